@@ -1,0 +1,1 @@
+"""funcaot: any ``torch.autograd.Function``, compiled or not, under any transform, to any order."""

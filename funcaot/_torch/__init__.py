@@ -1,0 +1,1 @@
+"""Private names of torch, imported here and nowhere else, one file per subsystem."""

@@ -1,0 +1,53 @@
+"""Errors that funcaot raises: who, what was expected, what came, and what to do instead."""
+
+from __future__ import annotations
+
+
+class FuncaotError(RuntimeError):
+    """Base of every error that funcaot itself raises."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: str | None = None,
+        got: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Compose the message from its parts.
+
+        Args:
+            what: What happened, naming the user's function and the transform.
+            expected: What the rule or the stage needed.
+            got: What it was given.
+            remedy: What the user can do instead.
+        """
+        self.what, self.expected, self.got, self.remedy = what, expected, got, remedy
+        parts = [what]
+        if expected is not None:
+            parts.append(f"Expected: {expected}.")
+        if got is not None:
+            parts.append(f"Got: {got}.")
+        if remedy is not None:
+            parts.append(f"Instead: {remedy}")
+        super().__init__("\n".join(parts))
+
+
+class MissingRuleError(FuncaotError):
+    """A Function was asked for a transform that it has no rule for."""
+
+
+class RuleError(FuncaotError):
+    """A rule of a user's Function returned something that the transform can't use."""
+
+
+class UnsupportedError(FuncaotError):
+    """A capture met something that funcaot doesn't support (see the docs' table of limits)."""
+
+
+class StageError(FuncaotError):
+    """A stage of the pipeline failed; ``__cause__`` carries the original exception."""
+
+
+class GraphError(FuncaotError):
+    """A captured graph broke an invariant; the message shows the graph."""
