@@ -1,0 +1,81 @@
+# Every target does its own set-up: a virtual environment, built from pyproject.toml and
+# constraints.txt with pip, and brought up to date when one of them changes.
+#
+#   make demo                  train a network eager and compiled, compare
+#   make test                  the fast tests; TORCH=2.15.0 for another torch
+#   make test-slow             the slow ones
+#   make lint | format | docs | bench | clean
+
+TORCH ?=
+PYTHON ?=
+CXX ?=
+JOBS ?= 2
+ARGS ?=
+
+ifeq ($(origin CXX),default)
+CXX :=
+endif
+
+VENV := .venv$(if $(TORCH),-$(TORCH))
+RUN := $(VENV)/bin
+CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
+PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format docs bench clean compiler
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+help:
+	@sed -n 's/^#  //p' Makefile
+
+demo: $(VENV)/.installed-examples | compiler
+	$(EXPORT_CXX) $(RUN)/python examples/digits.py $(ARGS)
+
+test: $(VENV)/.installed-test | compiler
+	$(PYTEST) $(ARGS)
+
+test-slow: $(VENV)/.installed-test | compiler
+	$(PYTEST) -m slow $(ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/python scripts/check_lengths.py
+	$(RUN)/python scripts/check_torch_imports.py
+	$(RUN)/lint-imports
+	$(RUN)/pyright --pythonpath $(RUN)/python
+
+format: $(VENV)/.installed-lint
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+docs: $(VENV)/.installed-docs
+	$(RUN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
+
+bench: $(VENV)/.installed-examples | compiler
+	@set -e; for script in benchmarks/*.py; do \
+	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python $$script $(ARGS); done
+
+clean:
+	rm -rf build dist docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .venv .venv-*
+
+# --- set-up ------------------------------------------------------------------------------------
+
+compiler:
+	@CXX='$(CXX)' sh scripts/check_compiler.sh
+
+$(VENV)/.created:
+	@python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && \
+	    echo "Creating $(VENV) with $$python" && "$$python" -m venv --clear $(VENV) && touch $@
+
+# The same pins but for torch's.
+$(VENV)/constraints.txt: constraints.txt $(VENV)/.created
+	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $@
+
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) $(VENV)/.created
+	@echo "Installing funcaot[$*] into $(VENV) (a few minutes the first time)"
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check \
+	    -c $(CONSTRAINTS) -e '.[$*]' && touch $@
