@@ -1,0 +1,171 @@
+"""Generate test cases from the database and the table, and run one."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from funcaot.testing.compare import Difference, compare
+from funcaot.testing.composition import (
+    Composition,
+    applies,
+    chosen,
+    missing_support,
+    pairs,
+    singles,
+)
+from funcaot.testing.derivatives import Derivatives, EagerAutograd, FiniteDifferences
+from funcaot.testing.program import Program, program_of
+from funcaot.testing.records import FunctionInfo, Sample
+
+SEED = 1234
+# Finite differences of finite differences: each order loses digits.
+NUMERICAL_TOLERANCE = (1e-4, 1e-5)
+
+
+class Mismatch(AssertionError):
+    """The code under test ran and disagrees with the oracle."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One generated test.
+
+    Attributes:
+        info: The Function.
+        composition: The transforms.
+        sample: The name of the sample.
+        dtype: The dtype of the differentiable tensors.
+        device: Where the tensors are.
+        numerical: Derivatives by finite differences of the Function instead of the reference.
+    """
+
+    info: FunctionInfo
+    composition: Composition
+    sample: str
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+    numerical: bool = False
+
+    @property
+    def id(self) -> str:
+        """``NumpyMultiply-vmap_of_grad-matrix-float64-cpu``."""
+        words = [self.info.name, self.composition.name, self.sample]
+        words += ["numerical"] if self.numerical else []
+        return "-".join([*words, str(self.dtype).removeprefix("torch."), self.device])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The rules that the composition needs and the Function lacks."""
+        return missing_support(self.info, self.composition)
+
+    def find_sample(self) -> Sample:
+        """The sample of this case, made afresh."""
+        for sample in self.info.sample_inputs(self.device, self.dtype):
+            if sample.name == self.sample:
+                return sample
+        raise KeyError(f"{self.info.name} has no sample {self.sample!r}")
+
+
+def build(case: Case) -> Program:
+    """The transformed program of a case with its oracle."""
+    use_reference = case.info.ref is not None and not case.numerical
+    derivatives: Derivatives = EagerAutograd() if use_reference else FiniteDifferences()
+    torch.manual_seed(SEED)
+    return case.composition.apply(program_of(case.info, case.find_sample(), derivatives))
+
+
+def run_case(case: Case) -> Difference:
+    """Runs one case.
+
+    Args:
+        case: What to run.
+
+    Returns:
+        How far the result is from the oracle's.
+
+    Raises:
+        Mismatch: The result disagrees, or the call changed its inputs.
+        Exception: Whatever the code under test raised, unchanged.
+    """
+    program = build(case)
+    torch.manual_seed(SEED)
+    expected = program.expected(*program.primals)
+    before = [primal.clone() for primal in program.primals]
+    torch.manual_seed(SEED)
+    actual = program.run(*program.primals)
+    tolerance = NUMERICAL_TOLERANCE if case.info.ref is None or case.numerical else None
+    difference = compare(actual, expected, case.info.tolerance or tolerance)
+    if difference.message is not None:
+        raise Mismatch(f"{case.id}: {difference.message}")
+    changed = compare(program.primals, before)
+    if changed.message is not None:
+        raise Mismatch(f"{case.id}: the call changed an input it does not declare: {changed.message}")
+    return difference
+
+
+def cases_of(
+    info: FunctionInfo, compositions: Iterable[Composition], *, all_samples: bool, device: str
+) -> Iterator[Case]:
+    """The cases of one Function.
+
+    Args:
+        info: The Function.
+        compositions: Which chains; those without a meaning for the Function are left out.
+        all_samples: Every sample and dtype, instead of the first of each.
+        device: Where the tensors are.
+
+    Yields:
+        Cases with distinct ids.
+    """
+    samples = {
+        dtype: [sample.name for sample in info.sample_inputs(device, dtype)]
+        for dtype in (info.dtypes if all_samples else info.dtypes[:1])
+    }
+    for composition in compositions:
+        for dtype, names in samples.items():
+            if applies(info, composition, dtype):
+                for name in names if all_samples else names[:1]:
+                    yield Case(info, composition, name, dtype, device)
+
+
+def fast_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Iterator[Case]:
+    """A subset that takes a minute: each Function, every kind of transform, compositions in turn.
+
+    Each Function is tested with the plain call, every single transform that needs no code
+    generator, and a share of the compositions, chosen by its name, so that together the
+    Functions cover all of them.
+    """
+    single = [chain for chain in singles() if not is_slow(chain)]
+    deep = [*pairs(), *chosen()]
+    for info in infos:
+        shift = zlib.crc32(info.name.encode())
+        share = [chain for index, chain in enumerate(deep) if (index + shift) % 29 == 0]
+        yield from cases_of(info, [*single, *share], all_samples=False, device=device)
+
+
+def all_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Iterator[Case]:
+    """Everything: single transforms on all samples and dtypes, all pairs, the chosen chains."""
+    for info in infos:
+        yield from cases_of(
+            info, [c for c in singles() if not is_slow(c)], all_samples=True, device=device
+        )
+        yield from cases_of(info, [*pairs(), *chosen()], all_samples=False, device=device)
+
+
+def numerical_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Iterator[Case]:
+    """First derivatives against finite differences of the Function itself, not its reference."""
+    names = {"autograd", "jvp"}
+    for info in infos:
+        if info.true_derivative and not info.random and torch.float64 in info.dtypes:
+            chains = [c for c in singles() if c.name in names and not missing_support(info, c)]
+            for case in cases_of(info, chains, all_samples=False, device=device):
+                yield Case(case.info, case.composition, case.sample, numerical=True)
+
+
+def is_slow(composition: Composition) -> bool:
+    """Whether a chain starts a code generator, which takes seconds."""
+    return composition.contains("compile") and "inductor" in composition.name
