@@ -1,0 +1,58 @@
+"""Private names of Inductor: decompositions, graph passes and the inner compiler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+# Inductor keeps global state while it compiles; one compilation at a time.
+_LOCK = threading.RLock()
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table of decompositions that Inductor's lowerings expect."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return dict(select_decomp_table())
+
+
+def compile_graph(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool, is_inference: bool
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """Compile a functional aten graph.
+
+    Args:
+        module: Decomposed graph; it is changed.
+        example_inputs: Fake tensors, one per placeholder.
+        is_backward: Whether the graph is a backward.
+        is_inference: Whether no backward will follow.
+
+    Returns:
+        A callable on a list of tensors, which it empties.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+
+    fake_mode = example_fake_mode(example_inputs, module)
+    with _LOCK, torch.no_grad(), tracing(TracingContext(fake_mode)):
+        module = _recursive_joint_graph_passes(module)
+        output = next(iter(reversed(module.graph.nodes)))
+        # Every output's strides are part of the contract: residuals were traced with them.
+        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+        compiled = compile_fx_inner(
+            module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
+        )
+    return compiled  # type: ignore[return-value]
+
+
+def example_fake_mode(example_inputs: Sequence[Any], module: fx.GraphModule) -> Any:
+    """The fake mode that a graph's values belong to."""
+    from torch._guards import detect_fake_mode
+
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    tensors = [value for value in [*example_inputs, *values] if isinstance(value, torch.Tensor)]
+    return detect_fake_mode(tensors)

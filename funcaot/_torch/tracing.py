@@ -1,0 +1,160 @@
+"""Private names behind a symbolic trace: fake, proxied and functional tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.fx.experimental.proxy_tensor import (
+    ProxyTorchDispatchMode,
+    PythonKeyTracer,
+    decompose,
+    disable_autocast_cache,
+    get_proxy_slot,
+    track_tensor_tree,
+)
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+
+DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
+
+__all__ = [
+    "DATA_DEPENDENT_ERRORS",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FunctionalTensor",
+    "FunctionalTensorMode",
+    "ProxyTorchDispatchMode",
+    "PythonKeyTracer",
+    "decompose",
+    "disable_autocast_cache",
+    "disable_current_modes",
+    "functional_inner",
+    "has_data_mutation",
+    "has_metadata_mutation",
+    "has_storage_change",
+    "is_capturing",
+    "is_wrapper_subclass",
+    "mutation_hidden_from_autograd",
+    "mutation_under_no_grad",
+    "new_tracer",
+    "node_of",
+    "set_forward_ad_enabled",
+    "storage_key",
+    "temporarily_clear_interpreter_stack",
+    "to_functional",
+    "track_tensor_tree",
+    "unwrap_functorch",
+]
+
+disable_current_modes = _disable_current_modes
+set_forward_ad_enabled = _set_fwd_grad_enabled
+is_wrapper_subclass = is_traceable_wrapper_subclass
+
+
+def new_tracer() -> PythonKeyTracer:
+    """A tracer with an own root module and an own graph, ready for proxies."""
+    tracer = PythonKeyTracer()
+    tracer.root = torch.nn.Module()
+    tracer.graph = fx.Graph(tracer_cls=PythonKeyTracer)
+    tracer.tensor_attrs = {}
+    tracer._init = True  # type: ignore[attr-defined]
+    return tracer
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """Wrap a tensor so that views and mutations of it are recorded functionally."""
+    return FunctionalTensor.to_functional(tensor)
+
+
+def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
+    """The up-to-date value inside a functional wrapper (the tensor itself if it is none)."""
+    if not isinstance(tensor, FunctionalTensor):
+        return tensor
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor.elem)
+
+
+def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
+    """The graph node whose value this tensor is now, or None if it was never traced."""
+    slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)
+    return None if slot is None else slot.node
+
+
+def has_data_mutation(tensor: torch.Tensor) -> bool:
+    """Whether a functional wrapper's data was written to."""
+    return torch._functionalize_has_data_mutation(tensor.elem)  # type: ignore[attr-defined]
+
+
+def has_metadata_mutation(tensor: torch.Tensor) -> bool:
+    """Whether a functional wrapper's shape, strides or offset were changed in place."""
+    return torch._functionalize_has_metadata_mutation(tensor.elem)  # type: ignore[attr-defined]
+
+
+def has_storage_change(tensor: torch.Tensor) -> bool:
+    """Whether ``set_`` or ``resize_`` gave a functional wrapper another storage."""
+    return torch._functionalize_was_storage_changed(  # type: ignore[attr-defined]
+        tensor.elem  # type: ignore[attr-defined]
+    ) or torch._functionalize_was_inductor_storage_resized(  # type: ignore[attr-defined]
+        tensor.elem  # type: ignore[attr-defined]
+    )
+
+
+def mutation_under_no_grad(tensor: torch.Tensor) -> bool:
+    """Whether every write to a functional wrapper happened with grad mode off."""
+    return torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(
+        tensor.elem  # type: ignore[attr-defined]
+    )
+
+
+def mutation_hidden_from_autograd(tensor: torch.Tensor) -> bool:
+    """Whether every write went through ``.data``, which autograd doesn't see."""
+    return torch._functionalize_are_all_mutations_hidden_from_autograd(
+        tensor.elem  # type: ignore[attr-defined]
+    )
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """An integer equal for two live tensors exactly if they share a storage."""
+    return tensor.untyped_storage()._cdata
+
+
+def is_capturing() -> bool:
+    """Whether a symbolic trace is recording in this thread."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return mode is not None
+
+
+def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor one functorch level below, or None if this is no wrapper."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return torch._C._functorch.get_unwrapped(tensor)
+    return None
+
+
+def transforms_active() -> bool:
+    """Whether a ``torch.func`` transform is in progress in this thread."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def track(value: Any, proxy: fx.Proxy, tracer: PythonKeyTracer) -> Any:
+    """Remember that a (tree of) fake tensors is what a proxy stands for."""
+    return track_tensor_tree(value, proxy, constant=None, tracer=tracer)
+
+
+Decompositions = dict[Any, Callable[..., Any]]
+
+
+def backward_keeps_graph() -> bool:
+    """Inside a backward: whether the engine was asked to retain the graph."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]

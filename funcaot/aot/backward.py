@@ -1,0 +1,145 @@
+"""Tracing a backward when it is invoked: the tape continues with the real tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from funcaot.aot.segment import Form, Operand, Segment
+from funcaot.aot.spec import TensorSpec
+from funcaot.errors import UnsupportedError
+
+
+class BackwardKey(NamedTuple):
+    """What a backward is specialized on.
+
+    Attributes:
+        needs: Which operands need a gradient.
+        tangents: Spec of each output's tangent, None where there is none.
+        create_graph: Whether the backward will itself be differentiated.
+    """
+
+    needs: tuple[bool, ...]
+    tangents: tuple[TensorSpec | None, ...]
+    create_graph: bool
+
+
+@dataclass(eq=False)
+class Backward:
+    """A traced backward.
+
+    Attributes:
+        key: What it is specialized on.
+        segment: From residuals, tangents and edges to gradients; None if there are none.
+        edges: Operands of the forward that are passed on only for their autograd edge.
+        targets: For each operand of the forward, which of the segment's outputs is its
+            gradient, or None.
+        timings: Seconds per stage.
+    """
+
+    key: BackwardKey
+    segment: Segment | None
+    edges: tuple[int, ...]
+    targets: tuple[int | None, ...]
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """One gradient per operand of the forward, None where autograd gives none."""
+        return tuple(None if target is None else gradients[target] for target in self.targets)
+
+
+def trace_backward(
+    segment: Segment,
+    form: Form,
+    key: BackwardKey,
+    tangents: Sequence[torch.Tensor | None],
+) -> Backward:
+    """Continue the tape by the backward of a segment.
+
+    Args:
+        segment: The forward.
+        form: How the forward ran, so what it kept.
+        key: Needs and specs of the tangents.
+        tangents: The tangents themselves, for layouts that specs don't describe.
+
+    Raises:
+        UnsupportedError: If the backward mutates a tangent or an input.
+        Exception: Whatever a user's backward raises, unchanged.
+    """
+    inputs, outputs, placeholders = [], [], []
+    for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):
+        if spec is None:
+            continue
+        wants = key.create_graph and (spec.dtype.is_floating_point or spec.dtype.is_complex)
+        placeholder = segment.tape.placeholder(
+            f"tangent_{index}", spec.with_grad() if wants else spec, tangent
+        )
+        placeholders.append(placeholder)
+        if segment.graph_outputs[index].requires_grad:
+            outputs.append(segment.graph_outputs[index])
+            inputs.append(placeholder)
+    wanted = [index for index, needed in enumerate(key.needs) if needed]
+    leaves = [segment.operands[index].leaf for index in wanted]
+    if not outputs or not leaves:
+        return Backward(key, None, (), (None,) * len(key.needs))
+    nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
+    gradients = segment.tape.gradients(
+        outputs,
+        leaves,  # type: ignore[arg-type]
+        inputs,
+        create_graph=key.create_graph,
+    )
+    for tensor, node in zip(placeholders, nodes, strict=True):
+        if segment.tape.node_of(tensor) is not node:
+            raise UnsupportedError(
+                f"A backward inside {segment.settings.name} mutates its grad_output in place.",
+                remedy="compute a new tensor there instead of writing to grad_output.",
+            )
+    return _assemble(segment, form, key, placeholders, dict(zip(wanted, gradients, strict=True)))
+
+
+def _assemble(
+    segment: Segment,
+    form: Form,
+    key: BackwardKey,
+    tangents: Sequence[torch.Tensor],
+    gradients: dict[int, torch.Tensor | None],
+) -> Backward:
+    """Make the record of a traced backward."""
+    present = {index: gradient for index, gradient in gradients.items() if gradient is not None}
+    if not present:
+        return Backward(key, None, (), (None,) * len(key.needs))
+    targets: list[int | None] = [None] * len(key.needs)
+    for position, index in enumerate(present):
+        targets[index] = position
+    needed = {index for index, wanted in enumerate(key.needs) if wanted}
+    operands = [
+        Operand(
+            residual.node,
+            segment.operands[residual.operand].leaf if residual.operand in needed else None,
+        )
+        for residual in form.residuals
+    ]
+    operands += [
+        Operand(segment.node_of(tensor), tensor if tensor.requires_grad else None)
+        for tensor in tangents
+    ]
+    carried = {residual.operand for residual in form.residuals}
+    edges = tuple(index for index in sorted(needed) if index not in carried)
+    operands += [
+        Operand(segment.operands[index].node, segment.operands[index].leaf, by_value=False)
+        for index in edges
+    ]
+    following = Segment(
+        segment.tape,
+        tuple(operands),
+        tuple(present.values()),
+        segment.settings,
+        f"{segment.name}_backward" if segment.order == 0 else f"{segment.name}_again",
+        order=segment.order + 1,
+        kind="backward",
+    )
+    return Backward(key, following, edges, tuple(targets))

@@ -1,0 +1,247 @@
+"""Calling a segment: the autograd Function made for it, and its backward when invoked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch import autograd, functorch, tracing
+from funcaot.aot.backward import Backward, BackwardKey, trace_backward
+from funcaot.aot.forward_mode import Pushforward, trace_pushforward
+from funcaot.aot.segment import Form, Segment
+from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.operator import custom_function_call
+
+
+class SegmentFunction:
+    """A segment in one form, with the Function class that autograd sees.
+
+    Attributes:
+        function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
+            and then the residuals, which are marked non-differentiable.
+        backwards: Backwards traced so far.
+        pushforwards: Forward-mode derivatives traced so far.
+    """
+
+    def __init__(self, segment: Segment, *, keeping: bool) -> None:
+        """Make the Function class; nothing is compiled yet."""
+        self.segment = segment
+        self.form: Form = segment.form(keeping=keeping)
+        self.backwards: dict[BackwardKey, tuple[Backward, SegmentFunctions]] = {}
+        self.pushforwards: dict[tuple[Any, ...], tuple[Pushforward, SegmentFunctions]] = {}
+        self.function = _generate(self)
+        self.apply = autograd.native_apply(self.function)
+        self._constant_outputs = tuple(
+            index
+            for index, tensor in enumerate(segment.graph_outputs)
+            if not tensor.requires_grad
+        )
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Call the Function: directly at base, through the operator under transforms."""
+        if functorch.transforms_active() or functorch.has_legacy_batched(operands):
+            made = custom_function_call(self.function, *operands)
+        else:
+            made = self.apply(*operands)
+        return made
+
+    # The four rules of the generated Function.
+
+    def forward(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the compiled graph."""
+        return self.form.program(*[operands[i] for i in self.form.positions])
+
+    def setup_context(
+        self, ctx: Any, operands: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Save the residuals and, for a backward of the backward, edges to the operands."""
+        made = len(self.segment.output_nodes)
+        constant = [outputs[i] for i in self._constant_outputs] + list(outputs[made:])
+        if constant:
+            ctx.mark_non_differentiable(*constant)
+        ctx.set_materialize_grads(False)
+        values = [
+            operands[residual.operand] if residual.operand is not None else outputs[residual.output]
+            for residual in self.form.residuals
+        ]
+        saved = {residual.operand for residual in self.form.residuals}
+        edges = {
+            index: operands[index]
+            for index, operand in enumerate(self.segment.operands)
+            if operand.leaf is not None and index not in saved and ctx.needs_input_grad[index]
+        }
+        if functorch.transforms_active():
+            # A tensor on an attribute would escape its level.
+            ctx.edge_indices = tuple(edges)
+            ctx.edges = None
+            ctx.save_for_backward(*values, *edges.values())
+        else:
+            # Not by save_for_backward, as the values aren't read: no version to check.
+            ctx.edge_indices = tuple(edges)
+            ctx.edges = tuple(edges.values())
+            ctx.save_for_backward(*values)
+        ctx.save_for_forward(*values, *operands)
+
+    def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """Find or trace the backward for these tangents and run it."""
+        tangents = tangents[: len(self.segment.output_nodes)]
+        nothing = (None,) * len(self.segment.operands)
+        if all(tangent is None for tangent in tangents):
+            return nothing
+        saved = ctx.saved_tensors
+        count = len(self.form.residuals)
+        values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
+        if ctx.edges and not tracing.backward_keeps_graph():
+            ctx.edges = ()
+        needs = tuple(
+            bool(needed) and operand.leaf is not None
+            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
+        )
+        entry, functions = self._backward_for(needs, tangents)
+        if entry.segment is None:
+            return nothing
+        present = [tangent for tangent in tangents if tangent is not None]
+        operands: list[Any]
+        if not torch.is_grad_enabled() and not functorch.transforms_active():
+            if not functorch.has_legacy_batched(present):
+                program = functions.plain.form.program
+                operands = [*values, *present]
+                made = program.execute([operands[i] for i in functions.plain.form.positions])
+                return entry.distribute(entry.segment.assemble(operands, made))
+        edge_of = dict(zip(ctx.edge_indices, edges, strict=False))
+        operands = [
+            value if residual.operand is not None else value.detach()
+            for value, residual in zip(values, self.form.residuals, strict=True)
+        ]
+        operands += present
+        operands += [edge_of[index] for index in entry.edges]
+        return entry.distribute(functions(operands))
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        """Find or trace the pushforward for these tangents and run it."""
+        count = len(self.form.residuals)
+        saved = ctx.saved_tensors
+        values, operands = saved[:count], saved[count:]
+        given = tuple(tangent is not None for tangent in tangents)
+        entry, functions = self._pushforward_for(given, tangents)
+        total = len(self.segment.output_nodes) + sum(
+            1
+            for residual in self.form.residuals
+            if residual.output is not None
+            and residual.output >= len(self.segment.output_nodes)
+        )
+        if entry.segment is None:
+            return (None,) * total
+        present = [tangent for tangent in tangents if tangent is not None]
+        results = iter(functions([*entry.gather(values, operands), *present]))
+        return tuple(
+            next(results) if index in entry.produced else None for index in range(total)
+        )
+
+    def _backward_for(
+        self, needs: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[Backward, SegmentFunctions]:
+        specs: tuple[TensorSpec | None, ...] = tuple(
+            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
+        )
+        key = BackwardKey(needs, specs, torch.is_grad_enabled())
+        found = self.backwards.get(key)
+        if found is not None:
+            return found
+        settings = self.segment.settings
+        with settings.lock:
+            found = self.backwards.get(key)
+            if found is None:
+                start = time.perf_counter()
+                entry = trace_backward(self.segment, self.form, key, tangents)
+                entry.timings["trace"] = time.perf_counter() - start
+                settings.statistics.backward_traces += 1
+                found = (entry, SegmentFunctions(entry.segment))
+                self.backwards[key] = found
+        return found
+
+    def _pushforward_for(
+        self, given: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[Pushforward, SegmentFunctions]:
+        specs = tuple(
+            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
+        )
+        key = (given, specs)
+        found = self.pushforwards.get(key)
+        if found is None:
+            with self.segment.settings.lock:
+                found = self.pushforwards.get(key)
+                if found is None:
+                    entry = trace_pushforward(self.segment, self.form, specs)
+                    found = (entry, SegmentFunctions(entry.segment))
+                    self.pushforwards[key] = found
+        return found
+
+
+class SegmentFunctions:
+    """The forms of one segment as Functions, made when first needed."""
+
+    def __init__(self, segment: Segment | None) -> None:
+        """Make none yet."""
+        self.segment = segment
+        self._functions: dict[bool, SegmentFunction] = {}
+
+    def _function(self, *, keeping: bool) -> SegmentFunction:
+        found = self._functions.get(keeping)
+        if found is None:
+            if self.segment is None:
+                raise RuntimeError("an empty derivative has no Function")
+            with self.segment.settings.lock:
+                found = self._functions.get(keeping)
+                if found is None:
+                    found = SegmentFunction(self.segment, keeping=keeping)
+                    self._functions[keeping] = found
+        return found
+
+    @property
+    def plain(self) -> SegmentFunction:
+        """Without residuals: a backward computes again from the operands."""
+        return self._function(keeping=False)
+
+    @property
+    def keeping(self) -> SegmentFunction:
+        """With residuals for a backward."""
+        return self._function(keeping=True)
+
+    @property
+    def made(self) -> tuple[SegmentFunction, ...]:
+        """The Functions that exist so far."""
+        return tuple(self._functions.values())
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        """Run the segment so that every level in progress can differentiate it."""
+        if self.segment is None:
+            raise RuntimeError("an empty derivative can't be called")
+        chosen = self._choose(operands)
+        return self.segment.assemble(operands, chosen(operands))
+
+    def _choose(self, operands: Sequence[torch.Tensor]) -> SegmentFunction:
+        if self.segment is not None and self.segment.draws:
+            return self.keeping
+        if functorch.transforms_active() and self.segment is not None and self.segment.order > 0:
+            # functorch always asks to create a graph; residuals that nobody may want
+            # aren't computed, a backward of the backward starts from the operands again.
+            return self.plain
+        return self.keeping
+
+
+def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:
+    """The Function class of a segment in one form."""
+    members = {
+        "forward": staticmethod(owner.forward),
+        "setup_context": staticmethod(owner.setup_context),
+        "backward": staticmethod(owner.backward),
+        "jvp": staticmethod(owner.jvp),
+        "generate_vmap_rule": True,
+        "__module__": __name__,
+        "__doc__": f"The compiled program {owner.segment.name}.",
+    }
+    return type(owner.segment.name, (torch.autograd.Function,), members)

@@ -1,0 +1,206 @@
+"""One signature's program at run time: prologue, segment, epilogue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from funcaot._torch import autograd, functorch
+from funcaot._torch.pytree import tree_unflatten
+from funcaot.aot import environment
+from funcaot.aot.call import SegmentFunctions
+from funcaot.aot.capture import Capture, capture
+from funcaot.aot.effects import Effects, Mutation, analyse
+from funcaot.aot.program import Settings
+from funcaot.aot.segment import Operand, Segment
+from funcaot.aot.signature import Signature
+from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.errors import UnsupportedError
+
+
+@dataclass(eq=False)
+class Entry:
+    """A captured and compiled call.
+
+    Attributes:
+        signature: What calls it serves.
+        capture: The tape and what the function did on it.
+        effects: Mutations and aliases.
+        functions: The segment and the Functions made for it.
+        read_lifted: Reads the closed-over tensors, or None when the environment changed.
+        lifted_specs: What they looked like at capture.
+        timings: Seconds per stage.
+    """
+
+    signature: Signature
+    capture: Capture
+    effects: Effects
+    functions: SegmentFunctions
+    read_lifted: environment.Reader
+    lifted_specs: tuple[TensorSpec, ...]
+    differentiable: bool
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def lifted(self) -> tuple[torch.Tensor, ...] | None:
+        """The closed-over tensors now, or None if the entry doesn't fit them any more."""
+        tensors = self.read_lifted()
+        if tensors is None or len(tensors) != len(self.lifted_specs):
+            return None
+        for tensor, spec in zip(tensors, self.lifted_specs, strict=True):
+            if not isinstance(tensor, torch.Tensor) or spec_of(tensor) != spec:
+                return None
+        return tensors
+
+    def __call__(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> Any:
+        """Run the program on a call's flat leaves."""
+        inputs = [
+            leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
+        ]
+        inputs += lifted
+        self._check_overlap(inputs)
+        results = self._run(self._protect(inputs))
+        for mutation in self.effects.mutations:
+            write_back(mutation, inputs[mutation.index], results[mutation.value])
+        outputs = [
+            output.value
+            if output.result is None and output.source is None
+            else _finish(output, inputs, results)
+            for output in self.effects.outputs
+        ]
+        return tree_unflatten(outputs, self.capture.tree)
+
+    def _protect(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What autograd may save must not be the object that the epilogue overwrites."""
+        operands = list(inputs)
+        under_transforms = functorch.transforms_active()
+        for mutation in self.effects.mutations:
+            tensor = inputs[mutation.index]
+            if under_transforms or tensor.requires_grad:
+                operands[mutation.index] = tensor.clone()
+        return operands
+
+    def _run(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        functions, segment = self.functions, self.functions.segment
+        if segment is None:
+            raise RuntimeError("an entry without a program")
+        if not segment.output_nodes:
+            return segment.assemble(operands, ())
+        if functorch.transforms_active() or autograd.in_dual_level():
+            keeping = self.differentiable or segment.draws
+            chosen = functions.keeping if keeping else functions.plain
+            return segment.assemble(operands, chosen(operands))
+        if self.differentiable:
+            return segment.assemble(operands, functions.keeping(operands))
+        form = functions.plain.form
+        made = form.program(*[operands[i] for i in form.positions])
+        return segment.assemble(operands, made)
+
+    def _check_overlap(self, inputs: Sequence[torch.Tensor]) -> None:
+        """A mutated input must not share its storage with another input."""
+        if not self.effects.mutations:
+            return
+        storages = [
+            functorch.fully_unwrapped(tensor).untyped_storage().data_ptr() for tensor in inputs
+        ]
+        for mutation in self.effects.mutations:
+            storage = storages[mutation.index]
+            if storage and storages.count(storage) > 1:
+                raise UnsupportedError(
+                    f"Input {mutation.index} is mutated and shares its storage with another input.",
+                    remedy="pass one tensor and make the views of it inside the compiled function.",
+                )
+
+
+def write_back(mutation: Mutation, target: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Give an input its new value, as autograd would have seen it."""
+    if value is None:
+        raise RuntimeError("a mutation without a value")
+    if mutation.with_grad:
+        target.copy_(value)
+    elif mutation.hidden:
+        target.data.copy_(value)
+    else:
+        with torch.no_grad():
+            target.copy_(value)
+
+
+def _finish(output: Any, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    base = results[output.result] if output.source is None else inputs[output.source]
+    return base if output.view is None else output.view(base)
+
+
+def make_entry(
+    function: Callable[..., Any], signature: Signature, leaves: Sequence[Any], settings: Settings
+) -> Entry:
+    """Capture a call and prepare its program; nothing of a backward is traced.
+
+    The stages, in order: capture, effects, segment, environment. Compiling happens at the first
+    run of each graph.
+    """
+    timings: dict[str, float] = {}
+    clock = _Clock(timings)
+    captured = capture(function, signature, leaves, settings.name)
+    clock.stage("capture")
+    effects = analyse(captured, settings.name)
+    clock.stage("effects")
+    segment = make_segment(captured, effects, settings)
+    clock.stage("segment")
+    # A method's object, or a module among the arguments, is a constant of the call.
+    constants = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+    root = (function, *constants)
+    reader = environment.make_reader(
+        environment.scan(root), root, captured.lifted, settings.name
+    )
+    clock.stage("environment")
+    return Entry(
+        signature,
+        captured,
+        effects,
+        SegmentFunctions(segment),
+        reader,
+        tuple(spec_of(tensor) for tensor in captured.lifted),
+        signature.ambient.grad_mode and any(out.requires_grad for out in segment.graph_outputs),
+        timings,
+    )
+
+
+def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
+    """The differentiable program of a capture: inputs to fresh outputs and new values."""
+    volatile = {
+        mutation.index
+        for mutation in effects.mutations
+        if not captured.inputs[mutation.index].spec.requires_grad
+    }
+    operands = tuple(
+        Operand(
+            entry.node,
+            entry.leaf if entry.spec.requires_grad else None,
+            volatile=index in volatile,
+        )
+        for index, entry in enumerate(captured.inputs)
+    )
+    return Segment(
+        captured.tape,
+        operands,
+        effects.results,
+        settings,
+        settings.name,
+        random_nodes=captured.random_nodes,
+    )
+
+
+class _Clock:
+    """Seconds since the previous stage."""
+
+    def __init__(self, timings: dict[str, float]) -> None:
+        self.timings = timings
+        self.last = time.perf_counter()
+
+    def stage(self, name: str) -> None:
+        now = time.perf_counter()
+        self.timings[name] = now - self.last
+        self.last = now

@@ -1,0 +1,101 @@
+"""The frontier: what autograd declared saved while the forward ran on the tape."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot.aot.tape import Tape
+
+_DEPTH = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demand:
+    """One tensor that some backward will ask for.
+
+    Attributes:
+        node: The tape's node that computes it.
+        consumer: Name of the autograd node that saved it.
+    """
+
+    node: fx.Node
+    consumer: str
+
+
+def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
+    """Walk the autograd graph recorded on the tape and list what it saved.
+
+    Saved-tensor hooks would see the same but are forbidden inside ``torch.func.grad``. A saved
+    tensor that was modified in place since is left out: its backward raises eager's error.
+
+    Args:
+        tape: The tape.
+        outputs: Tensors of the tape to start from.
+
+    Returns:
+        Demands in a deterministic order, each (node, consumer) once.
+    """
+    found: dict[tuple[fx.Node, str], Demand] = {}
+    with tape.recording(grad_mode=False):
+        for function in _autograd_nodes(outputs):
+            for tensor in _tensors_of(function):
+                node = tape.node_of(tensor)
+                if node is not None:
+                    demand = Demand(node, function.name())
+                    found.setdefault((node, demand.consumer), demand)
+    return tuple(found.values())
+
+
+def _autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    seen: set[Any] = set()
+    pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
+    while pending:
+        function = pending.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        yield function
+        pending.extend(parent for parent, _ in function.next_functions if parent is not None)
+
+
+def _tensors_of(function: Any) -> Iterator[torch.Tensor]:
+    for name in _saved_attributes(type(function)):
+        try:
+            value = getattr(function, name)
+        except RuntimeError:
+            # Modified in place since it was saved; or freed. Running the backward says so.
+            continue
+        yield from _tensors_in(value, _DEPTH, set())
+    if hasattr(function, "__dict__"):
+        yield from _tensors_in(vars(function), _DEPTH, set())
+
+
+@cache
+def _saved_attributes(kind: type) -> tuple[str, ...]:
+    names = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+    return (*names, "saved_tensors") if hasattr(kind, "saved_tensors") else names
+
+
+def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if depth == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        children: Any = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        children = list(value)
+    elif hasattr(value, "__dict__"):
+        children = list(vars(value).values())
+    else:
+        return
+    for child in children:
+        yield from _tensors_in(child, depth - 1, seen)

@@ -1,0 +1,181 @@
+"""Subgraphs of a tape: extraction, ops by kind, and the checker that proves a graph functional."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot.errors import GraphError
+
+aten = torch.ops.aten
+
+_ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+
+
+def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.Node]:
+    """Nodes that must run to get ``wanted`` from ``available`` (which are not in the result)."""
+    have = set(available)
+    needed: set[fx.Node] = set()
+    pending = [node for node in wanted if node not in have]
+    while pending:
+        node = pending.pop()
+        if node in needed or node in have:
+            continue
+        needed.add(node)
+        pending.extend(node.all_input_nodes)
+    return needed
+
+
+def extract(
+    root: torch.nn.Module,
+    available: Sequence[fx.Node],
+    wanted: Sequence[fx.Node],
+    *,
+    keep_alive: Iterable[fx.Node] = (),
+) -> fx.GraphModule:
+    """Cut the subgraph from some nodes to others out of a tape.
+
+    Args:
+        root: Module that owns the tape's constants.
+        available: Nodes that become placeholders, in this order, each once.
+        wanted: Nodes that become outputs, in this order.
+        keep_alive: Nodes that run even if no output depends on them (random ops).
+
+    Returns:
+        A graph module ``(*available) -> tuple(wanted)``.
+
+    Raises:
+        GraphError: If an output depends on an input of the tape that isn't available.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in available:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    needed = closure([*wanted, *keep_alive], available)
+    if needed:
+        tape = next(iter(needed)).graph
+        for node in tape.nodes:
+            if node not in needed:
+                continue
+            if node.op == "placeholder":
+                raise GraphError(
+                    f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
+                    f"{_short(tape)}",
+                    remedy="save the tensor with ctx.save_for_backward in the Function that uses it.",
+                )
+            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    graph.output(tuple(copies[node] for node in wanted))
+    return fx.GraphModule(root, graph)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's result shares the storage of its first argument."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target in _ALIASES:
+        return True
+    returns = node.target._schema.returns
+    arguments = node.target._schema.arguments
+    if not returns or not arguments or arguments[0].alias_info is None:
+        return False
+    return not arguments[0].alias_info.is_write and returns[0].alias_info is not None
+
+
+def view_source(node: fx.Node) -> fx.Node | None:
+    """The node that this one is a view of, or None if it made its own storage."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_view(node.args[0]):
+        node = node.args[0]
+    if is_view(node) and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    return None
+
+
+def view_root(node: fx.Node) -> fx.Node:
+    """The node whose storage this one's result lives in."""
+    source = view_source(node)
+    while source is not None:
+        node, source = source, view_source(source)
+    return node
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers (so that running it again gives other values)."""
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags
+    return False
+
+
+def is_function_node(node: fx.Node) -> bool:
+    """Whether a node is a user's Function, kept whole."""
+    return node.op == "call_function" and hasattr(node.target, "inline")
+
+
+def value_of(node: fx.Node) -> Any:
+    """The fake value that a node had when it was traced."""
+    return node.meta.get("val")
+
+
+def check_functional(module: fx.GraphModule, what: str) -> None:
+    """Prove that no op of a graph mutates its arguments.
+
+    Raises:
+        GraphError: If one does; the message names it and shows the graph.
+    """
+    for node in module.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            raise GraphError(
+                f"The {what} graph isn't functional: {node.name!r} ({target}) mutates an argument."
+                f"\n{_short(module.graph)}",
+                remedy="please report this with the function that was compiled.",
+            )
+
+
+def _short(graph: fx.Graph, limit: int = 60) -> str:
+    lines = str(graph).splitlines()
+    if len(lines) > limit:
+        lines = [*lines[:limit], f"... ({len(lines) - limit} more lines)"]
+    return "\n".join(lines)
+
+
+def with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with ``view`` as ``reshape``, which no batched strides can break.
+
+    Safe because the graph is functional: nobody sees whether a result is a view.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+        if copies[node].target is aten.view.default:
+            copies[node].target = aten.reshape.default
+    return fx.GraphModule(module, graph)
+
+
+def with_own_outputs(module: fx.GraphModule) -> fx.GraphModule:
+    """Change a graph so that no output is one of its inputs: such an output becomes a copy.
+
+    A graph returns its input only where the caller overwrites that input afterwards, so that
+    what is kept has to be a copy made before.
+    """
+    output = next(iter(reversed(module.graph.nodes)))
+    values = list(output.args[0])  # type: ignore[arg-type]
+    changed = False
+    for position, value in enumerate(values):
+        if isinstance(value, fx.Node) and value.op == "placeholder":
+            with module.graph.inserting_before(output):
+                copy = module.graph.call_function(aten.clone.default, (value,))
+            copy.meta = dict(value.meta)
+            values[position] = copy
+            changed = True
+    if changed:
+        output.args = (tuple(values),)
+        module.recompile()
+    return module

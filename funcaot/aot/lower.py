@@ -1,0 +1,102 @@
+"""Lowering: inline operator nodes, decompose, hand the functional graph to the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from funcaot._torch import tracing
+from funcaot.aot import graphs
+from funcaot.aot.spec import spec_of
+from funcaot.aot.tape import Tape
+from funcaot.backends.compiler import Compiler
+from funcaot.errors import StageError
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An executable graph.
+
+    Attributes:
+        run: Callable on a list of tensors; returns a sequence of tensors.
+        module: The graph that went to the compiler.
+        compiler: Name of the compiler that really made it.
+    """
+
+    run: Callable[[list[Any]], Sequence[Any]]
+    module: fx.GraphModule
+    compiler: str
+
+
+def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
+    """Make a captured graph executable.
+
+    Args:
+        module: Functional graph, as extracted from a tape.
+        compiler: The backend.
+        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
+        name: The user's function, for messages.
+
+    Raises:
+        StageError: If the compiler fails; ``__cause__`` is its own exception.
+        GraphError: If the graph isn't functional.
+    """
+    if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
+        table = compiler.decompositions() if compiler.decompositions else {}
+        module = _retrace(module, table)
+    graphs.check_functional(module, f"{kind} graph of {name}")
+    examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    if not compiler.handles(examples):
+        return Lowered(_interpreter(module), module, "eager")
+    if not any(node.op == "call_function" for node in module.graph.nodes):
+        return Lowered(_interpreter(module), module, "eager")
+    try:
+        run = compiler.compile(module, examples, kind)
+    except Exception as error:
+        raise StageError(
+            f"The compiler {compiler.name!r} failed on the {kind} graph of {name}: "
+            f"{type(error).__name__}: {error}",
+            remedy='compile with backend="eager" to run the captured graph as it is.',
+        ) from error
+    return Lowered(run, module, compiler.name)
+
+
+def _has_function_nodes(module: fx.GraphModule) -> bool:
+    return any(graphs.is_function_node(node) for node in module.graph.nodes)
+
+
+def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
+    """Run the graph once more below autograd, with Functions inlined and ops decomposed."""
+    tape = Tape()
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = [
+        tape.placeholder(node.name, spec_of(value).without_grad(), value)
+        for node in placeholders
+        for value in [graphs.value_of(node)]
+    ]
+    available = [tape.node_of(tensor) for tensor in inputs]
+    with tape.recording(grad_mode=False), tracing.decompose(table):
+        outputs = _Inliner(module).run(*inputs)
+        wanted = [tape.node_of(tensor) for tensor in outputs]
+    return graphs.extract(tape.root, available, wanted)  # type: ignore[arg-type]
+
+
+class _Inliner(fx.Interpreter):
+    """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if hasattr(target, "inline"):
+            return target.inline(*args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+
+def _interpreter(module: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    forward = module.forward
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        return forward(*inputs)
+
+    return run

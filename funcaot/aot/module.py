@@ -1,0 +1,83 @@
+"""A compiled module: the same module, with a call that runs compiled graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot.aot.compiled import CompiledFunction
+from funcaot.backends.compiler import Compiler
+
+_COMPILED = "_funcaot_compiled"
+
+
+def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
+    """A module that shares everything with ``module`` but how it is called.
+
+    Its class is a subclass of the module's and its attributes are the same dictionary, so
+    parameters, buffers, ``state_dict``, hooks, ``train``, ``eval`` and ``to`` are shared.
+
+    Args:
+        module: The module to compile; it stays as it is.
+        compiler: The backend.
+    """
+    original = type(module)
+    compiled = CompiledFunction(_Call(module), compiler, original.__name__)
+    members = {
+        "__call__": _call,
+        "__deepcopy__": _deepcopy,
+        "__reduce_ex__": _reduce,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        "_funcaot_original": module,
+        _COMPILED: compiled,
+    }
+    kind = type(original.__name__, (original,), members)
+    result = kind.__new__(kind)
+    object.__setattr__(result, "__dict__", module.__dict__)
+    return result
+
+
+def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
+    """What runs when a compiled module is called; None for an ordinary module."""
+    return getattr(type(module), _COMPILED, None)
+
+
+class _Call:
+    """The original module's call, as a function to capture."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return getattr(type(self), _COMPILED)(*args, **kwargs)
+
+
+def _rebuild(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
+    return compiled_module(module, compiler)
+
+
+def _parts(self: torch.nn.Module) -> tuple[torch.nn.Module, Compiler]:
+    kind: Any = type(self)
+    return kind._funcaot_original, getattr(kind, _COMPILED).settings.compiler
+
+
+def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    from copy import deepcopy
+
+    module, compiler = _parts(self)
+    return compiled_module(deepcopy(module, memo), compiler)
+
+
+def _reduce(
+    self: torch.nn.Module, protocol: Any
+) -> tuple[Callable[..., Any], tuple[torch.nn.Module, Compiler]]:
+    return _rebuild, _parts(self)

@@ -1,0 +1,172 @@
+"""A graph that can be called: compiled when first run, compiled anew for each way of batching it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import functorch
+from funcaot.aot import graphs
+from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
+from funcaot.aot.lower import Lowered, lower
+from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.tape import Tape
+from funcaot.backends.compiler import Compiler
+
+
+@dataclass
+class Statistics:
+    """Counters of one compiled function, shared by everything derived from it."""
+
+    graphs_compiled: int = 0
+    backward_traces: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every program of one compiled function shares.
+
+    Attributes:
+        compiler: The backend.
+        statistics: Counters for the report.
+        lock: Held while anything is traced or compiled for this function.
+        name: The user's function, for messages.
+    """
+
+    compiler: Compiler
+    name: str
+    statistics: Statistics = field(default_factory=Statistics)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class GraphProgram:
+    """A functional graph with its executable and the programs derived by vmap.
+
+    A captured graph is for executing and for vmapping, never for differentiating: it has lost
+    ``no_grad`` regions and custom rules. Derivatives come from the tape (see ``segment.py``).
+
+    Attributes:
+        module: The graph, as extracted.
+        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
+        name: Shown by the report.
+        children: Programs derived from this one, by how they were batched.
+        timings: Seconds per stage.
+    """
+
+    def __init__(self, module: fx.GraphModule, kind: str, name: str, settings: Settings) -> None:
+        """Wrap a graph; nothing is compiled yet."""
+        self.module = module
+        self.kind = kind
+        self.name = name
+        self.settings = settings
+        self.timings: dict[str, float] = {}
+        self.children: dict[tuple[Any, ...], tuple[GraphProgram, tuple[int | None, ...]]] = {}
+        self._lowered: Lowered | None = None
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        # A compiler isn't given operands that the graph doesn't use.
+        self._used = [index for index, node in enumerate(placeholders) if node.users]
+        self.arity = len(placeholders)
+
+    @property
+    def lowered(self) -> Lowered:
+        """The executable, compiled at first use."""
+        if self._lowered is None:
+            with self.settings.lock:
+                if self._lowered is None:
+                    self._lowered = self._lower()
+        return self._lowered
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the graph has been handed to the compiler."""
+        return self._lowered is not None
+
+    def _lower(self) -> Lowered:
+        start = time.perf_counter()
+        pruned = _without_unused_inputs(self.module)
+        lowered = lower(pruned, self.settings.compiler, self.kind, self.settings.name)
+        self.timings["lower"] = time.perf_counter() - start
+        self.settings.statistics.graphs_compiled += 1
+        return lowered
+
+    def __call__(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the graph at whatever level the operands are.
+
+        Below every transform the executable runs; at a vmap level the batched graph is derived
+        and called one level below; a capture in progress records the graph's ops instead.
+        """
+        if functorch.transforms_active():
+            return call_at_level(self, operands)
+        if functorch.dispatch_mode_count():
+            return tuple(self.module(*operands))
+        return self.execute(operands)
+
+    def execute(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run the executable on plain tensors."""
+        lowered = self._lowered or self.lowered
+        used = self._used
+        if len(used) != self.arity:
+            operands = [operands[index] for index in used]
+        with torch.no_grad():
+            return tuple(lowered.run(list(operands)))
+
+    def batched(
+        self,
+        operands: Sequence[torch.Tensor],
+        in_dims: tuple[int | None, ...],
+        batch: BatchInfo,
+    ) -> tuple[GraphProgram, tuple[int | None, ...]]:
+        """The program that runs this one on a batch, and the outputs' batch dimensions.
+
+        Args:
+            operands: Operands with their batch dimension explicit.
+            in_dims: Where it is, None for operands that have none.
+            batch: Batch size and randomness.
+        """
+        specs = tuple(spec_of(operand).without_grad() for operand in operands)
+        key = (in_dims, batch, specs)
+        found = self.children.get(key)
+        if found is None:
+            with self.settings.lock:
+                found = self.children.get(key) or self._derive_batched(specs, in_dims, batch)
+                self.children[key] = found
+        return found
+
+    def _derive_batched(
+        self,
+        specs: tuple[TensorSpec, ...],
+        in_dims: tuple[int | None, ...],
+        batch: BatchInfo,
+    ) -> tuple[GraphProgram, tuple[int | None, ...]]:
+        start = time.perf_counter()
+        tape = Tape()
+        inputs = [tape.placeholder(f"operand_{i}", spec) for i, spec in enumerate(specs)]
+        available = [tape.node_of(tensor) for tensor in inputs]
+        batchable = graphs.with_reshapes(self.module)
+        with tape.recording(grad_mode=False):
+            outputs, out_dims = run_batched(batchable, in_dims, batch, inputs)
+            wanted = [tape.node_of(tensor) for tensor in outputs]
+        module = graphs.extract(tape.root, available, wanted)  # type: ignore[arg-type]
+        program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)
+        program.timings["trace"] = time.perf_counter() - start
+        return program, out_dims
+
+
+def _without_unused_inputs(module: fx.GraphModule) -> fx.GraphModule:
+    if all(node.users for node in module.graph.nodes if node.op == "placeholder"):
+        return module
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op != "placeholder" or node.users:
+            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    return fx.GraphModule(module, graph)

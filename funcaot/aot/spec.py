@@ -1,0 +1,109 @@
+"""What a tensor looks like from the outside: the part of a signature that belongs to one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from funcaot._torch.tracing import unwrap_functorch
+
+_SHORT = {torch.strided: "", torch.sparse_coo: " sparse_coo"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Metadata of one tensor; two tensors with equal specs run the same program.
+
+    Attributes:
+        shape: Sizes, as seen at the level where the call happens.
+        stride: Strides; empty for layouts that have none.
+        dtype: Element type.
+        device: Where the data lives.
+        layout: ``torch.strided`` or a sparse layout.
+        requires_grad: Whether some level or base autograd differentiates it.
+        is_leaf: Whether it is a leaf of base autograd.
+        flags: Conj and neg bits, and the sparse dimensions and number of entries.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool
+    is_leaf: bool
+    flags: tuple[int | bool, ...] = (False, False)
+
+    def __str__(self) -> str:
+        """One line, ``float32[3, 4]`` style; strides only where they aren't contiguous."""
+        text = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        if self.layout is not torch.strided:
+            text += f" {str(self.layout).removeprefix('torch.')}"
+        elif self.stride != contiguous_stride(self.shape):
+            text += f" stride {list(self.stride)}"
+        if self.device.type != "cpu":
+            text += f" {self.device}"
+        return text + (" requires_grad" if self.requires_grad else "")
+
+    def without_grad(self) -> TensorSpec:
+        """The same tensor as a leaf that nothing differentiates."""
+        return replace(self, requires_grad=False, is_leaf=True)
+
+    def with_grad(self) -> TensorSpec:
+        """The same tensor as a leaf that is differentiated."""
+        return replace(self, requires_grad=True, is_leaf=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, counting each element once."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.itemsize
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor of this shape."""
+    stride: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
+    """Whether base autograd or a ``grad`` level in progress differentiates this tensor."""
+    if tensor.requires_grad:
+        return True
+    inner = unwrap_functorch(tensor)
+    while inner is not None:
+        if inner.requires_grad:
+            return True
+        inner = unwrap_functorch(inner)
+    return False
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Read a tensor's spec."""
+    strided = tensor.layout is torch.strided
+    flags: tuple[int | bool, ...] = (tensor.is_conj(), tensor.is_neg())
+    if not strided:
+        flags += _sparse_flags(tensor)
+    return TensorSpec(
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()) if strided else (),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+        requires_grad=requires_grad_at_any_level(tensor),
+        is_leaf=tensor.is_leaf,
+        flags=flags,
+    )
+
+
+def _sparse_flags(tensor: torch.Tensor) -> tuple[int | bool, ...]:
+    if tensor.layout is torch.sparse_coo:
+        return (tensor._nnz(), tensor.sparse_dim(), tensor.dense_dim(), tensor.is_coalesced())
+    return (tensor._nnz(), tensor.dense_dim())

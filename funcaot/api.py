@@ -1,0 +1,135 @@
+"""The functions that people call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+
+from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.module import compiled_module
+from funcaot.backends import resolve
+from funcaot.backends.compiler import Compiler, CompilerFunction
+from funcaot.backends.custom import from_functions
+from funcaot.errors import FuncaotError
+
+Backend = str | CompilerFunction | Compiler
+
+
+@overload
+def compile(function: torch.nn.Module, *, backend: Backend = "inductor") -> torch.nn.Module: ...
+@overload
+def compile(function: Callable[..., Any], *, backend: Backend = "inductor") -> CompiledFunction: ...
+@overload
+def compile(
+    function: None = None, *, backend: Backend = "inductor"
+) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+def compile(function: Any = None, *, backend: Backend = "inductor") -> Any:
+    """Compile a function or a module, lazily and ahead of time.
+
+    A call captures the function on fake tensors and compiles its forward. The backward is
+    traced only when autograd invokes it, with the real grad_outputs: their strides, layout and
+    dtype, and which are None.
+
+    Args:
+        function: A function of (pytrees of) tensors, or an ``nn.Module``. Without it, a
+            decorator is returned.
+        backend: ``"inductor"``, ``"eager"`` (run the captured graphs as they are), or a function
+            ``(graph_module, example_inputs) -> callable``.
+
+    Returns:
+        A function that is called like ``function``; for a module, a module that shares
+        parameters, buffers and hooks with it.
+
+    Raises:
+        FuncaotError: If ``function`` isn't callable or the backend is unknown.
+
+    Example:
+        >>> import funcaot, torch
+        >>> @funcaot.compile(backend="eager")
+        ... def energy(x):
+        ...     return (x.sin() ** 2).sum()
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> (force,) = torch.autograd.grad(energy(x), x, create_graph=True)
+        >>> force.sum().backward()
+        >>> torch.allclose(x.grad, 2 * torch.cos(2 * x))
+        True
+    """
+    compiler = resolve(backend)
+    if function is None:
+        return lambda decorated: compile(decorated, backend=backend)
+    if isinstance(function, torch.nn.Module):
+        return compiled_module(function, compiler)
+    if not callable(function):
+        raise FuncaotError(
+            "funcaot.compile needs something to compile.",
+            expected="a function or an nn.Module",
+            got=type(function).__name__,
+            remedy="pass the function itself, not the result of a call.",
+        )
+    name = getattr(function, "__name__", type(function).__name__)
+    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"))
+
+
+def aot_function(
+    f: Callable[..., Any],
+    fw_compiler: CompilerFunction,
+    bw_compiler: CompilerFunction | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> CompiledFunction:
+    """``functorch.compile.aot_function``, on the lazy pipeline.
+
+    Args:
+        f: Function of tensors.
+        fw_compiler: Compiles the forward graph: ``(graph_module, example_inputs) -> callable``.
+        bw_compiler: Compiles backward graphs, each when it is invoked; ``fw_compiler`` by default.
+        partition_fn: Not used: there is no joint graph to partition. Only None is accepted.
+        decompositions: Decompositions applied before compiling.
+
+    Returns:
+        The compiled function.
+
+    Raises:
+        FuncaotError: If ``partition_fn`` is given.
+
+    Example:
+        >>> import funcaot, torch
+        >>> seen = []
+        >>> def show(graph, inputs):
+        ...     seen.append(graph)
+        ...     return graph
+        >>> f = funcaot.aot_function(lambda x: x.sin().sum(), show)
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> f(x).backward()
+        >>> len(seen)
+        2
+    """
+    if partition_fn is not None:
+        raise FuncaotError(
+            "aot_function was given a partition_fn, but there is no joint graph to partition: "
+            "the backward is traced after the forward has run.",
+            expected="partition_fn=None",
+            remedy="leave it out; residuals are chosen from what autograd saves.",
+        )
+    compiler = from_functions(fw_compiler, bw_compiler, decompositions)
+    return compile(f, backend=compiler)
+
+
+def aot_module(
+    mod: torch.nn.Module,
+    fw_compiler: CompilerFunction,
+    bw_compiler: CompilerFunction | None = None,
+    partition_fn: Callable[..., Any] | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> torch.nn.Module:
+    """``functorch.compile.aot_module``, on the lazy pipeline.
+
+    Args and errors are those of ``aot_function``; ``mod`` is an ``nn.Module``.
+
+    Returns:
+        A module that shares parameters, buffers and hooks with ``mod``.
+    """
+    function = aot_function(lambda: None, fw_compiler, bw_compiler, partition_fn, decompositions)
+    return compiled_module(mod, function.settings.compiler)

@@ -1,0 +1,46 @@
+"""What a backend is: a function from graphs to callables, with what it can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+CompilerFunction = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """What turns a graph into a callable.
+
+    Attributes:
+        name: Shown by the report.
+        compile: ``(graph_module, example_inputs, kind) -> callable on a list of tensors``.
+        decompositions: Table of decompositions applied before, or None to leave ops alone.
+        inline: Whether nodes of user Functions are replaced by their forward first.
+        accepts: Whether the compiler takes an input like this one; a graph with another input
+            runs as it is.
+    """
+
+    name: str
+    compile: Callable[[fx.GraphModule, Sequence[Any], str], Callable[[list[Any]], Any]]
+    decompositions: Callable[[], dict[Any, Callable[..., Any]]] | None = None
+    inline: bool = True
+    accepts: Callable[[Any], bool] = lambda value: True
+
+    def handles(self, examples: Sequence[Any]) -> bool:
+        """Whether the compiler takes all of these inputs."""
+        return all(self.accepts(value) for value in examples)
+
+
+def boxed(function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Give a compiler's result the calling convention of a list of tensors."""
+    if getattr(function, "_boxed_call", False):
+        return function
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        return function(*inputs)
+
+    return run

@@ -1,0 +1,36 @@
+"""Inductor, the default backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import inductor
+from funcaot.backends.compiler import Compiler
+
+
+def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
+    return inductor.compile_graph(
+        module, examples, is_backward=kind == "backward", is_inference=kind == "inference"
+    )
+
+
+def _is_dense(value: Any) -> bool:
+    """Inductor takes plain strided tensors; its kernels know nothing of lazy conjugation."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_conj()
+        and not value.is_neg()
+    )
+
+
+COMPILER = Compiler(
+    name="inductor",
+    compile=_compile,
+    decompositions=inductor.decompositions,
+    accepts=_is_dense,
+)
