@@ -1,1 +1,16 @@
 """funcaot: any ``torch.autograd.Function``, compiled or not, under any transform, to any order."""
+
+from __future__ import annotations
+
+from funcaot.function import Function
+from funcaot.interception import install, uninstall
+from funcaot.operator import custom_function_call
+from funcaot.transforms.tracing import inline_functions
+
+__all__ = [
+    "Function",
+    "custom_function_call",
+    "inline_functions",
+    "install",
+    "uninstall",
+]

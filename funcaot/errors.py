@@ -51,3 +51,7 @@ class StageError(FuncaotError):
 
 class GraphError(FuncaotError):
     """A captured graph broke an invariant; the message shows the graph."""
+
+
+class ArgumentError(FuncaotError, TypeError):
+    """The operator was called with something that it can't take."""

@@ -1,0 +1,165 @@
+"""Private names of functorch: the interpreter stack, its wrappers, and operators registered by key."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._C import DispatchKey
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch._C import _len_torch_dispatch_stack as dispatch_mode_count
+from torch._C._functorch import (
+    TransformType,
+    get_single_level_autograd_function_allowed,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    peek_interpreter_stack,
+    set_single_level_autograd_function_allowed,
+    unwrap_if_dead,
+)
+from torch._C._functorch import _unwrap_batched as unwrap_batch_dimension
+from torch._C._functorch import _unwrap_for_grad as unwrap_for_grad
+from torch._C._functorch import _wrap_for_grad as wrap_for_grad
+from torch._functorch.autograd_function import VmapInfo
+from torch._functorch.pyfunctorch import (
+    coerce_cinterpreter,
+    temporarily_clear_interpreter_stack,
+)
+from torch._functorch.vmap import _add_batch_dim as add_batch_dimension
+from torch._functorch.vmap import _broadcast_to_and_flatten as broadcast_to_and_flatten
+from torch._functorch.vmap import vmap_increment_nesting
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import (
+    FunctionalTensor,
+    FunctionalTensorMode,
+    FunctorchFunctionalizeAPI,
+    PythonFunctionalizeAPI,
+)
+from torch.utils._python_dispatch import (
+    _disable_current_modes as disable_dispatch_modes,
+)
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode as current_dispatch_mode,
+)
+from torch.utils._python_dispatch import (
+    _pop_mode_temporarily as pop_dispatch_mode,
+)
+
+__all__ = [
+    "DispatchKey",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FunctionalTensor",
+    "FunctionalTensorMode",
+    "FunctorchFunctionalizeAPI",
+    "HigherOrderOperator",
+    "PythonFunctionalizeAPI",
+    "TransformType",
+    "VmapInfo",
+    "add_batch_dimension",
+    "broadcast_to_and_flatten",
+    "coerce_cinterpreter",
+    "current_dispatch_mode",
+    "disable_dispatch_modes",
+    "dispatch_mode_count",
+    "fully_unwrapped",
+    "is_functorch_wrapped_tensor",
+    "is_legacy_batchedtensor",
+    "map_tensors",
+    "peek_interpreter_stack",
+    "pop_dispatch_mode",
+    "pytree",
+    "python_key_excluded",
+    "run_without_legacy_vmap",
+    "single_level_functions_allowed",
+    "temporarily_clear_interpreter_stack",
+    "transforms_active",
+    "unwrap_batch_dimension",
+    "unwrap_dead",
+    "unwrap_for_grad",
+    "vmap_increment_nesting",
+    "wrap_for_grad",
+]
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Apply ``function`` to every tensor of ``values``, also to those nested in containers."""
+    return tuple(
+        function(value)
+        if isinstance(value, torch.Tensor)
+        else pytree.tree_map_only(torch.Tensor, function, value)
+        if isinstance(value, (list, tuple, dict))
+        else value
+        for value in values
+    )
+
+
+def unwrap_dead(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Strip wrappers of levels that have ended: their dispatch keys would send the call astray."""
+    return map_tensors(unwrap_if_dead, values)
+
+
+def fully_unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor under every functorch wrapper of ``tensor``."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def python_key_excluded() -> bool:
+    """Whether dispatch modes are switched off in this thread."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+
+
+@contextlib.contextmanager
+def single_level_functions_allowed() -> Iterator[None]:
+    """Let a single-level Function be applied while functorch levels are active."""
+    previous = get_single_level_autograd_function_allowed()
+    set_single_level_autograd_function_allowed(True)
+    try:
+        yield
+    finally:
+        set_single_level_autograd_function_allowed(previous)
+
+
+def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """Run ``function(in_dims, *physical)`` outside the legacy vmap level that ``operands`` live on.
+
+    ``torch.autograd.grad(..., is_grads_batched=True)`` batches with the vmap that predates
+    functorch. It has a dispatch key that Python rules can't see, so the level is taken off, and put
+    back on what ``function`` returns (every tensor batched at dimension 0).
+    """
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+
+    def is_batched(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and is_legacy_batchedtensor(value)
+
+    physical = [
+        torch._remove_batch_dim(value, level, 1, 0) if is_batched(value) else value
+        for value in operands
+    ]
+    in_dims = tuple(0 if is_batched(value) else None for value in operands)
+    nesting = 0
+    while torch._C._vmapmode_decrement_nesting() > 0:
+        nesting += 1
+    try:
+        output = function(in_dims, *physical)
+    finally:
+        for _ in range(nesting + 1):
+            torch._C._vmapmode_increment_nesting()
+    return pytree.tree_map_only(
+        torch.Tensor, lambda tensor: torch._add_batch_dim(tensor, 0, level), output
+    )
+
+
+def has_legacy_batched(values: Sequence[Any]) -> bool:
+    """Whether any value lives on the legacy vmap level of ``is_grads_batched=True``."""
+    return any(
+        isinstance(value, torch.Tensor) and is_legacy_batchedtensor(value) for value in values
+    )

@@ -1,0 +1,145 @@
+"""The operator: every Function is called through it, and every transform has one rule for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function
+
+from funcaot._torch.functorch import (
+    HigherOrderOperator,
+    coerce_cinterpreter,
+    current_dispatch_mode,
+    dispatch_mode_count,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    peek_interpreter_stack,
+    pop_dispatch_mode,
+    python_key_excluded,
+    transforms_active,
+    unwrap_dead,
+)
+from funcaot.errors import ArgumentError, MissingRuleError
+from funcaot.plan import CallPlan, plan_of
+from funcaot.traits import display_name
+
+__all__ = ["CustomFunctionCall", "custom_function_call"]
+
+Rule = Callable[..., Any]
+
+
+class CustomFunctionCall(HigherOrderOperator):
+    """``custom_function_call(FunctionClass, *operands)``.
+
+    The operator knows no rule. The files in :mod:`funcaot.transforms` register one each, by
+    functorch level (``py_impl(TransformType...)``), by dispatch mode (``py_impl(ModeClass)``), or
+    for what has no key that Python can see (:meth:`register`).
+    """
+
+    def __init__(self) -> None:
+        """Register under a name of its own: torch's entry has another meaning."""
+        super().__init__("funcaot_custom_function_call")
+        self._unkeyed: dict[str, Rule] = {}
+
+    def register(self, situation: str) -> Callable[[Rule], Rule]:
+        """Register the rule of a situation: ``base``, ``legacy_batched``, ``old_style``."""
+
+        def decorate(rule: Rule) -> Rule:
+            self._unkeyed[situation] = rule
+            return rule
+
+        return decorate
+
+    def __call__(self, function: type, /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` on ``args`` under whatever transforms and modes are active."""
+        try:
+            plan = function.__dict__["_funcaot_cache"]["plan"]
+        except (AttributeError, KeyError):
+            plan = plan_of(function)
+        if kwargs or len(args) != plan.arity:
+            function, args, plan = self._bound(plan, args, kwargs)
+        if transforms_active():
+            return self._at_level(plan, args)
+        if (
+            plan.program is None
+            and dispatch_mode_count() == 0
+            and not torch._C._is_torch_function_mode_enabled()
+        ):
+            for value in args:
+                if isinstance(value, torch.Tensor):
+                    if is_functorch_wrapped_tensor(value) or is_legacy_batchedtensor(value):
+                        break
+                elif isinstance(value, (list, tuple, dict)):
+                    break
+            else:
+                return plan.apply(*args)
+        return self._at_base(plan, args)
+
+    def _bound(
+        self, plan: CallPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[type, tuple[Any, ...], CallPlan]:
+        if plan.needs_binding(args, kwargs):
+            args, kwargs = plan.bind(args, kwargs)
+        if not kwargs:
+            return plan.function, args, plan
+        for name, value in kwargs.items():
+            if isinstance(value, torch.Tensor):
+                raise ArgumentError(
+                    f"{display_name(plan.function)}.apply got a tensor by a keyword that can't be "
+                    f"made positional: {name!r}",
+                    expected="tensors as positional operands; a gradient belongs to a position",
+                    got=f"the keyword-only tensor {name!r}",
+                    remedy=f"make {name!r} a positional parameter of forward.",
+                )
+        function = self._unkeyed["keywords"](plan.function, kwargs)
+        return function, args, plan_of(function)
+
+    def _at_level(self, plan: CallPlan, args: tuple[Any, ...]) -> Any:
+        args = unwrap_dead(args)
+        if plan.old_style:
+            return self._unkeyed["old_style"](plan.function, args)
+        interpreter = coerce_cinterpreter(peek_interpreter_stack())
+        rule = self.functorch_table.get(interpreter.key())
+        if rule is None:
+            raise MissingRuleError(
+                f"{display_name(plan.function)} was called under {interpreter.key().name}",
+                expected=f"one of {sorted(key.name for key in self.functorch_table)}",
+                got=f"the functorch level {interpreter.key().name}",
+                remedy="register a rule with custom_function_call.py_impl.",
+            )
+        return rule(interpreter, plan.function, *args)
+
+    def _at_base(self, plan: CallPlan, args: tuple[Any, ...]) -> Any:
+        if torch._C._is_torch_function_mode_enabled():
+            return handle_torch_function(self, args, plan.function, *args)
+        args = unwrap_dead(args)
+        if any(isinstance(a, torch.Tensor) and is_legacy_batchedtensor(a) for a in args):
+            return self._unkeyed["legacy_batched"](plan.function, args)
+        if plan.program is None and self.mode_rule() is None:
+            return plan.apply(*args)
+        if plan.old_style:
+            return self._unkeyed["old_style"](plan.function, args)
+        return self._unkeyed["base"](plan.function, *args)
+
+    def mode_rule(self) -> Rule | None:
+        """The rule of the innermost dispatch mode; None where forward should simply run."""
+        if dispatch_mode_count() == 0 or python_key_excluded():
+            return None
+        return self.python_key_table.get(type(current_dispatch_mode()))
+
+    def below_autograd(self, function: type, *operands: Any) -> Any:
+        """Go on below autograd: the innermost mode's rule, or the user's forward.
+
+        The redispatch is explicit. Excluding autograd's keys instead would break a ``vjp`` inside
+        the body of forward.
+        """
+        rule = self.mode_rule()
+        if rule is None:
+            return function.forward(*operands)
+        with pop_dispatch_mode() as mode:
+            return rule(mode, function, *operands)
+
+
+custom_function_call = CustomFunctionCall()

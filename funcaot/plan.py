@@ -1,0 +1,127 @@
+"""How one Function class is called: its signature, and what runs when nothing special is active."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import in_dual_level, native_apply
+from funcaot.class_cache import cache_of
+from funcaot.errors import ArgumentError
+from funcaot.protocol import program_of
+from funcaot.single_level import direct_class
+from funcaot.traits import display_name, is_old_style
+
+__all__ = ["CallPlan", "plan_of"]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class CallPlan:
+    """What the operator knows of a Function class before it sees the operands.
+
+    Attributes:
+        function: The class.
+        old_style: Whether forward takes ``ctx``.
+        program: The compiled program behind the class, if there's one.
+        arity: The number of operands that needs no binding; None when any number does.
+        knows_funcaot: Whether the class is a ``funcaot.Function``, whose rules are checked.
+    """
+
+    def __init__(self, function: type) -> None:
+        """Inspect ``function``."""
+        self.function = function
+        self.old_style = is_old_style(function)
+        self.program = program_of(function)
+        self.knows_funcaot = getattr(function, "funcaot_checks_rules", False)
+        self.signature = self._signature()
+        self.arity = self._arity()
+        self._native: Callable[..., Any] = native_apply(function)
+        self._direct: Callable[..., Any] | None = None
+
+    def _signature(self) -> inspect.Signature | None:
+        try:
+            signature = inspect.signature(self.function.forward)
+        except (TypeError, ValueError):  # a builtin: nothing to bind by
+            return None
+        if self.old_style:
+            parameters = list(signature.parameters.values())
+            if parameters and parameters[0].kind in _POSITIONAL:
+                signature = signature.replace(parameters=parameters[1:])
+        return signature
+
+    def _arity(self) -> int | None:
+        if self.signature is None:
+            return None
+        kinds = [parameter.kind for parameter in self.signature.parameters.values()]
+        return len(kinds) if all(kind in _POSITIONAL for kind in kinds) else None
+
+    def needs_binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether defaults or keywords have to be turned into positional operands."""
+        if kwargs:
+            return True
+        if self.arity is None:
+            return self.signature is not None
+        return len(args) != self.arity
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Turn keywords and defaults into positional operands; return what can't be, too.
+
+        Raises:
+            ArgumentError: The arguments don't fit forward.
+        """
+        if self.signature is None:
+            return args, kwargs
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{display_name(self.function)}.apply was called with arguments that its forward "
+                f"doesn't take: {error}",
+                expected=f"forward{self.signature}",
+                got=f"{len(args)} positional and keywords {sorted(kwargs)}",
+                remedy="pass what forward takes, without ctx.",
+            ) from None
+        if not self.old_style:  # backward of an old-style Function counts the operands it was given
+            bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def apply(self, *operands: Any) -> Any:
+        """Run with no transform, no dispatch mode and no special tensor involved."""
+        if self.old_style or not (self.knows_funcaot or in_dual_level()):
+            return self._native(*operands)
+        direct = self._direct
+        if direct is None:
+            direct = self._direct = direct_class(self.function).apply
+        return direct(*operands)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether :meth:`apply` may run directly: no program that wants to be asked first."""
+        return self.program is None
+
+
+def plan_of(function: Any) -> CallPlan:
+    """The plan of a Function class, made on the first call.
+
+    Raises:
+        ArgumentError: ``function`` isn't a Function class.
+    """
+    if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
+        is_instance = isinstance(function, torch.autograd.Function)
+        name = type(function).__name__ if is_instance else getattr(function, "__name__", function)
+        raise ArgumentError(
+            f"custom_function_call was given {name!r}",
+            expected="a subclass of torch.autograd.Function",
+            got=f"an instance of {name}" if is_instance else type(function).__name__,
+            remedy="pass the class itself; its methods are static, it's never instantiated.",
+        )
+    cache = cache_of(function)
+    if "plan" not in cache:
+        cache["plan"] = CallPlan(function)
+    return cache["plan"]

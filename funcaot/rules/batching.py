@@ -1,0 +1,93 @@
+"""Run a function per example on batched tensors, keeping the identity of what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot._torch.functorch import (
+    add_batch_dimension,
+    broadcast_to_and_flatten,
+    pytree,
+    unwrap_batch_dimension,
+    vmap_increment_nesting,
+)
+
+__all__ = ["batch_size_of", "run_batched", "unbatched", "with_dimension"]
+
+
+def unbatched(values: Any, level: int) -> tuple[Any, Any]:
+    """Take the batch dimension of ``level`` off every tensor of a tree.
+
+    Returns:
+        The physical values, and a tree like it with an integer or None per leaf.
+    """
+    leaves, spec = pytree.tree_flatten(values)
+    pairs = [
+        unwrap_batch_dimension(leaf, level) if isinstance(leaf, torch.Tensor) else (leaf, None)
+        for leaf in leaves
+    ]
+    physical = pytree.tree_unflatten([value for value, _ in pairs], spec)
+    return physical, pytree.tree_unflatten([dim for _, dim in pairs], spec)
+
+
+def batch_size_of(values: Any, dims: Any) -> int:
+    """The size of the batch dimension, read off the first batched tensor."""
+    leaves, spec = pytree.tree_flatten(values)
+    flat_dims = broadcast_to_and_flatten(dims, spec)
+    return next(
+        leaf.shape[dim] for leaf, dim in zip(leaves, flat_dims, strict=True) if dim is not None
+    )
+
+
+def run_batched(
+    function: Callable[..., Any],
+    operands: tuple[Any, ...],
+    dims: Any,
+    *,
+    batch_size: int,
+    randomness: str,
+) -> tuple[Any, Any]:
+    """Run ``function`` on per-example views of physical ``operands``.
+
+    Like ``vmap``, but unbatched outputs stay unbatched, dimensions stay where they fall, and an
+    operand that is returned comes back as the same object: that's how a dirty input is recognised.
+
+    Returns:
+        The physical output, and a tree like it with an integer or None per leaf.
+    """
+    leaves, spec = pytree.tree_flatten(operands)
+    flat_dims = broadcast_to_and_flatten(dims, spec)
+    with vmap_increment_nesting(batch_size, randomness) as level:
+        batched = [
+            leaf if dim is None else add_batch_dimension(leaf, dim, level)
+            for leaf, dim in zip(leaves, flat_dims, strict=True)
+        ]
+        known = {
+            id(wrapper): (leaf, dim)
+            for wrapper, leaf, dim in zip(batched, leaves, flat_dims, strict=True)
+            if dim is not None
+        }
+        output = function(*pytree.tree_unflatten(batched, spec))
+        out_leaves, out_spec = pytree.tree_flatten(output)
+        pairs = [
+            known.get(id(leaf)) or unwrap_batch_dimension(leaf, level)
+            if isinstance(leaf, torch.Tensor)
+            else (leaf, None)
+            for leaf in out_leaves
+        ]
+    physical = pytree.tree_unflatten([value for value, _ in pairs], out_spec)
+    return physical, pytree.tree_unflatten([dim for _, dim in pairs], out_spec)
+
+
+def with_dimension(
+    tensor: torch.Tensor, current: int | None, wanted: int, batch_size: int
+) -> torch.Tensor:
+    """Put the batch dimension of a physical tensor where it's wanted, expanding if it has none."""
+    if current is None:
+        shape = list(tensor.shape)
+        shape.insert(wanted, batch_size)
+        return tensor.unsqueeze(wanted).expand(shape)
+    return tensor if current == wanted else tensor.movedim(current, wanted)

@@ -1,0 +1,89 @@
+"""Forward mode made from a reverse rule: the transpose of the map from cotangents to gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import once_differentiable_body
+from funcaot.context import OverlayContext
+from funcaot.errors import MissingRuleError
+from funcaot.rules.linearity import check_linear
+from funcaot.rules.metadata import CallMetadata
+from funcaot.traits import display_name, reverse_rule
+
+__all__ = ["jvp_from_backward"]
+
+
+def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> Any:
+    """Apply the Jacobian to ``tangents``, knowing only ``backward``.
+
+    ``backward`` computes ``g -> J^H g``. That map is linear in ``g``, so its own vjp at ``g = 0``,
+    applied to ``tangents``, is ``J tangents``. This holds when ``backward`` is linear in the
+    cotangent, differentiable in it, and doesn't branch on its values.
+
+    Args:
+        function: The Function, for errors and for its ``allow_nonlinear_rule``.
+        ctx: A ctx whose ``_funcaot_call`` describes the call.
+        tangents: One tangent or None per input.
+
+    Returns:
+        One tangent or None per output, alone if forward returned one value.
+
+    Raises:
+        MissingRuleError: ``backward`` is ``once_differentiable`` and so has no vjp.
+        RuleError: ``backward`` isn't linear or not differentiable in the cotangents.
+    """
+    reverse = reverse_rule(function)
+    if once_differentiable_body(reverse) is not None:
+        raise MissingRuleError(
+            f"{display_name(function)} was differentiated in forward mode and its rule can't be "
+            "generated",
+            expected="a `backward` that can itself be differentiated, to be transposed",
+            got="a `backward` marked @once_differentiable",
+            remedy="define `jvp(ctx, *tangents)`.",
+        )
+    call: CallMetadata = ctx._funcaot_call
+    ctx = OverlayContext(
+        ctx,
+        needs_input_grad=tuple(tangent is not None for tangent in tangents),
+        saved_tensors=ctx.saved_tensors,
+    )
+    where = [j for j, differentiable in enumerate(call.differentiable) if differentiable]
+    kept: list[int] = []
+    boxed = getattr(function, "boxed_grads_call", False)
+
+    def gradients(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        full: list[Any] = [
+            None if metadata is None or not call.materialize else metadata.zeros()
+            for metadata in call.outputs
+        ]
+        for j, cotangent in zip(where, cotangents, strict=True):
+            full[j] = cotangent
+        result = reverse(ctx, full) if boxed else reverse(ctx, *full)
+        result = result if isinstance(result, tuple) else (result,)
+        kept[:] = [
+            i
+            for i, (gradient, tangent) in enumerate(zip(result, tangents, strict=False))
+            if gradient is not None and tangent is not None
+        ]
+        return tuple(result[i] for i in kept)
+
+    zeros = [call.outputs[j].zeros() for j in where]
+    outputs: list[Any] = [None] * len(call.outputs)
+    if where:
+        at_zero, transpose = torch.func.vjp(gradients, *zeros)
+        if kept:
+            check_linear(function, gradients, zeros, at_zero, transpose)
+            # backward may return a gradient that autograd would sum down to the input's shape
+            expanded = tuple(
+                tangents[i].to(value.dtype).expand(value.shape)
+                for i, value in zip(kept, at_zero, strict=True)
+            )
+            for j, tangent in zip(where, transpose(expanded), strict=True):
+                outputs[j] = tangent
+    for i, j in call.dirty:  # autograd wants the tangent of an in-place Function changed in place
+        if tangents[i] is not None and outputs[j] is not None:
+            outputs[j] = tangents[i].copy_(outputs[j])
+    return outputs[0] if call.single else tuple(outputs)

@@ -1,0 +1,139 @@
+"""The Function class that autograd really sees: one level, the user's rules, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from funcaot._torch.autograd import (
+    SingleLevelFunction,
+    compiled_autograd_key,
+    once_differentiable_body,
+)
+from funcaot.class_cache import cache_of
+from funcaot.errors import MissingRuleError, RuleError
+from funcaot.rules.complete import completed
+from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
+from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
+
+__all__ = ["direct_class", "single_level_class"]
+
+_SHAPES = "_funcaot_shapes"
+_OUTPUT_SHAPES = "_funcaot_output_shapes"
+
+OnceBarrier = Callable[[Callable[..., Any], Any, tuple[Any, ...]], Any]
+
+
+def direct_class(function: type) -> type:
+    """A class that runs the user's forward itself, for calls that no transform and no mode sees."""
+    cache = cache_of(function)
+    if "direct" not in cache:
+        cache["direct"] = single_level_class(function, function.forward)
+    return cache["direct"]
+
+
+def single_level_class(
+    function: type, forward: Callable[..., Any], once: OnceBarrier | None = None
+) -> type:
+    """Generate a Function for one level.
+
+    Args:
+        function: The user's Function, with ``setup_context``.
+        forward: What forward does at this level: lower the call, or compute it.
+        once: How to run the body of a ``once_differentiable`` backward so that a derivative at any
+            level raises. None leaves that to torch, which knows one level only.
+
+    Returns:
+        A class of the user's name, so that ``grad_fn`` and anomaly mode show it.
+    """
+    function = completed(function)
+    namespace = {
+        "forward": staticmethod(forward),
+        "setup_context": staticmethod(_setup_context(function)),
+        "backward": staticmethod(_backward(function, once)),
+        "jvp": staticmethod(_jvp(function)),
+        "clear_saved_tensors_on_access": getattr(function, "clear_saved_tensors_on_access", False),
+        "_compiled_autograd_key": staticmethod(compiled_autograd_key),
+        "__module__": function.__module__,
+    }
+    return type(SingleLevelFunction)(function.__name__, (SingleLevelFunction,), namespace)
+
+
+def _setup_context(function: type) -> Callable[..., None]:
+    keeps_outputs = has_jvp(function)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        shapes = shapes_of(inputs)
+        ctx._funcaot_shapes = shapes
+        if keeps_outputs:
+            output_shapes = shapes_of(output if isinstance(output, tuple) else (output,))
+            ctx._funcaot_output_shapes = output_shapes
+        function.setup_context(ctx, inputs, output)
+        if ctx._funcaot_shapes is not shapes:
+            raise _clash(function, _SHAPES)
+        if keeps_outputs and ctx._funcaot_output_shapes is not output_shapes:
+            raise _clash(function, _OUTPUT_SHAPES)
+
+    return setup_context
+
+
+def _clash(function: type, name: str) -> RuleError:
+    return RuleError(
+        f"setup_context of {display_name(function)} set `ctx.{name}`, which funcaot reserves",
+        expected="attributes of ctx that don't begin with `_funcaot_`",
+        got=f"`ctx.{name}`",
+        remedy="rename the attribute.",
+    )
+
+
+def _backward(function: type, once: OnceBarrier | None) -> Callable[..., Any]:
+    if not has_backward(function):
+
+        def missing(ctx: Any, *cotangents: Any) -> Any:
+            raise MissingRuleError(
+                f"{display_name(function)} was differentiated in reverse mode (grad, vjp, jacrev or "
+                "backward) and has no rule for it",
+                expected="a `backward` staticmethod",
+                got="`jvp` only" if has_jvp(function) else "neither `backward` nor `jvp`",
+                remedy="define `backward(ctx, *grad_outputs)`, or set `generate_backward_rule = "
+                "True` on a Function whose `jvp` is linear in the tangents.",
+            )
+
+        return missing
+    boxed = getattr(function, "boxed_grads_call", False)
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        rule = reverse_rule(function)
+        body = None if once is None else once_differentiable_body(rule)
+        if boxed:
+            result = rule(ctx, list(cotangents))
+        elif body is not None:
+            result = once(body, ctx, cotangents)
+        else:
+            result = rule(ctx, *cotangents)
+        return checked_gradients(function, result, ctx._funcaot_shapes)
+
+    return backward
+
+
+def _jvp(function: type) -> Callable[..., Any]:
+    if not has_jvp(function):
+
+        def missing(ctx: Any, *tangents: Any) -> Any:
+            raise MissingRuleError(
+                f"{display_name(function)} was differentiated in forward mode (jvp, jacfwd or a "
+                "dual tensor) and has no rule for it",
+                expected="a `jvp` staticmethod",
+                got="`backward` only" if has_backward(function) else "neither `jvp` nor `backward`",
+                remedy="define `jvp(ctx, *tangents)`, or set `generate_jvp_rule = True` on a "
+                "Function whose `backward` is linear in the cotangents.",
+            )
+
+        return missing
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        result = function.jvp(ctx, *tangents)
+        return checked_tangents(function, result, ctx._funcaot_output_shapes)
+
+    return jvp
+

@@ -1,0 +1,91 @@
+"""What a Function class defines, and which of its rules may be generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import defines_setup_context
+from funcaot.errors import RuleError
+from funcaot.protocol import program_of
+
+__all__ = [
+    "display_name",
+    "has_backward",
+    "has_jvp",
+    "has_vmap",
+    "is_old_style",
+    "may_generate",
+    "origin_of",
+    "reverse_rule",
+]
+
+_BASE = torch.autograd.Function
+
+
+def origin_of(function: type) -> type:
+    """The user's Function class that a generated class stands for."""
+    return getattr(function, "funcaot_origin", function)
+
+
+def display_name(function: type) -> str:
+    """How errors call a Function class."""
+    return origin_of(function).__name__
+
+
+def _overrides(function: type, name: str) -> bool:
+    base = getattr(_BASE, name)
+    return getattr(function, name, base) is not base
+
+
+def has_backward(function: type) -> bool:
+    """Whether ``backward`` or its other name, ``vjp``, is defined."""
+    return _overrides(function, "backward") or _overrides(function, "vjp")
+
+
+def has_jvp(function: type) -> bool:
+    """Whether ``jvp`` is defined."""
+    return _overrides(function, "jvp")
+
+
+def has_vmap(function: type) -> bool:
+    """Whether the ``vmap`` staticmethod is defined."""
+    return _overrides(function, "vmap")
+
+
+def is_old_style(function: type) -> bool:
+    """Whether forward takes ``ctx`` and there's no ``setup_context``."""
+    return not defines_setup_context(function)
+
+
+def reverse_rule(function: type) -> Callable[..., Any]:
+    """The reverse rule under whichever of its two names it was defined.
+
+    Raises:
+        RuleError: Both names are defined.
+    """
+    backward, vjp = _overrides(function, "backward"), _overrides(function, "vjp")
+    if backward and vjp:
+        raise RuleError(
+            f"{display_name(function)} was differentiated in reverse mode and defines two rules",
+            expected="one of `backward` and `vjp`, which are two names of the same rule",
+            got="both",
+            remedy="delete one of the two staticmethods.",
+        )
+    return function.vjp if vjp else function.backward
+
+
+def may_generate(function: type, flag: str) -> bool:
+    """Whether ``flag`` (``generate_vmap_rule`` and so on) allows a rule to be generated.
+
+    A ``funcaot.Function`` asks for generated rules. A class that doesn't know funcaot can't, so
+    unless it says no itself, its missing rules are generated.
+    """
+    for ancestor in function.__mro__:
+        if ancestor is _BASE:
+            break
+        if flag in ancestor.__dict__:
+            return bool(ancestor.__dict__[flag])
+    return program_of(function) is None

@@ -1,0 +1,299 @@
+"""The generated vmap rule: forward, setup_context, backward and jvp, each run per example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import once_differentiable_body
+from funcaot._torch.functorch import pytree
+from funcaot.class_cache import cache_of
+from funcaot.context import RecordingContext
+from funcaot.errors import RuleError
+from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
+from funcaot.rules.complete import completed
+from funcaot.rules.metadata import attach
+from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
+from funcaot.traits import display_name, has_backward, has_jvp, origin_of, reverse_rule
+from funcaot.transforms.once import once_at_every_level
+
+__all__ = ["BatchDimensions", "vmapped"]
+
+_RECORD = "_funcaot_vmapped"
+
+
+@dataclass(frozen=True)
+class BatchDimensions:
+    """The last output of a vmapped Function: where the batch dimension of the others is.
+
+    It's no tensor and no container, so every level below passes it through.
+    """
+
+    dims: tuple[Any, ...]
+    single: bool
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What setup_context did for one example, with tensors replaced by places in the saved list."""
+
+    batch_size: int
+    input_shapes: tuple[Any, ...]
+    output_shapes: tuple[Any, ...]
+    output_dims: tuple[Any, ...]
+    saved_dims: tuple[Any, ...]
+    forward_dims: tuple[Any, ...] | None
+    attributes: dict[str, Any]
+    attribute_specs: dict[str, tuple[Any, tuple[Any, ...]]]
+    attribute_dims: tuple[Any, ...]
+
+    def context(self, ctx: Any, saved: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
+        """A ctx for one example, with its saved tensors and its attributes."""
+        attributes = dict(self.attributes)
+        rest = iter(tensors)
+        for name, (spec, leaves) in self.attribute_specs.items():
+            filled = [next(rest) if leaf is _TENSOR else leaf for leaf in leaves]
+            attributes[name] = pytree.tree_unflatten(filled, spec)
+        return RecordingContext(ctx.needs_input_grad, saved_tensors=saved, attributes=attributes)
+
+
+class _Tensor:
+    """Marks the place of a tensor inside an attribute of ctx."""
+
+
+_TENSOR = _Tensor()
+
+
+def vmapped(function: type, in_dims: tuple[Any, ...], randomness: str) -> type:
+    """A Function on physical operands that runs ``function`` on each example.
+
+    Args:
+        function: A Function with ``setup_context``; its derivative rules may be missing.
+        in_dims: The batch dimension of each operand, None where it has none.
+        randomness: How random ops behave across the batch.
+    """
+    cache = cache_of(function)
+    key = ("vmapped", _frozen(in_dims), randomness)
+    if key not in cache:
+        cache[key] = _Vmapped(completed(function), in_dims, randomness).as_class()
+    return cache[key]
+
+
+def _frozen(dims: Any) -> Any:
+    if isinstance(dims, (list, tuple)):
+        return tuple(map(_frozen, dims))
+    if isinstance(dims, dict):
+        return tuple((key, _frozen(value)) for key, value in dims.items())
+    return dims
+
+
+class _Vmapped:
+    """The four staticmethods of a vmapped Function."""
+
+    def __init__(self, function: type, in_dims: tuple[Any, ...], randomness: str) -> None:
+        self.function, self.in_dims, self.randomness = function, in_dims, randomness
+
+    def as_class(self) -> type:
+        function = self.function
+        namespace: dict[str, Any] = {
+            "forward": staticmethod(self.forward),
+            "setup_context": staticmethod(self.setup_context),
+            "generate_vmap_rule": True,
+            "generate_jvp_rule": False,  # both are already generated per example, if allowed
+            "generate_backward_rule": False,
+            "funcaot_origin": origin_of(function),
+            "funcaot_forward_of": function,
+            "__module__": function.__module__,
+        }
+        if has_backward(function):
+            namespace["backward"] = staticmethod(self.backward)
+        if has_jvp(function):
+            namespace["jvp"] = staticmethod(self.jvp)
+        return type(torch.autograd.Function)(
+            function.__name__, (torch.autograd.Function,), namespace
+        )
+
+    def _run(self, body: Any, operands: Any, dims: Any, batch_size: int) -> tuple[Any, Any]:
+        return run_batched(
+            body, operands, dims, batch_size=batch_size, randomness=self.randomness
+        )
+
+    def forward(self, *operands: Any) -> tuple[Any, ...]:
+        size = batch_size_of(operands, self.in_dims)
+        output, dims = self._run(self.function.forward, operands, self.in_dims, size)
+        if isinstance(output, tuple):
+            return (*output, BatchDimensions(dims, single=False))
+        return output, BatchDimensions((dims,), single=True)
+
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        *values, dimensions = outputs
+        size = batch_size_of(inputs, self.in_dims)
+        found: dict[str, Any] = {}
+
+        def example(inputs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+            # A dirty input is the output afterwards, and its identity is what the user marks.
+            values = tuple(_same(value, values_at, inputs_at, inputs) for value, values_at in
+                           zip(values, range(len(values)), strict=True))
+            recorder = RecordingContext(ctx.needs_input_grad)
+            output = values[0] if dimensions.single else values
+            self.function.setup_context(recorder, inputs, output)
+            specs, tensors = _tensors_in(recorder.recorded_attributes)
+            found.update(
+                recorder=recorder,
+                specs=specs,
+                dirty=[_position(t, inputs) for t in recorder.dirty_tensors],
+                constant=[_position(t, values) for t in recorder.non_differentiable],
+                input_shapes=shapes_of(inputs),
+                output_shapes=shapes_of(values),
+            )
+            saved, saved_forward = recorder.to_save, recorder.saved_for_forward
+            return tuple(saved or ()), tuple(saved_forward or ()), tensors
+
+        inputs_at = {id(value): i for i, value in enumerate(inputs)}
+        inputs_at = {j: inputs_at[id(v)] for j, v in enumerate(values) if id(v) in inputs_at}
+        dims = (self.in_dims, dimensions.dims)
+        kept, kept_dims = self._run(example, (tuple(inputs), tuple(values)), dims, size)
+        self._replay(ctx, inputs, values, found, kept)
+        saved_dims, forward_dims, attribute_dims = kept_dims if any(kept) else ((), (), ())
+        recorder = found["recorder"]
+        record = _Record(
+            batch_size=size,
+            input_shapes=found["input_shapes"],
+            output_shapes=found["output_shapes"],
+            output_dims=dimensions.dims,
+            saved_dims=saved_dims,
+            forward_dims=None if recorder.saved_for_forward is None else forward_dims,
+            attributes={
+                name: value
+                for name, value in recorder.recorded_attributes.items()
+                if name not in found["specs"]
+            },
+            attribute_specs=found["specs"],
+            attribute_dims=attribute_dims,
+        )
+        attach(ctx, _RECORD, record, display_name(self.function))
+
+    def _replay(
+        self, ctx: Any, inputs: Any, values: list[Any], found: dict[str, Any], kept: Any
+    ) -> None:
+        saved, saved_forward, tensors = kept
+        recorder = found["recorder"]
+        ctx.save_for_backward(*saved, *tensors)
+        if has_jvp(self.function):
+            ctx.save_for_forward(*saved_forward, *tensors)
+        if found["dirty"]:
+            ctx.mark_dirty(*[inputs[i] for i in found["dirty"] if i is not None])
+        if found["constant"]:
+            ctx.mark_non_differentiable(*[values[j] for j in found["constant"] if j is not None])
+        ctx.set_materialize_grads(recorder.materialize_grads)
+
+    def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        record: _Record = ctx._funcaot_vmapped
+        saved, tensors = _split(ctx.saved_tensors, len(record.saved_dims))
+        cotangents = cotangents[:-1]  # the last output holds dimensions
+        cotangent_dims = tuple(
+            None if cotangent is None else dim
+            for cotangent, dim in zip(cotangents, record.output_dims, strict=True)
+        )
+
+        def example(saved: Any, tensors: Any, cotangents: Any) -> Any:
+            context = record.context(ctx, saved, tensors)
+            rule = reverse_rule(self.function)
+            body = once_differentiable_body(rule)
+            if getattr(self.function, "boxed_grads_call", False):
+                cotangents = (list(cotangents),)
+            if body is None:
+                result = rule(context, *cotangents)
+            else:
+                result = once_at_every_level(body, context, cotangents)
+            checked_gradients(self.function, result, record.input_shapes)
+            result = result if isinstance(result, tuple) else (result,)
+            return tuple(
+                gradient if gradient is None or shape is None else gradient.sum_to_size(shape)
+                for gradient, shape in zip(result, record.input_shapes, strict=False)
+            )
+
+        dims = (record.saved_dims, record.attribute_dims, cotangent_dims)
+        gradients, gradient_dims = self._run(
+            example, (saved, tensors, cotangents), dims, record.batch_size
+        )
+        return tuple(
+            _gradient_for(gradient, dim, in_dim, record.batch_size)
+            for gradient, dim, in_dim in zip(gradients, gradient_dims, self.in_dims, strict=False)
+        )
+
+    def jvp(self, ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        record: _Record = ctx._funcaot_vmapped
+        kept = record.saved_dims if record.forward_dims is None else record.forward_dims
+        kept = () if record.forward_dims is None else kept
+        saved, tensors = _split(ctx.saved_tensors, len(kept))
+        tangent_dims = tuple(
+            None if tangent is None else dim
+            for tangent, dim in zip(tangents, self.in_dims, strict=True)
+        )
+
+        def example(saved: Any, tensors: Any, tangents: Any) -> Any:
+            result = self.function.jvp(record.context(ctx, saved, tensors), *tangents)
+            checked_tangents(self.function, result, record.output_shapes)
+            return result if isinstance(result, tuple) else (result,)
+
+        dims = (kept, record.attribute_dims, tangent_dims)
+        result, result_dims = self._run(
+            example, (saved, tensors, tangents), dims, record.batch_size
+        )
+        moved = [
+            self._tangent_for(index, tangent, dim, record)
+            for index, (tangent, dim) in enumerate(zip(result, result_dims, strict=True))
+        ]
+        return (*moved, None)
+
+    def _tangent_for(self, index: int, tangent: Any, dim: int | None, record: _Record) -> Any:
+        wanted = record.output_dims[index]
+        if tangent is None or dim == wanted:
+            return tangent
+        if wanted is None:
+            raise RuleError(
+                f"jvp of {display_name(self.function)} under vmap returned a tangent per example "
+                f"for output {index}, which doesn't depend on the example",
+                expected="a tangent without batch dimension, like the output",
+                got=f"a tangent with batch dimension {dim}",
+                remedy="let the output depend on the batched input, for instance by expanding it.",
+            )
+        return with_dimension(tangent, dim, wanted, record.batch_size)
+
+
+def _same(value: Any, at: int, inputs_at: dict[int, int], inputs: tuple[Any, ...]) -> Any:
+    return inputs[inputs_at[at]] if at in inputs_at else value
+
+
+def _position(tensor: Any, among: Any) -> int | None:
+    return next((i for i, other in enumerate(among) if other is tensor), None)
+
+
+def _split(tensors: tuple[Any, ...], count: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(tensors[:count]), tuple(tensors[count:])
+
+
+def _tensors_in(
+    attributes: dict[str, Any],
+) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], tuple[torch.Tensor, ...]]:
+    """Find the tensors kept in attributes of ctx: they belong to one example and must be saved."""
+    specs: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    tensors: list[torch.Tensor] = []
+    for name, value in attributes.items():
+        leaves, spec = pytree.tree_flatten(value)
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            tensors.extend(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+            marked = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+            specs[name] = (spec, marked)
+    return specs, tuple(tensors)
+
+
+def _gradient_for(gradient: Any, dim: int | None, in_dim: Any, batch_size: int) -> Any:
+    if gradient is None:
+        return None
+    if in_dim is None:  # one operand for the whole batch: its gradient is the sum
+        return gradient if dim is None else gradient.sum(dim)
+    return with_dimension(gradient, dim, in_dim, batch_size)

@@ -1,0 +1,92 @@
+"""What the Grad and Jvp rules share: unwrap, call again one level down, wrap."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import forward_grad_enabled
+from funcaot._torch.functorch import (
+    map_tensors,
+    single_level_functions_allowed,
+    unwrap_for_grad,
+    wrap_for_grad,
+)
+from funcaot.class_cache import cache_of
+from funcaot.operator import custom_function_call
+from funcaot.single_level import single_level_class
+from funcaot.transforms.once import once_at_every_level
+
+__all__ = ["apply_level", "rewrapped"]
+
+
+class _Pending(threading.local):
+    """How a cached class learns its level.
+
+    A class per call, closing over the interpreter, is what makes torch's own path slow. ``apply``
+    calls forward at once and in the same thread, so the call that belongs to it can wait here.
+    """
+
+    call: Any = None
+
+
+_pending = _Pending()
+
+
+def _forward(*operands: Any) -> Any:
+    call, _pending.call = _pending.call, None
+    return call(operands)
+
+
+def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
+    """Apply the cached single-level class of ``function``, whose forward is ``call(operands)``."""
+    cache = cache_of(function)
+    generated = cache.get("level")
+    if generated is None:
+        generated = cache["level"] = single_level_class(function, _forward, once_at_every_level)
+    _pending.call = call
+    try:
+        with single_level_functions_allowed():
+            return generated.apply(*operands)
+    finally:
+        _pending.call = None
+
+
+class LowerLevel:
+    """Forward at a Grad or Jvp level: the same operator on what this level has wrapped."""
+
+    def __init__(self, interpreter: Any, function: type) -> None:
+        """Bind the level."""
+        self.interpreter, self.function = interpreter, function
+
+    def __call__(self, operands: tuple[Any, ...]) -> Any:
+        """Unwrap, call one level down, wrap; an input that comes back comes back as itself."""
+        level = self.interpreter.level()
+        unwrapped = map_tensors(lambda tensor: unwrap_for_grad(tensor, level), operands)
+        # apply switched both kinds of derivatives off for forward; this level's own are recorded by
+        # the class around us, and those of the levels below must go on.
+        with torch.enable_grad(), forward_grad_enabled(True), self.interpreter.lower():
+            output = custom_function_call(self.function, *unwrapped)
+        return rewrapped(
+            output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level)
+        )
+
+
+def rewrapped(output: Any, lowered: tuple[Any, ...], operands: tuple[Any, ...], wrap: Any) -> Any:
+    """Wrap the tensors of ``output``; one that is a lowered operand becomes that operand.
+
+    Autograd recognises a dirty input by the identity of what forward returns.
+    """
+    own = {
+        id(low): high
+        for low, high in zip(lowered, operands, strict=True)
+        if isinstance(low, torch.Tensor)
+    }
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        known = own.get(id(tensor))
+        return wrap(tensor) if known is None else known
+
+    return map_tensors(convert, output) if isinstance(output, tuple) else map_tensors(convert, (output,))[0]
