@@ -158,3 +158,12 @@ Decompositions = dict[Any, Callable[..., Any]]
 def backward_keeps_graph() -> bool:
     """Inside a backward: whether the engine was asked to retain the graph."""
     return torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+
+
+def forward_mode_active() -> bool:
+    """Whether some level in progress, or a ``dual_level``, carries tangents forward."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    stack = torch._C._functorch.get_interpreter_stack()
+    jvp = torch._C._functorch.TransformType.Jvp
+    return stack is not None and any(level.key() == jvp for level in stack)

@@ -81,7 +81,8 @@ def capture(
     known: dict[int, torch.Tensor] = {}
 
     def add(tensor: torch.Tensor, argument: int | None = None) -> torch.Tensor:
-        entered = _enter(tape, len(inputs), tensor, argument)
+        spec = spec_of(tensor, forward_mode=signature.ambient.forward_mode)
+        entered = _enter(tape, len(inputs), tensor, spec, argument)
         inputs.append(entered)
         return entered.tensor
 
@@ -118,8 +119,9 @@ def capture(
     )
 
 
-def _enter(tape: Tape, index: int, tensor: torch.Tensor, argument: int | None) -> Input:
-    spec = spec_of(tensor)
+def _enter(
+    tape: Tape, index: int, tensor: torch.Tensor, spec: TensorSpec, argument: int | None
+) -> Input:
     name = f"primal_{index}" if argument is not None else f"lifted_{index}"
     leaf = tape.placeholder(name, spec, tensor)
     node = tape.node_of(leaf)

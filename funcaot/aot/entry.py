@@ -48,10 +48,11 @@ class Entry:
     def lifted(self) -> tuple[torch.Tensor, ...] | None:
         """The closed-over tensors now, or None if the entry doesn't fit them any more."""
         tensors = self.read_lifted()
+        forward_mode = self.signature.ambient.forward_mode
         if tensors is None or len(tensors) != len(self.lifted_specs):
             return None
         for tensor, spec in zip(tensors, self.lifted_specs, strict=True):
-            if not isinstance(tensor, torch.Tensor) or spec_of(tensor) != spec:
+            if not isinstance(tensor, torch.Tensor) or spec_of(tensor, forward_mode=forward_mode) != spec:
                 return None
         return tensors
 
@@ -162,7 +163,7 @@ def make_entry(
         effects,
         SegmentFunctions(segment),
         reader,
-        tuple(spec_of(tensor) for tensor in captured.lifted),
+        tuple(entry.spec for entry in captured.inputs if entry.argument is None),
         signature.ambient.grad_mode and any(out.requires_grad for out in segment.graph_outputs),
         timings,
     )

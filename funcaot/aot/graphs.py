@@ -95,6 +95,13 @@ def view_source(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def without_aliases(node: fx.Node) -> fx.Node:
+    """The node behind ``detach`` and ``alias``: autograd reads each saved tensor through a new one."""
+    while node.op == "call_function" and node.target in _ALIASES:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 def view_root(node: fx.Node) -> fx.Node:
     """The node whose storage this one's result lives in."""
     source = view_source(node)

@@ -9,6 +9,7 @@ import torch
 
 from funcaot._torch import functorch
 from funcaot.errors import UnsupportedError
+from funcaot.rules import batching
 
 
 class BatchInfo(NamedTuple):
@@ -66,7 +67,7 @@ def _call_batched(
     program: BatchableProgram, interpreter: Any, operands: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
     level = interpreter.level()
-    inner, in_dims = functorch.unwrap_batched(tuple(operands), level)
+    inner, in_dims = batching.unbatched(tuple(operands), level)
     with interpreter.lower():
         if all(dim is None for dim in in_dims):
             return program(*operands)
@@ -86,7 +87,11 @@ def run_batched(
     operands: Sequence[torch.Tensor],
 ) -> tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]:
     """Run a function of tensors under one vmap level; outputs keep their own batch dimensions."""
-    outputs, out_dims = functorch.restore_vmap(
-        function, tuple(in_dims), batch.size, batch.randomness
-    )(*operands)
+    outputs, out_dims = batching.run_batched(
+        function,
+        tuple(operands),
+        tuple(in_dims),
+        batch_size=batch.size,
+        randomness=batch.randomness,
+    )
     return tuple(outputs), tuple(out_dims)

@@ -23,7 +23,7 @@ def kept_nodes(
     Returns:
         Nodes to keep, each once, in order of demand; some may be operands or outputs.
     """
-    wanted = dict.fromkeys(demand.node for demand in demands)
+    wanted = dict.fromkeys(graphs.without_aliases(demand.node) for demand in demands)
     available = {*operands, *outputs, *wanted}
     kept = dict.fromkeys(_storage_owner(node, available) for node in wanted)
     return tuple(node for node in kept if node.op != "get_attr")

@@ -28,6 +28,7 @@ class Ambient:
     """Global state that changes what ops do."""
 
     grad_mode: bool
+    forward_mode: bool
     inference_mode: bool
     autocast: tuple[Any, ...]
     default_dtype: torch.dtype
@@ -60,7 +61,7 @@ class Signature:
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
-def read_ambient() -> Ambient:
+def read_ambient(*, forward_mode: bool) -> Ambient:
     """The global state at this moment."""
     autocast: tuple[Any, ...] = tuple(
         (device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled())
@@ -69,6 +70,7 @@ def read_ambient() -> Ambient:
     )
     return Ambient(
         grad_mode=torch.is_grad_enabled(),
+        forward_mode=forward_mode,
         inference_mode=torch.is_inference_mode_enabled(),
         autocast=autocast,
         default_dtype=torch.get_default_dtype(),
@@ -87,17 +89,19 @@ def read_signature(
     leaves, tree = tree_flatten((args, kwargs))
     described: list[TensorSpec | Constant] = []
     seen: dict[int, int] = {}
+    forward_mode = tracing.forward_mode_active()
     repeats: list[tuple[int, int]] = []
     for position, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor):
             described.append(_constant(name, position, leaf))
             continue
         _check_tensor(name, position, leaf)
-        described.append(spec_of(leaf))
+        described.append(spec_of(leaf, forward_mode=forward_mode))
         first = seen.setdefault(id(leaf), position)
         if first != position:
             repeats.append((first, position))
-    return Signature(tree, tuple(described), tuple(repeats), read_ambient()), leaves
+    ambient = read_ambient(forward_mode=forward_mode)
+    return Signature(tree, tuple(described), tuple(repeats), ambient), leaves
 
 
 def tensor_positions(leaves: Sequence[Any]) -> tuple[int, ...]:

@@ -85,8 +85,15 @@ def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
     return False
 
 
-def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Read a tensor's spec."""
+def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
+    """Read a tensor's spec.
+
+    Args:
+        tensor: The tensor, at whatever level.
+        forward_mode: Whether tangents may be carried forward through it: then any tensor that
+            can be differentiated counts as one that is.
+    """
+    moving = forward_mode and (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
     strided = tensor.layout is torch.strided
     flags: tuple[int | bool, ...] = (tensor.is_conj(), tensor.is_neg())
     if not strided:
@@ -97,8 +104,8 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         dtype=tensor.dtype,
         device=tensor.device,
         layout=tensor.layout,
-        requires_grad=requires_grad_at_any_level(tensor),
-        is_leaf=tensor.is_leaf,
+        requires_grad=moving or requires_grad_at_any_level(tensor),
+        is_leaf=tensor.is_leaf and not moving,
         flags=flags,
     )
 

@@ -83,9 +83,7 @@ class Tape:
             proxy.node.meta["val"] = value
             with self._functional_mode:
                 wrapped = tracing.to_functional(value)
-        if spec.requires_grad:
-            wrapped.requires_grad_(True)
-        return wrapped
+            return wrapped.requires_grad_(spec.requires_grad)
 
     def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
         if spec.layout is not torch.strided:
