@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from funcaot.api import aot_function, aot_module, compile
 from funcaot.function import Function
 from funcaot.interception import install, uninstall
 from funcaot.operator import custom_function_call
+from funcaot.report import report
 from funcaot.transforms.tracing import inline_functions
 
 __all__ = [
     "Function",
+    "aot_function",
+    "aot_module",
+    "compile",
     "custom_function_call",
     "inline_functions",
     "install",
+    "report",
     "uninstall",
 ]

@@ -20,6 +20,9 @@ class SegmentFunction:
     """A segment in one form, with the Function class that autograd sees.
 
     Attributes:
+        segment: The segment.
+        keeping: Whether it keeps residuals for a backward.
+        form: The segment's graph in this form.
         function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
             and then the residuals, which are marked non-differentiable.
         backwards: Backwards traced so far.
@@ -29,6 +32,7 @@ class SegmentFunction:
     def __init__(self, segment: Segment, *, keeping: bool) -> None:
         """Make the Function class; nothing is compiled yet."""
         self.segment = segment
+        self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
         self.backwards: dict[BackwardKey, tuple[Backward, SegmentFunctions]] = {}
         self.pushforwards: dict[tuple[Any, ...], tuple[Pushforward, SegmentFunctions]] = {}

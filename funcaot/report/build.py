@@ -1,0 +1,156 @@
+"""Reading a report off a compiled function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from funcaot.aot import graphs
+from funcaot.aot.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.entry import Entry
+from funcaot.aot.module import compiled_of
+from funcaot.aot.program import GraphProgram
+from funcaot.aot.segment import Residual
+from funcaot.errors import FuncaotError
+from funcaot.report.records import (
+    DerivativeReport,
+    EntryReport,
+    GraphReport,
+    Report,
+    ResidualReport,
+)
+
+
+def report(compiled: Any) -> Report:
+    """Tell what was compiled.
+
+    Args:
+        compiled: What ``funcaot.compile`` returned: a function, a method or a module.
+
+    Returns:
+        A record; ``print`` it for a summary.
+
+    Raises:
+        FuncaotError: If ``compiled`` isn't compiled by funcaot.
+
+    Example:
+        >>> import funcaot, torch
+        >>> f = funcaot.compile(lambda x: x.sin().sum(), backend="eager")
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> y = f(x)
+        >>> funcaot.report(f).backward_traces
+        0
+        >>> y.backward()
+        >>> funcaot.report(f).backward_traces
+        1
+    """
+    function = _function_of(compiled)
+    statistics = function.settings.statistics
+    return Report(
+        name=function.settings.name,
+        backend=function.settings.compiler.name,
+        graphs_compiled=statistics.graphs_compiled,
+        backward_traces=statistics.backward_traces,
+        cache_hits=statistics.cache_hits,
+        cache_misses=statistics.cache_misses,
+        entries=tuple(_entry(entry) for entry in function.entries),
+    )
+
+
+def _function_of(compiled: Any) -> CompiledFunction:
+    if isinstance(compiled, torch.nn.Module):
+        found: Any = compiled_of(compiled)
+    else:
+        found = getattr(compiled, "__func__", compiled)
+    if not isinstance(found, CompiledFunction):
+        raise FuncaotError(
+            "funcaot.report needs something that funcaot compiled.",
+            expected="the result of funcaot.compile, aot_function or aot_module",
+            got=type(compiled).__name__,
+            remedy="pass what funcaot.compile returned, not the original function.",
+        )
+    return found
+
+
+def _entry(entry: Entry) -> EntryReport:
+    made = entry.functions.made
+    keeping = [function for function in made if function.keeping]
+    return EntryReport(
+        signature=entry.signature,
+        forward_graph=made[0].form.program.module if made else None,
+        graphs=tuple(_graph(function.form.program) for function in made),
+        residuals=tuple(
+            _residual(function, residual)
+            for function in keeping
+            for residual in function.form.residuals
+        ),
+        mutations=tuple(mutation.index for mutation in entry.effects.mutations),
+        aliases=tuple(str(output) for output in entry.effects.outputs),
+        backwards=_derivatives(entry.functions, "backward"),
+        pushforwards=_derivatives(entry.functions, "pushforward"),
+        timings=dict(entry.timings),
+    )
+
+
+def _graph(program: GraphProgram) -> GraphReport:
+    return GraphReport(
+        name=program.name,
+        graph=program.module,
+        compiler=program.lowered.compiler if program.is_compiled else None,
+        timings=dict(program.timings),
+        derived=tuple(_graph(child) for child, _ in program.children.values()),
+    )
+
+
+def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
+    value = graphs.value_of(residual.node)
+    made = len(function.segment.output_nodes)
+    if residual.operand is not None:
+        origin = "input"
+    elif residual.output is not None and residual.output < made:
+        origin = "output"
+    else:
+        origin = "intermediate"
+    return ResidualReport(
+        name=residual.node.name,
+        shape=tuple(value.shape),
+        dtype=value.dtype,
+        bytes=value.numel() * value.element_size() if origin == "intermediate" else 0,
+        origin=origin,
+    )
+
+
+def _derivatives(functions: SegmentFunctions, kind: str) -> tuple[DerivativeReport, ...]:
+    reports = []
+    for function in functions.made:
+        if kind == "backward":
+            for key, (backward, following) in function.backwards.items():
+                made = following.made
+                reports.append(
+                    DerivativeReport(
+                        kind,
+                        key.tangents,
+                        key.create_graph,
+                        tuple(_graph(item.form.program) for item in made),
+                        dict(backward.timings),
+                        _derivatives(following, "backward")
+                        + _derivatives(following, "pushforward"),
+                    )
+                )
+        else:
+            for (_, specs), (_, following) in function.pushforwards.items():
+                made = following.made
+                reports.append(
+                    DerivativeReport(
+                        kind,
+                        specs,
+                        True,
+                        tuple(_graph(item.form.program) for item in made),
+                        {},
+                        _derivatives(following, "backward")
+                        + _derivatives(following, "pushforward"),
+                    )
+                )
+    return tuple(reports)

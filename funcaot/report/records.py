@@ -1,0 +1,136 @@
+"""What a report says, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from funcaot.aot.signature import Signature
+from funcaot.aot.spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class ResidualReport:
+    """A value that a forward keeps for its backward.
+
+    Attributes:
+        name: The graph's name of it.
+        shape: Sizes.
+        dtype: Element type.
+        bytes: Size of its elements; 0 if it is an input or an output, which exist anyway.
+        origin: ``"input"``, ``"output"`` or ``"intermediate"``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph that a program runs.
+
+    Attributes:
+        name: ``f``, ``vmap(f)``, ``f_backward`` and so on.
+        graph: The graph as captured.
+        compiler: What made the executable; None if it hasn't run yet.
+        timings: Seconds per stage.
+        derived: Graphs derived from this one by vmap.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    compiler: str | None
+    timings: dict[str, float]
+    derived: tuple[GraphReport, ...] = ()
+
+
+@dataclass(frozen=True)
+class DerivativeReport:
+    """A backward or pushforward, traced when it was first invoked.
+
+    Attributes:
+        kind: ``"backward"`` or ``"pushforward"``.
+        tangents: Spec of each tangent that it was traced for, None where there was none.
+        create_graph: Whether it can itself be differentiated.
+        graphs: Its graphs; empty if every gradient is None.
+        timings: Seconds per stage.
+        derivatives: Its own backwards and pushforwards.
+    """
+
+    kind: str
+    tangents: tuple[TensorSpec | None, ...]
+    create_graph: bool
+    graphs: tuple[GraphReport, ...]
+    timings: dict[str, float]
+    derivatives: tuple[DerivativeReport, ...] = ()
+
+    @property
+    def graph(self) -> fx.GraphModule | None:
+        """The graph that ran, if there is one."""
+        return self.graphs[0].graph if self.graphs else None
+
+
+@dataclass(frozen=True)
+class EntryReport:
+    """One captured signature.
+
+    Attributes:
+        signature: What calls it serves.
+        forward_graph: The functional graph of the forward.
+        graphs: The forward's graphs, with what was derived from them.
+        residuals: What the forward keeps; empty if it keeps nothing or nothing needs grad.
+        mutations: Inputs that the epilogue overwrites, by position.
+        aliases: For each output, where it comes from.
+        backwards: Backwards traced so far.
+        pushforwards: Forward-mode derivatives traced so far.
+        timings: Seconds per stage.
+    """
+
+    signature: Signature
+    forward_graph: fx.GraphModule | None
+    graphs: tuple[GraphReport, ...]
+    residuals: tuple[ResidualReport, ...]
+    mutations: tuple[int, ...]
+    aliases: tuple[str, ...]
+    backwards: tuple[DerivativeReport, ...]
+    pushforwards: tuple[DerivativeReport, ...]
+    timings: dict[str, float]
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes kept beyond inputs and outputs."""
+        return sum(residual.bytes for residual in self.residuals)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was compiled for one function.
+
+    Attributes:
+        name: The function.
+        backend: Name of the compiler.
+        graphs_compiled: Graphs handed to the compiler so far.
+        backward_traces: Backwards traced so far, of any order.
+        cache_hits: Calls served by an existing entry.
+        cache_misses: Calls that were captured.
+        entries: One per signature.
+    """
+
+    name: str
+    backend: str
+    graphs_compiled: int
+    backward_traces: int
+    cache_hits: int
+    cache_misses: int
+    entries: tuple[EntryReport, ...]
+
+    def __str__(self) -> str:
+        """A readable summary."""
+        from funcaot.report.text import render
+
+        return render(self)

@@ -1,0 +1,64 @@
+"""A report as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from funcaot.report.records import DerivativeReport, EntryReport, GraphReport, Report
+
+
+def render(report: Report) -> str:
+    """The summary that ``print(funcaot.report(f))`` shows."""
+    lines = [
+        f"{report.name}: backend {report.backend}, {len(report.entries)} signature(s), "
+        f"{report.graphs_compiled} graph(s) compiled, "
+        f"{report.backward_traces} backward(s) traced, "
+        f"{report.cache_hits} cache hit(s), {report.cache_misses} miss(es)"
+    ]
+    for number, entry in enumerate(report.entries):
+        lines += _entry(number, entry)
+    return "\n".join(lines)
+
+
+def _entry(number: int, entry: EntryReport) -> Iterator[str]:
+    yield f"  [{number}] ({_shortened(str(entry.signature))})"
+    for graph in entry.graphs:
+        yield from _graph(graph, "      ")
+    if entry.mutations:
+        yield f"      mutates inputs {list(entry.mutations)}"
+    if entry.residuals:
+        intermediates = [item for item in entry.residuals if item.origin == "intermediate"]
+        yield (
+            f"      keeps {len(entry.residuals)} values for the backward, "
+            f"{len(intermediates)} of them computed, {entry.residual_bytes:,} bytes"
+        )
+    for derivative in (*entry.backwards, *entry.pushforwards):
+        yield from _derivative(derivative, "      ")
+    if entry.timings:
+        yield "      " + _timings(entry.timings)
+
+
+def _graph(graph: GraphReport, indent: str) -> Iterator[str]:
+    ops = sum(1 for node in graph.graph.graph.nodes if node.op == "call_function")
+    state = f"run by {graph.compiler}" if graph.compiler else "not run yet"
+    yield f"{indent}{graph.name}: {ops} ops, {state}, {_timings(graph.timings)}"
+    for derived in graph.derived:
+        yield from _graph(derived, indent + "  ")
+
+
+def _derivative(derivative: DerivativeReport, indent: str) -> Iterator[str]:
+    tangents = ", ".join("None" if spec is None else str(spec) for spec in derivative.tangents)
+    order = ", differentiable" if derivative.create_graph else ""
+    yield f"{indent}{derivative.kind} for ({_shortened(tangents)}){order}"
+    for graph in derivative.graphs:
+        yield from _graph(graph, indent + "  ")
+    for following in derivative.derivatives:
+        yield from _derivative(following, indent + "  ")
+
+
+def _timings(timings: dict[str, float]) -> str:
+    return ", ".join(f"{stage} {seconds * 1e3:.1f} ms" for stage, seconds in timings.items())
+
+
+def _shortened(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
