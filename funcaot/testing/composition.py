@@ -118,6 +118,8 @@ def is_possible(composition: Composition) -> bool:
         return False
     if names.count("batched_grads") and "dual" in names:
         return False
+    if any(pair == ("functionalize", "functionalize") for pair in zip(names, names[1:])):
+        return False
     return names.count("compile") + names.count("compile_inductor") <= 1
 
 

@@ -89,8 +89,19 @@ class EagerAutograd:
             grads = torch.autograd.grad(
                 reached, wanted, probes, create_graph=True, materialize_grads=True
             )
+            linear = [
+                (grad, tangent)
+                for grad, tangent in zip(grads, tangents, strict=True)
+                if grad.requires_grad
+            ]
+            if not linear:
+                return outputs, tuple(results)
             transposed = torch.autograd.grad(
-                grads, probes, tangents, create_graph=True, materialize_grads=True
+                [grad for grad, _ in linear],
+                probes,
+                [tangent for _, tangent in linear],
+                create_graph=True,
+                materialize_grads=True,
             )
         for index, tangent in zip(carried, transposed, strict=True):
             results[index] = tangent
@@ -159,8 +170,8 @@ def differentiable_views(primals: Sequence[Tensor], argnums: Sequence[int]) -> l
     inner = list(primals)
     for index in argnums:
         primal = primals[index]
-        # Strides matter to the Functions under test, so neither branch copies.
-        inner[index] = (
-            primal.view_as(primal) if primal.requires_grad else primal.detach().requires_grad_()
-        )
+        # Neither a copy (strides matter to the Functions under test) nor detach (it would drop
+        # the tangent of a dual number).
+        view = primal.view_as(primal)
+        inner[index] = view if view.requires_grad else view.requires_grad_()
     return inner

@@ -15,6 +15,7 @@ from funcaot.testing.composition import (
     chosen,
     missing_support,
     pairs,
+    parse,
     singles,
 )
 from funcaot.testing.derivatives import Derivatives, EagerAutograd, FiniteDifferences
@@ -62,6 +63,25 @@ class Case:
         """The rules that the composition needs and the Function lacks."""
         return missing_support(self.info, self.composition)
 
+    def run(self) -> Difference | None:
+        """Runs the case and checks what should happen.
+
+        Returns:
+            How far the result was from the oracle's, or None where a rule is missing and the
+            error said so.
+
+        Raises:
+            Mismatch: A wrong result, or a missing rule that nobody complained about.
+        """
+        if not self.missing:
+            return run_case(self)
+        expect_refusal(self)
+        return None
+
+    def __repr__(self) -> str:
+        """The id."""
+        return f"Case({self.id})"
+
     def find_sample(self) -> Sample:
         """The sample of this case, made afresh."""
         for sample in self.info.sample_inputs(self.device, self.dtype):
@@ -105,6 +125,27 @@ def run_case(case: Case) -> Difference:
     if changed.message is not None:
         raise Mismatch(f"{case.id}: the call changed an input it does not declare: {changed.message}")
     return difference
+
+
+def expect_refusal(case: Case) -> None:
+    """Checks that a transform whose rule is missing raises, and names the Function.
+
+    Raises:
+        Mismatch: It passed, or its message does not say which Function lacks what.
+    """
+    # The oracle of a second derivative may be undefined as well; only the refusal matters here.
+    try:
+        run_case(case)
+    except Mismatch:
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        first_order = len(case.composition.transforms) <= 1 and "gradgrad" not in case.missing
+        if first_order and case.info.name not in str(error):
+            message = f"{case.id}: the error does not name {case.info.name}: {error}"
+            raise Mismatch(message) from error
+        return
+    rules = ", ".join(case.missing)
+    raise Mismatch(f"{case.id}: passes, although {case.info.name} has no rule for {rules}")
 
 
 def cases_of(
@@ -169,3 +210,29 @@ def numerical_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Itera
 def is_slow(composition: Composition) -> bool:
     """Whether a chain starts a code generator, which takes seconds."""
     return composition.contains("compile") and "inductor" in composition.name
+
+
+INDUCTOR_SAMPLE = (
+    ("Square", "compile_inductor"),
+    ("NumpySinCos", "compile_inductor"),
+    ("LayerNorm", "autograd_of_compile_inductor"),
+    ("Attention", "autograd_of_compile_inductor"),
+    ("StraightThroughRound", "autograd_of_compile_inductor"),
+    ("LayoutBranch", "vjp_strided_of_compile_inductor"),
+    ("OldSquare", "autograd_of_compile_inductor"),
+    ("SinInPlace", "autograd_of_compile_inductor"),
+    ("Multiply", "vmap_of_compile_inductor"),
+    ("Softmax", "jvp_of_compile_inductor"),
+    ("OddBackwardInBackward", "autograd_of_autograd_of_compile_inductor"),
+    ("CallsFunctions", "vmap_of_grad_of_compile_inductor"),
+)
+
+
+def inductor_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Iterator[Case]:
+    """A sample of Functions with real generated code: each takes seconds to compile."""
+    known = {info.name: info for info in infos}
+    for name, composition in INDUCTOR_SAMPLE:
+        if name in known:
+            yield from cases_of(
+                known[name], [parse(composition)], all_samples=False, device=device
+            )

@@ -38,20 +38,24 @@ class DataDependentBranch(Function):
 
     @staticmethod
     def forward(x):
-        return 2 * x if bool(x.sum() > 0) else -x
+        factor = x.new_tensor(2.0 if bool(x.sum() > 0) else -1.0)
+        return factor * x, factor
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.positive = bool(inputs[0].sum() > 0)
+        # The branch that was taken is a tensor, so that a batch can have taken both.
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx, grad):
-        return 2 * grad if ctx.positive else -grad
+    def backward(ctx, grad, _):
+        (factor,) = ctx.saved_tensors
+        return factor * grad
 
     @staticmethod
     def vmap(info, in_dims, x):
-        rows = x.movedim(in_dims[0], 0)
-        return torch.stack([DataDependentBranch.apply(row) for row in rows]), 0
+        rows = [DataDependentBranch.apply(row) for row in x.movedim(in_dims[0], 0)]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0)
 
 
 class ItemInBackward(Function):
@@ -216,6 +220,12 @@ def dropout_reference(x):
     return 2 * x * mask, mask
 
 
+def branch_reference(x):
+    """Both branches, one chosen."""
+    factor = torch.where(x.detach().sum() > 0, 2.0, -1.0).to(x.dtype)
+    return factor * x, factor
+
+
 def normal_reference(location, scale):
     """The same draws in plain torch."""
     noise = torch.rand_like(location) - 0.5
@@ -247,7 +257,7 @@ INFOS = (
                 Sample(make(2, 3, high=-0.5), name="negative"),
             ]
         ),
-        ref=lambda x: torch.where(x.detach().sum() > 0, 2 * x, -x),
+        ref=branch_reference,
         features=("data-dependent branch", "explicit vmap", "opaque to tracing"),
     ),
     opinfo(ItemInBackward, unary(), ref=lambda x: 3 * x, features=("opaque backward",)),

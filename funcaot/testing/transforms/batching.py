@@ -87,6 +87,8 @@ def batched_grads(program: Program) -> Program:
                 if outputs[place].requires_grad
             ]
             wanted = [inner[index] for index in program.argnums]
+            if not reached:
+                return tuple(primal.new_zeros(BATCH, *primal.shape) for primal in wanted)
             grads = torch.autograd.grad(
                 [output for output, _ in reached],
                 wanted,

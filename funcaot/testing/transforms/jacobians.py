@@ -46,9 +46,9 @@ def jacobian_by_columns(program: Program) -> TensorFunction:
             for place, output in enumerate(outputs):
                 if columns:
                     stacked = torch.stack([column[place] for column in columns], -1)
-                    block = stacked.reshape(*output.shape, *shape)
+                    block = stacked.reshape((*output.shape, *shape))
                 else:
-                    block = output.new_zeros(*output.shape, *shape)
+                    block = output.new_zeros((*output.shape, *shape))
                 blocks[place].append(block)
         return tuple(block for row in blocks for block in row)
 

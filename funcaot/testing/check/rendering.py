@@ -1,0 +1,94 @@
+"""Show a result: plain text, colours by rich where it is installed, JSON, HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from funcaot.testing.check.result import CheckResult, Row
+
+SYMBOLS = {"passes": "ok", "wrong": "WRONG", "unsupported": "--", "error": "ERROR"}
+COLOURS = {"passes": "green", "wrong": "bold red", "unsupported": "yellow", "error": "bold red"}
+
+
+def error_of(row: Row) -> str:
+    """The largest error in short, or nothing."""
+    return "" if row.largest_error is None else f"{row.largest_error:.1e}"
+
+
+def notes_of(row: Row) -> str:
+    """What is wrong and what to do, as one paragraph."""
+    remedy = f" -> {row.remedy}" if row.remedy else ""
+    return f"{row.detail}{remedy}"
+
+
+def summary_of(result: CheckResult) -> str:
+    """The last line."""
+    counts = {status: 0 for status in SYMBOLS}
+    for row in result.rows:
+        counts[row.status] += 1
+    parts = [f"{count} {status}" for status, count in counts.items() if count]
+    verdict = "ok" if result.ok else "FAILED"
+    return f"{result.name}: {verdict} ({', '.join(parts)}; seed {result.seed})"
+
+
+def as_text(result: CheckResult) -> str:
+    """The table in plain characters, as wide as the terminal."""
+    width = max((len(row.name) for row in result.rows), default=4)
+    notes_width = max(30, shutil.get_terminal_size((100, 24)).columns - width - 20)
+    lines = [f"{result.name}", *[f"  {sample}" for sample in result.samples], ""]
+    lines.append(f"{'check':<{width}}  {'':<5}  {'error':>8}  notes")
+    for row in result.rows:
+        notes = textwrap.wrap(notes_of(row), notes_width) or [""]
+        head = f"{row.name:<{width}}  {SYMBOLS[row.status]:<5}  {error_of(row):>8}  "
+        lines.append((head + notes[0]).rstrip())
+        lines += [" " * len(head) + note for note in notes[1:]]
+    return "\n".join([*lines, "", summary_of(result)])
+
+
+def as_rich(result: CheckResult) -> Any:
+    """The table for a rich console.
+
+    Raises:
+        ImportError: rich is not installed.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=result.name, caption=summary_of(result), title_justify="left")
+    for heading in ("check", "", "error", "notes"):
+        table.add_column(heading, overflow="fold")
+    for row in result.rows:
+        symbol = Text(SYMBOLS[row.status], style=COLOURS[row.status])
+        table.add_row(row.name, symbol, error_of(row), Text(notes_of(row)))
+    return Group(*[Text(sample, style="dim") for sample in result.samples], table)
+
+
+def as_json(result: CheckResult) -> str:
+    """The result as a JSON document."""
+    return json.dumps(result.as_dict(), indent=2)
+
+
+def as_html(result: CheckResult) -> str:
+    """The table as a page of its own."""
+    shades = {"passes": "#d9f2d9", "wrong": "#f7c6c6", "unsupported": "#fff2cc", "error": "#f7c6c6"}
+    body = []
+    for row in result.rows:
+        cells = (row.name, row.status, error_of(row), notes_of(row), f"{row.seconds:.2f}")
+        shown = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        body.append(f'<tr style="background:{shades[row.status]}">{shown}</tr>')
+    samples = "".join(f"<li><code>{html.escape(sample)}</code></li>" for sample in result.samples)
+    return (
+        '<!doctype html><meta charset="utf-8">'
+        f"<title>{html.escape(result.name)}</title>"
+        "<style>body{font-family:sans-serif;margin:2em}td,th{padding:.3em .6em;text-align:left}"
+        "</style>"
+        f"<h1>{html.escape(result.name)}</h1><ul>{samples}</ul>"
+        "<table><tr><th>check</th><th>status</th><th>error</th><th>notes</th><th>s</th></tr>"
+        f"{''.join(body)}</table><p>{html.escape(summary_of(result))}</p>\n"
+    )

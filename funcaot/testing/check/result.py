@@ -1,0 +1,108 @@
+"""What a check found: one row per transform and per property, and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from funcaot.testing.generator import Mismatch
+
+PASSES = "passes"
+WRONG = "wrong"
+UNSUPPORTED = "unsupported"
+ERROR = "error"
+FAILING = frozenset({WRONG, ERROR})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: The transform or the property.
+        status: ``passes``, ``wrong`` (it ran, with a wrong result), ``unsupported`` (a rule is
+            missing) or ``error`` (anything else was raised).
+        largest_error: The largest difference from the oracle, where there was one.
+        detail: What is wrong or missing.
+        remedy: What to do about it.
+        seconds: How long it took.
+    """
+
+    name: str
+    status: str
+    largest_error: float | None = None
+    detail: str = ""
+    remedy: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Everything that ``check`` found about a Function; prints as a table.
+
+    Attributes:
+        name: The Function.
+        samples: A line for each sample that was used.
+        rows: Properties first, then transforms.
+        seed: Of the random inputs.
+    """
+
+    name: str
+    samples: tuple[str, ...]
+    rows: tuple[Row, ...]
+    seed: int
+
+    @property
+    def ok(self) -> bool:
+        """No wrong result and no error; a missing rule is not a failure."""
+        return not any(row.status in FAILING for row in self.rows)
+
+    def failures(self) -> tuple[Row, ...]:
+        """The rows that make the check fail."""
+        return tuple(row for row in self.rows if row.status in FAILING)
+
+    def row(self, name: str) -> Row:
+        """The row of this transform or property.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"{name}: not among {', '.join(row.name for row in self.rows)}")
+
+    def raise_for_failures(self) -> None:
+        """Does nothing if the check passed.
+
+        Raises:
+            Mismatch: It did not; the message lists the failing rows.
+        """
+        if self.ok:
+            return
+        lines = [f"{self.name} fails {len(self.failures())} of {len(self.rows)} checks:"]
+        for row in self.failures():
+            lines.append(f"  {row.name}: {row.status}. {row.detail}")
+            lines += [f"    Instead: {row.remedy}"] if row.remedy else []
+        raise Mismatch("\n".join(lines))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "seed": self.seed,
+            "samples": list(self.samples),
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        """The table as plain text."""
+        from funcaot.testing.check.rendering import as_text
+
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        """One line."""
+        passed = sum(row.status == PASSES for row in self.rows)
+        return f"CheckResult({self.name}: {passed} of {len(self.rows)} pass, ok={self.ok})"

@@ -1,0 +1,158 @@
+"""Turn what a user points at into a record to test: its name, samples and oracle."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from funcaot.errors import FuncaotError
+from funcaot.operator import custom_function_call
+from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo
+from funcaot.testing.samples import TensorMaker
+
+GUESSES: tuple[tuple[int, ...], ...] = ((2, 3), (3,), (), (3, 3), (2, 3, 4))
+
+
+def is_function_class(target: Any) -> bool:
+    """Whether this is an ``autograd.Function`` class."""
+    return isinstance(target, type) and issubclass(target, torch.autograd.Function)
+
+
+def eager_apply(function: Any) -> Callable[..., Any]:
+    """The Function as plain eager torch calls it, without funcaot's operator."""
+    # The metaclass's apply of the base class: what a class that knows nothing of funcaot does.
+    plain = torch.autograd.Function.apply.__func__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return plain(function, *args, **kwargs)
+
+    return call
+
+
+def info_of(target: Any, samples: Sequence[Sample]) -> FunctionInfo:
+    """The record of a Function class or of a callable of tensors."""
+    if is_function_class(target):
+        return opinfo(target, samples, op=lambda *args: custom_function_call(target, *args))
+    if not callable(target):
+        raise FuncaotError(
+            f"funcaot.testing can't check {target!r}.",
+            expected="an autograd.Function class, or a callable of tensors",
+            got=type(target).__name__,
+            remedy="pass the class itself (not an instance, not its apply's result).",
+        )
+    return opinfo(target, samples)
+
+
+def with_oracle(info: FunctionInfo, ref: Callable[..., Any] | None) -> FunctionInfo:
+    """Adds the oracle for transforms: the user's reference, or the Function in eager torch."""
+    if ref is not None:
+        return replace(info, ref=ref)
+    if info.function is None:
+        # Any callable: eager autograd is right by the "gradient" row, or that row says otherwise.
+        return replace(info, ref=info.op)
+    has_backward = info.supports_autograd and not getattr(
+        info.function, "generate_backward_rule", False
+    )
+    return replace(info, ref=eager_apply(info.function)) if has_backward else info
+
+
+def as_samples(inputs: Any) -> list[Sample]:
+    """The samples of ``check``'s ``inputs``: one call's arguments, or a list of calls."""
+    values = list(inputs) if isinstance(inputs, list) else [inputs]
+    samples = []
+    for index, value in enumerate(values):
+        sample = as_sample(value, f"sample{index}")
+        samples.append(sample if has_gradient(sample) else requiring_grad(sample))
+    return samples
+
+
+def has_gradient(sample: Sample) -> bool:
+    """Whether some tensor of the sample requires grad."""
+    return any(isinstance(value, Tensor) and value.requires_grad for value in sample.values)
+
+
+def requiring_grad(sample: Sample) -> Sample:
+    """Every floating-point tensor of the sample requires grad, when the user marked none."""
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            return value.detach().clone().requires_grad_()
+        return value
+
+    values = tuple(marked(value) for value in sample.values)
+    return replace(sample, input=values[0] if values else None, args=values[1:])
+
+
+def guess_samples(target: Any, seed: int) -> list[Sample]:
+    """Finds inputs that the target accepts: small float64 tensors of one shape.
+
+    Args:
+        target: A Function class or a callable.
+        seed: Of the random values, which are positive so that logarithms and roots work.
+
+    Returns:
+        Up to three samples of different shapes and layouts.
+
+    Raises:
+        FuncaotError: No guess was accepted; the message says how to give inputs.
+    """
+    count = required_arguments(target)
+    call = (lambda *args: custom_function_call(target, *args)) if is_function_class(target) else target
+    found: list[Sample] = []
+    problems: list[str] = []
+    for shape in GUESSES:
+        make = TensorMaker("cpu", torch.float64, seed)
+        values = [make(*shape, low=0.3, high=1.7) for _ in range(count)]
+        problem = problem_of(call, values)
+        if problem is None:
+            found.append(Sample(values[0], tuple(values[1:]), name=f"shape{list(shape)}"))
+        else:
+            problems.append(f"{count} float64 tensors of shape {list(shape)}: {problem}")
+    if not found:
+        raise FuncaotError(
+            f"funcaot.testing can't guess inputs for {getattr(target, '__name__', target)}.",
+            expected="a Function of float tensors of one small shape",
+            got="; ".join(problems[:2]),
+            remedy='give inputs: check(F, inputs=(x, 2)) or --inputs "torch.rand(3, 4), 2".',
+        )
+    return found[:3]
+
+
+def required_arguments(target: Any) -> int:
+    """How many positional arguments without a default the forward takes."""
+    function = target.forward if is_function_class(target) else target
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return 1
+    old_style = is_function_class(target) and (
+        target.setup_context is torch.autograd.Function.setup_context
+    )
+    parameters = parameters[1:] if old_style else parameters
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    return max(1, len(needed))
+
+
+def problem_of(call: Callable[..., Any], values: Iterable[Any]) -> str | None:
+    """Why a call with these values is no use, or None."""
+    try:
+        outputs = call(*values)
+    except Exception as error:  # noqa: BLE001  (any exception of user code: a wrong guess)
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    tensors = [
+        leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)
+    ]
+    if not tensors:
+        return "no tensor was returned"
+    finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    return None if finite else "the result is not finite"
