@@ -44,7 +44,11 @@ class CustomFunctionCall(HigherOrderOperator):
         self._unkeyed: dict[str, Rule] = {}
 
     def register(self, situation: str) -> Callable[[Rule], Rule]:
-        """Register the rule of a situation: ``base``, ``legacy_batched``, ``old_style``."""
+        """Register what to do in a situation that has no key.
+
+        Args:
+            situation: ``base``, ``legacy_batched``, ``old_style``, ``wants_split`` or ``keywords``.
+        """
 
         def decorate(rule: Rule) -> Rule:
             self._unkeyed[situation] = rule
@@ -62,6 +66,8 @@ class CustomFunctionCall(HigherOrderOperator):
             function, args, plan = self._bound(plan, args, kwargs)
         if transforms_active():
             return self._at_level(plan, args)
+        if plan.old_style and self._unkeyed["wants_split"](plan.function):
+            return self._unkeyed["old_style"](plan.function, unwrap_dead(args))
         if (
             plan.program is None
             and dispatch_mode_count() == 0

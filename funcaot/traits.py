@@ -81,11 +81,13 @@ def may_generate(function: type, flag: str) -> bool:
     """Whether ``flag`` (``generate_vmap_rule`` and so on) allows a rule to be generated.
 
     A ``funcaot.Function`` asks for generated rules. A class that doesn't know funcaot can't, so
-    unless it says no itself, its missing rules are generated.
+    unless it says no itself, its missing rules are generated; so are those of a Function whose
+    forward takes ``ctx``, since it has to be taken apart anyway.
     """
     for ancestor in function.__mro__:
-        if ancestor is _BASE:
+        if ancestor is _BASE or "funcaot_checks_rules" in ancestor.__dict__:
             break
         if flag in ancestor.__dict__:
             return bool(ancestor.__dict__[flag])
-    return program_of(function) is None
+    asks = getattr(function, "funcaot_checks_rules", False)
+    return program_of(function) is None and (not asks or is_old_style(function))

@@ -8,7 +8,9 @@ from funcaot.transforms import (  # noqa: F401
     functionalize,
     grad,
     jvp,
+    keywords,
     legacy_batching,
+    old_style,
     tracing,
     vmap,
 )

@@ -62,7 +62,8 @@ def may_mark_dirty(function: type) -> bool:
         return may_mark_dirty(inner)
     cache = cache_of(function)
     if "may_mark_dirty" not in cache:
-        cache["may_mark_dirty"] = _could_mark(function.setup_context)
+        user = getattr(function, "funcaot_ctx_user", function.setup_context)
+        cache["may_mark_dirty"] = _could_mark(user)
     return cache["may_mark_dirty"]
 
 

@@ -1,0 +1,42 @@
+"""Keyword-only arguments of forward: a class in which they're constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from funcaot.class_cache import cache_of
+from funcaot.traits import is_old_style, origin_of
+
+__all__ = ["with_keywords"]
+
+
+def with_keywords(function: type, keywords: dict[str, Any]) -> type:
+    """The Function with ``keywords`` filled in; operands, and so gradients, are positional."""
+    cache = cache_of(function)
+    try:
+        key = ("keywords", *sorted(keywords.items()))
+        if key in cache:
+            return cache[key]
+    except TypeError:  # a value that can't be hashed or ordered: a class for this call only
+        return _bound(function, keywords)
+    cache[key] = _bound(function, keywords)
+    return cache[key]
+
+
+def _bound(function: type, keywords: dict[str, Any]) -> type:
+    if is_old_style(function):
+
+        def forward(ctx: Any, *operands: Any) -> Any:
+            return function.forward(ctx, *operands, **keywords)
+
+    else:
+
+        def forward(*operands: Any) -> Any:
+            return function.forward(*operands, **keywords)
+
+    namespace = {
+        "forward": staticmethod(forward),
+        "funcaot_origin": origin_of(function),
+        "__module__": function.__module__,
+    }
+    return type(function)(function.__name__, (function,), namespace)

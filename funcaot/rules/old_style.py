@@ -1,0 +1,308 @@
+"""``forward(ctx, ...)`` taken apart into a forward and a ``setup_context``.
+
+forward runs once on a recording ctx. Every tensor that it kept is an input, an output, or an
+intermediate, told apart by identity; intermediates become extra outputs. What was kept is then a
+plan of references, which travels as one more output, so ``setup_context`` can run at any level.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.functorch import pytree
+from funcaot.class_cache import cache_of
+from funcaot.context import RecordingContext
+from funcaot.errors import UnsupportedError
+from funcaot.rules.metadata import TensorMetadata, attach
+from funcaot.traits import (
+    display_name,
+    has_backward,
+    has_jvp,
+    may_generate,
+    origin_of,
+    reverse_rule,
+)
+
+__all__ = ["Intermediates", "Reference", "SplitPlan", "run_forward", "split"]
+
+_PLAN = "_funcaot_plan"
+Intermediates = Callable[..., tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """What forward did to its ctx, with references for tensors.
+
+    No container and no tensor, so every level passes it through.
+    """
+
+    saved: tuple[Any, ...]
+    saved_forward: tuple[Any, ...] | None
+    attributes: dict[str, tuple[Any, tuple[Any, ...]]]
+    dirty: tuple[int, ...]
+    constant: tuple[Reference, ...]
+    materialize: bool
+    single: bool
+    outputs: int
+
+
+def run_forward(
+    function: type, operands: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...], SplitPlan]:
+    """Run an old-style forward on a recording ctx.
+
+    Returns:
+        Its outputs, the intermediates that it kept, and the plan that refers to both.
+    """
+    ctx = RecordingContext(tuple(isinstance(value, torch.Tensor) for value in operands))
+    output = function.forward(ctx, *operands)
+    single = not isinstance(output, tuple)
+    outputs = (output,) if single else output
+    found = _Finder(function, operands, outputs)
+    attributes = {}
+    for name, value in ctx.recorded_attributes.items():
+        leaves, spec = pytree.tree_flatten(value)
+        attributes[name] = (spec, tuple(map(found.attribute, leaves)))
+    forward = ctx.saved_for_forward
+    plan = SplitPlan(
+        saved=tuple(map(found.reference, ctx.to_save or ())),
+        saved_forward=None if forward is None else tuple(map(found.reference, forward)),
+        attributes=attributes,
+        dirty=tuple(i for i, v in enumerate(operands) if any(v is d for d in ctx.dirty_tensors)),
+        constant=tuple(map(found.reference, ctx.non_differentiable)),
+        materialize=ctx.materialize_grads,
+        single=single,
+        outputs=len(outputs),
+    )
+    return outputs, tuple(found.intermediates), plan
+
+
+class _Finder:
+    """Finds out what each tensor that forward kept is."""
+
+    def __init__(self, function: type, operands: tuple[Any, ...], outputs: tuple[Any, ...]):
+        self.function, self.operands, self.outputs = function, operands, outputs
+        self.intermediates: list[torch.Tensor] = []
+
+    def reference(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        places = (
+            ("input", self.operands),
+            ("output", self.outputs),
+            ("intermediate", self.intermediates),
+        )
+        for kind, values in places:
+            for index, other in enumerate(values):
+                if other is value:
+                    return Reference(kind, index)
+        if isinstance(value, torch.nn.Parameter):
+            return value  # it was there before the call: no tensor of this call's
+        if value.grad_fn is not None and torch.is_grad_enabled() is False:
+            self._refuse("keeps a tensor with an autograd graph of its own on ctx")
+        self.intermediates.append(value)
+        return Reference("intermediate", len(self.intermediates) - 1)
+
+    def attribute(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self.reference(leaf)
+        if self._hides_tensors(leaf):
+            self._refuse(f"hides tensors of the call in a {type(leaf).__name__} on ctx")
+        return leaf
+
+    def _hides_tensors(self, value: Any) -> bool:
+        known = (torch.nn.Module, types.FunctionType, types.MethodType, types.ModuleType, type)
+        if isinstance(value, known) or any(value is operand for operand in self.operands):
+            return False
+        fields = getattr(value, "__dict__", None)
+        if not isinstance(fields, dict):
+            return False
+        leaves = pytree.tree_leaves(list(fields.values()))
+        return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+    def _refuse(self, what: str) -> None:
+        raise UnsupportedError(
+            f"{display_name(self.function)} was called under a transform and can't be split into "
+            f"forward and setup_context: its forward {what}",
+            expected="tensors on ctx as attributes, lists, tuples or dicts of tensors, or saved",
+            got="a tensor whose level can't be told",
+            remedy="write forward without ctx and a setup_context; or keep the tensors with "
+            "ctx.save_for_backward.",
+        )
+
+
+def split(function: type, mode: str, intermediates: Intermediates) -> type:
+    """The Function with ``setup_context`` that an old-style Function stands for.
+
+    Args:
+        function: The old-style Function.
+        mode: ``eager``, ``strict`` or ``exact``: what a second derivative through an intermediate
+            does.
+        intermediates: How backward reads the intermediates in modes other than ``eager``.
+
+    Returns:
+        A class whose forward returns outputs, then intermediates, then the plan.
+    """
+    cache = cache_of(function)
+    if ("split", mode) not in cache:
+        cache["split", mode] = _Split(function, mode, intermediates).as_class()
+    return cache["split", mode]
+
+
+class _Split:
+    """The staticmethods of a split Function."""
+
+    def __init__(self, function: type, mode: str, intermediates: Intermediates) -> None:
+        self.function, self.mode, self.intermediates = function, mode, intermediates
+
+    def as_class(self) -> type:
+        function = self.function
+        namespace: dict[str, Any] = {
+            "forward": staticmethod(self.forward),
+            "setup_context": staticmethod(self.setup_context),
+            "funcaot_origin": origin_of(function),
+            "funcaot_ctx_user": staticmethod(function.forward),
+            "allow_nonlinear_rule": getattr(function, "allow_nonlinear_rule", False),
+            "__module__": function.__module__,
+        }
+        for flag in ("generate_vmap_rule", "generate_jvp_rule", "generate_backward_rule"):
+            namespace[flag] = may_generate(function, flag)
+        if has_backward(function):
+            namespace["backward"] = staticmethod(self.backward)
+        if has_jvp(function):
+            namespace["jvp"] = staticmethod(self.jvp)
+        return type(torch.autograd.Function)(
+            function.__name__, (torch.autograd.Function,), namespace
+        )
+
+    def forward(self, *operands: Any) -> tuple[Any, ...]:
+        outputs, intermediates, plan = run_forward(self.function, operands)
+        return (*outputs, *intermediates, plan)
+
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *values, plan = output
+        outputs, intermediates = values[: plan.outputs], values[plan.outputs :]
+        places = {"input": inputs, "output": outputs, "intermediate": intermediates}
+
+        def find(reference: Any) -> Any:
+            if not isinstance(reference, Reference):
+                return reference
+            return places[reference.kind][reference.index]
+
+        kept = [find(r) for r in _references(plan)]
+        sources = [] if self.mode == "eager" else [v for v in inputs if _is_tensor(v)]
+        ctx.save_for_backward(*kept, *sources)
+        if plan.saved_forward is not None or has_jvp(self.function):
+            forward = [find(r) for r in plan.saved_forward or ()]
+            ctx.save_for_forward(*forward, *[find(r) for r in _attribute_references(plan)])
+        if plan.dirty:
+            ctx.mark_dirty(*[inputs[i] for i in plan.dirty])
+        constants = [find(r) for r in plan.constant] + intermediates
+        if constants:
+            ctx.mark_non_differentiable(*constants)
+        ctx.set_materialize_grads(False)
+        call = _SplitCall(
+            plan,
+            tuple(None if _is_tensor(v) else v for v in inputs),
+            tuple(map(_is_tensor, inputs)),
+            tuple(map(TensorMetadata.of, outputs)),
+        )
+        attach(ctx, _PLAN, call, display_name(self.function))
+
+    def backward(self, ctx: Any, *cotangents: Any) -> Any:
+        call: _SplitCall = ctx._funcaot_plan
+        plan = call.plan
+        references = _references(plan)
+        kept = list(ctx.saved_tensors[: len(references)])
+        sources = ctx.saved_tensors[len(references) :]
+        if self.mode != "eager":
+            kept = self._linked(call, references, kept, sources)
+        saved, attributes = _filled(plan, plan.saved, kept)
+        own = RecordingContext(ctx.needs_input_grad, saved_tensors=saved, attributes=attributes)
+        given = [
+            metadata.zeros() if c is None and plan.materialize and metadata is not None else c
+            for c, metadata in zip(cotangents, call.outputs, strict=False)
+        ]
+        if getattr(self.function, "boxed_grads_call", False):
+            return reverse_rule(self.function)(own, given)
+        return reverse_rule(self.function)(own, *given)
+
+    def _linked(
+        self, call: _SplitCall, references: list[Reference], kept: list[Any], sources: Any
+    ) -> list[Any]:
+        where = [k for k, r in enumerate(references) if r.kind == "intermediate"]
+        if not where:
+            return kept
+        rest = iter(sources)
+        operands = tuple(
+            next(rest) if given else constant
+            for given, constant in zip(call.is_tensor, call.constants, strict=True)
+        )
+        indices = tuple(references[k].index for k in where)
+        values = tuple(kept[k] for k in where)
+        linked = self.intermediates(self.function, self.mode, indices, values, operands)
+        for k, value in zip(where, linked, strict=True):
+            kept[k] = value
+        return kept
+
+    def jvp(self, ctx: Any, *tangents: Any) -> Any:
+        plan = ctx._funcaot_plan.plan
+        saved, attributes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
+        own = RecordingContext(ctx.needs_input_grad, saved_tensors=saved, attributes=attributes)
+        result = self.function.jvp(own, *tangents)
+        result = result if isinstance(result, tuple) else (result,)
+        extra = len(ctx._funcaot_output_shapes) if hasattr(ctx, "_funcaot_output_shapes") else 0
+        return (*result, *[None] * (extra - len(result)))
+
+
+@dataclass(frozen=True)
+class _SplitCall:
+    """The plan of one call, and what backward needs to know of its operands and outputs."""
+
+    plan: SplitPlan
+    constants: tuple[Any, ...]
+    is_tensor: tuple[bool, ...]
+    outputs: tuple[TensorMetadata | None, ...]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _attribute_references(plan: SplitPlan) -> list[Reference]:
+    leaves = [leaf for _, leaves in plan.attributes.values() for leaf in leaves]
+    return [leaf for leaf in leaves if isinstance(leaf, Reference)]
+
+
+def _references(plan: SplitPlan) -> list[Reference]:
+    """Every tensor that backward needs: the saved ones, then those in attributes."""
+    saved = [value for value in plan.saved if isinstance(value, Reference)]
+    return saved + _attribute_references(plan)
+
+
+def _filled(
+    plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put kept tensors in the place of their references."""
+    rest = iter(kept)
+    tensors = tuple(next(rest) if isinstance(v, Reference) else v for v in saved)
+    attributes = {
+        name: pytree.tree_unflatten(
+            [next(rest) if isinstance(leaf, Reference) else leaf for leaf in leaves], spec
+        )
+        for name, (spec, leaves) in plan.attributes.items()
+    }
+    return tensors, attributes

@@ -1,0 +1,197 @@
+"""The rule for Functions whose forward takes ``ctx``: split them, and call the operator again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import in_dual_level
+from funcaot._torch.functorch import (
+    TransformType,
+    coerce_cinterpreter,
+    peek_interpreter_stack,
+)
+from funcaot.errors import ArgumentError, UnsupportedError
+from funcaot.operator import custom_function_call
+from funcaot.rules.old_style import run_forward, split
+from funcaot.traits import display_name, has_vmap
+
+__all__ = ["second_order", "second_order_of"]
+
+MODES = ("eager", "strict", "exact")
+
+
+class _Default(threading.local):
+    mode = "eager"
+
+
+_default = _Default()
+
+
+@contextlib.contextmanager
+def second_order(mode: str) -> Iterator[None]:
+    """Choose what second derivatives of old-style Functions do with saved intermediates.
+
+    Eager autograd takes an intermediate that an old-style forward saved for a constant, so a second
+    derivative through it is incomplete without a word. A class may choose for itself with an
+    attribute ``second_order``, which wins.
+
+    Args:
+        mode: ``eager`` does the same. ``strict`` raises when such a derivative is asked for.
+            ``exact`` differentiates forward, which must be written with torch operations.
+
+    Raises:
+        ArgumentError: There's no such mode.
+    """
+    previous, _default.mode = _default.mode, _checked(mode, "funcaot.second_order")
+    try:
+        yield
+    finally:
+        _default.mode = previous
+
+
+def _checked(mode: Any, who: str) -> str:
+    if mode not in MODES:
+        raise ArgumentError(
+            f"{who} was given a mode that doesn't exist",
+            expected=f"one of {', '.join(MODES)}",
+            got=repr(mode),
+            remedy="choose one of them.",
+        )
+    return mode
+
+
+def second_order_of(function: type) -> str:
+    """The mode of one old-style Function."""
+    mode = getattr(function, "second_order", None)
+    return _default.mode if mode is None else _checked(mode, display_name(function))
+
+
+class LinkedIntermediates(torch.autograd.Function):
+    """Intermediates that remember the inputs they were computed from.
+
+    Operands are the old-style Function, the mode, which intermediates, then their values, then the
+    operands of the call. The value is the kept one; only a derivative runs forward again.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        function: type, mode: str, indices: tuple[int, ...], *values: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the kept values."""
+        return tuple(value.detach() for value in values[: len(indices)])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the operands of the call."""
+        function, mode, indices, *values = inputs
+        operands = values[len(indices) :]
+        ctx.function, ctx.mode, ctx.indices = function, mode, indices
+        ctx.is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
+        ctx.constants = tuple(None if t else v for t, v in zip(ctx.is_tensor, operands, strict=True))
+        tensors = [v for t, v in zip(ctx.is_tensor, operands, strict=True) if t]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        constants = [o for o in output if not (o.is_floating_point() or o.is_complex())]
+        ctx.mark_non_differentiable(*constants)
+        ctx.floating = tuple(o.is_floating_point() or o.is_complex() for o in output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        """Raise, or pull back through forward."""
+        recompute, where, primals = _recompute(ctx)
+        gradients = iter(torch.func.vjp(recompute, *primals)[1](_floating(cotangents, ctx)))
+        return (None,) * (3 + len(ctx.indices)) + tuple(
+            next(gradients) if i in where else None for i in range(len(ctx.is_tensor))
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Raise, or push through forward."""
+        recompute, where, primals = _recompute(ctx)
+        given = [tangents[3 + len(ctx.indices) + i] for i in where]
+        filled = tuple(
+            torch.zeros_like(p) if t is None else t for p, t in zip(primals, given, strict=True)
+        )
+        pushed = iter(torch.func.jvp(recompute, tuple(primals), filled)[1])
+        return tuple(next(pushed) if ok else None for ok in ctx.floating)
+
+
+def _floating(cotangents: tuple[Any, ...], ctx: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(c for c, ok in zip(cotangents, ctx.floating, strict=True) if ok)
+
+
+def _recompute(ctx: Any) -> tuple[Any, list[int], list[torch.Tensor]]:
+    function = ctx.function
+    if ctx.mode == "strict":
+        raise UnsupportedError(
+            f"A second derivative of {display_name(function)} goes through an intermediate that "
+            "its forward saved",
+            expected="saved inputs and outputs only, in second_order mode `strict`",
+            got="a saved intermediate, which eager autograd would take for a constant",
+            remedy="use second_order = 'exact', or compute the intermediate in backward.",
+        )
+    rest = iter(ctx.saved_tensors)
+    operands = [next(rest) if t else v for t, v in zip(ctx.is_tensor, ctx.constants, strict=True)]
+    where = [
+        i
+        for i, v in enumerate(operands)
+        if isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex())
+    ]
+
+    def recompute(*primals: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled = list(operands)
+        for i, primal in zip(where, primals, strict=True):
+            filled[i] = primal
+        _, intermediates, plan = run_forward(function, tuple(filled))
+        if plan.dirty:
+            raise UnsupportedError(
+                f"second_order='exact' was asked of {display_name(function)}, which changes an "
+                "input in place",
+                expected="a forward that can be run again",
+                got="a forward that calls mark_dirty",
+                remedy="write forward out of place, or use second_order = 'eager'.",
+            )
+        values = [intermediates[k] for k in ctx.indices]
+        return tuple(v for v, ok in zip(values, ctx.floating, strict=True) if ok)
+
+    return recompute, where, [operands[i] for i in where]
+
+
+def linked_intermediates(
+    function: type,
+    mode: str,
+    indices: tuple[int, ...],
+    values: tuple[torch.Tensor, ...],
+    operands: tuple[Any, ...],
+) -> tuple[torch.Tensor, ...]:
+    """The kept intermediates, connected to the operands that they depend on."""
+    return custom_function_call(
+        LinkedIntermediates, function, mode, indices, *values, *operands
+    )
+
+
+def old_style_rule(function: type, operands: tuple[Any, ...]) -> Any:
+    """Call the split Function, and drop what only its ``setup_context`` needs."""
+    interpreter = peek_interpreter_stack()
+    if interpreter is not None and interpreter.key() == TransformType.Vmap and has_vmap(function):
+        rule = custom_function_call.functorch_table[TransformType.Vmap]
+        return rule(coerce_cinterpreter(interpreter), function, *operands)
+    function = split(function, second_order_of(function), linked_intermediates)
+    *outputs, plan = custom_function_call(function, *operands)
+    return outputs[0] if plan.single else tuple(outputs[: plan.outputs])
+
+
+def wants_split(function: type) -> bool:
+    """Whether a call of an old-style Function has to be split where no transform is active."""
+    return in_dual_level() or second_order_of(function) != "eager"
+
+
+custom_function_call.register("old_style")(old_style_rule)
+custom_function_call.register("wants_split")(wants_split)
