@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.functorch import pytree
 from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.operator import custom_function_call
 from funcaot.traits import display_name
@@ -100,7 +101,10 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     output = custom_function_call.below_autograd(function, *operands)
     node = FunctionNode(function, operands)
     proxy = mode.tracer.create_proxy("call_function", node, tuple(proxies), {})
-    return track_tensor_tree(output, proxy, constant=None, tracer=mode.tracer)
+    # The tracer knows tensors and plain values; what generated rules pass along isn't either.
+    tracked = pytree.tree_map(lambda v: v if isinstance(v, torch.Tensor) else None, output)
+    track_tensor_tree(tracked, proxy, constant=None, tracer=mode.tracer)
+    return output
 
 
 custom_function_call.py_impl(ProxyTorchDispatchMode)(proxy_rule)
