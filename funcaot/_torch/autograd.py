@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
 from torch.autograd.forward_ad import _set_fwd_grad_enabled as forward_grad_enabled
 from torch.autograd.function import (
     _is_setup_context_defined,
@@ -20,6 +21,7 @@ __all__ = [
     "defines_setup_context",
     "forward_grad_enabled",
     "in_dual_level",
+    "is_forward_grad_enabled",
     "native_apply",
     "once_differentiable_body",
 ]

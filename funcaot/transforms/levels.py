@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import forward_grad_enabled
+from funcaot._torch.autograd import forward_grad_enabled, is_forward_grad_enabled
 from funcaot._torch.functorch import (
+    TransformType,
     map_tensors,
     single_level_functions_allowed,
     unwrap_for_grad,
@@ -58,16 +59,26 @@ class LowerLevel:
     """Forward at a Grad or Jvp level: the same operator on what this level has wrapped."""
 
     def __init__(self, interpreter: Any, function: type) -> None:
-        """Bind the level."""
+        """Bind the level, and what was being recorded when the Function was called.
+
+        ``apply`` switches both kinds of derivatives off for forward. This level's own are recorded
+        by the class around us; ``lower`` restores the kind that the level covers to what it was
+        outside. The other kind is for the levels below, and goes on as the caller left it.
+        """
         self.interpreter, self.function = interpreter, function
+        forward_level = interpreter.key() == TransformType.Jvp
+        self.reverse = torch.is_grad_enabled() if forward_level else True
+        self.forward = True if forward_level else is_forward_grad_enabled()
 
     def __call__(self, operands: tuple[Any, ...]) -> Any:
         """Unwrap, call one level down, wrap; an input that comes back comes back as itself."""
         level = self.interpreter.level()
         unwrapped = map_tensors(lambda tensor: unwrap_for_grad(tensor, level), operands)
-        # apply switched both kinds of derivatives off for forward; this level's own are recorded by
-        # the class around us, and those of the levels below must go on.
-        with torch.enable_grad(), forward_grad_enabled(True), self.interpreter.lower():
+        with (
+            torch.set_grad_enabled(self.reverse),
+            forward_grad_enabled(self.forward),
+            self.interpreter.lower(),
+        ):
             output = custom_function_call(self.function, *unwrapped)
         return rewrapped(
             output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level)
