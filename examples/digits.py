@@ -122,59 +122,67 @@ def load() -> Digits:
 
 @dataclass
 class Run:
-    """What one training left behind."""
+    """One training: a model, its optimizer, and what was measured on the way."""
 
     name: str
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     traces_after_forward: int = 0
     traces_after_backward: int = 0
     accuracy: float = 0.0
 
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """One step of AdamW; the first one also notes when the backward was traced."""
+        first = not self.losses
+        started = time.perf_counter()
+        loss = F.cross_entropy(self.model(images), labels)
+        if first:
+            self.traces_after_forward = self.backward_traces()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.step_seconds.append(time.perf_counter() - started)
+        self.losses.append(loss.item())
+        if first:
+            self.traces_after_backward = self.backward_traces()
+
+    def backward_traces(self) -> int:
+        """How many backwards were traced so far; an eager model traces none."""
+        return 0 if self.name == "eager" else funcaot.report(self.model).backward_traces
+
+    def test(self, images: Tensor, labels: Tensor) -> None:
+        """Note the share of the images that the model gets right."""
+        self.model.eval()
+        with torch.no_grad():
+            predicted = self.model(images).argmax(1)
+        self.accuracy = (predicted == labels).float().mean().item()
+
     @property
     def step_milliseconds(self) -> float:
         """Median time of a step, the first ones left out."""
         return 1e3 * statistics.median(self.step_seconds[WARM_UP:])
 
+    @property
+    def compile_seconds(self) -> float:
+        """What the first step took beyond an ordinary one."""
+        return self.step_seconds[0] - self.step_milliseconds / 1e3
 
-def backward_traces(model: nn.Module, run: Run) -> int:
-    """How many backwards were traced so far; an eager model traces none."""
-    return funcaot.report(model).backward_traces if run.name == "funcaot" else 0
 
-
-def train(name: str, wrap: Callable[[nn.Module], nn.Module], digits: Digits, steps: int):
-    """Train from the seed; return the (wrapped) model and its ``Run``."""
+def start(name: str, wrap: Callable[[nn.Module], nn.Module], steps: int) -> Run:
+    """Set up a training from the seed; ``wrap`` may compile the network."""
     torch.manual_seed(SEED)
-    model, run = wrap(DigitNetwork()), Run(name)
+    model = wrap(DigitNetwork())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
-    for step, (images, labels) in enumerate(progress(digits.batches(steps), run, steps)):
-        started = time.perf_counter()
-        loss = F.cross_entropy(model(images), labels)
-        if step == 0:
-            run.traces_after_forward = backward_traces(model, run)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        run.step_seconds.append(time.perf_counter() - started)
-        run.losses.append(loss.item())
-        if step == 0:
-            run.traces_after_backward = backward_traces(model, run)
-    run.accuracy = accuracy(model, digits)
-    return model, run
+    return Run(name, model, optimizer, schedule)
 
 
-def accuracy(model: nn.Module, digits: Digits) -> float:
-    """Share of the test images that ``model`` gets right."""
-    model.eval()
-    with torch.no_grad():
-        predicted = model(digits.test_images).argmax(1)
-    return (predicted == digits.test_labels).float().mean().item()
-
-
-def progress(batches: Iterator, run: Run, steps: int) -> Iterator:
-    """Pass ``batches`` on behind a progress bar that shows the loss."""
+def train(runs: list[Run], digits: Digits, steps: int) -> None:
+    """Train all runs on the same batches, step by step, so that a busy machine slows all alike."""
     columns = (
         TextColumn("{task.description:8}"),
         BarColumn(),
@@ -182,19 +190,17 @@ def progress(batches: Iterator, run: Run, steps: int) -> Iterator:
         TextColumn("loss {task.fields[loss]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(run.name, total=steps, loss="...")
-        for batch in batches:
-            yield batch
-            bar.update(task, advance=1, loss=f"{run.losses[-1]:.4f}")
+    with Progress(*columns, console=console) as progress:
+        tasks = [progress.add_task(run.name, total=steps, loss="...") for run in runs]
+        for images, labels in digits.batches(steps):
+            for run, task in zip(runs, tasks, strict=True):
+                run.step(images, labels)
+                progress.update(task, advance=1, loss=f"{run.losses[-1]:.4f}")
+    for run in runs:
+        run.test(digits.test_images, digits.test_labels)
 
 
 # --- what came out -----------------------------------------------------------------
-
-
-def compile_seconds(run: Run) -> float:
-    """What the first step took beyond an ordinary one."""
-    return run.step_seconds[0] - run.step_milliseconds / 1e3
 
 
 def print_results(eager: Run, compiled: Run, report) -> None:
@@ -212,7 +218,7 @@ def print_results(eager: Run, compiled: Run, report) -> None:
             f"eager {eager.step_milliseconds:.2f} ms, compiled "
             f"{compiled.step_milliseconds:.2f} ms ({ratio:.2f} times as fast)",
         ),
-        ("compile time", f"{compile_seconds(compiled):.1f} s, in the first step"),
+        ("compile time", f"{compiled.compile_seconds:.1f} s, in the first step"),
         (
             "backward traced",
             f"{compiled.traces_after_forward} after the first forward, "
@@ -222,7 +228,7 @@ def print_results(eager: Run, compiled: Run, report) -> None:
         ("graphs compiled", str(report.graphs_compiled)),
         (
             "kept for backward",
-            f"{len(residuals)} tensors, {sum(r.bytes for r in residuals):,} bytes",
+            f"{len(residuals)} values, {sum(r.bytes for r in residuals):,} bytes (inputs not counted)",
         ),
     ):
         table.add_row(*row)
@@ -269,12 +275,13 @@ def main() -> None:
     console.print(
         f"{len(digits.train_labels)} images to train on, {len(digits.test_labels)} to test"
     )
-    _, eager = train("eager", lambda model: model, digits, steps)
-    model, compiled = train(
-        "funcaot", lambda model: funcaot.compile(model, backend=arguments.backend), digits, steps
+    eager = start("eager", lambda network: network, steps)
+    compiled = start(
+        "funcaot", lambda network: funcaot.compile(network, backend=arguments.backend), steps
     )
+    train([eager, compiled], digits, steps)
     console.print()
-    print_results(eager, compiled, funcaot.report(model))
+    print_results(eager, compiled, funcaot.report(compiled.model))
     save_figure(eager, compiled, arguments.figure)
     console.print(f"\nfigure: {arguments.figure}")
     if arguments.comparisons:

@@ -43,8 +43,7 @@ def test_the_demo_trains_twice_and_compares(tmp_path, backend, epochs):
 
 @pytest.mark.slow
 def test_funcaot_is_right_where_it_is_compared():
-    from examples.comparisons import COMPARISONS
-
     import funcaot
+    from examples.comparisons import COMPARISONS
 
     assert [comparison.verdict(funcaot.compile) for comparison in COMPARISONS] == ["right"] * 3
