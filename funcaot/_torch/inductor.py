@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ _LOCK = threading.RLock()
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table of decompositions that Inductor's lowerings expect."""
-    from torch._inductor.decomposition import select_decomp_table
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch._inductor.decomposition import select_decomp_table
 
     return dict(select_decomp_table())
 
@@ -35,18 +38,27 @@ def compile_graph(
         A callable on a list of tensors, which it empties.
     """
     from torch._guards import TracingContext, tracing
-    from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 
     fake_mode = example_fake_mode(example_inputs, module)
-    with _LOCK, torch.no_grad(), tracing(TracingContext(fake_mode)):
+    with (
+        _LOCK,
+        torch.no_grad(),
+        tracing(TracingContext(fake_mode)),
+        warnings.catch_warnings(),
+    ):
+        # Inductor imports parts of torch that are deprecated; its user can't do anything about it.
+        warnings.simplefilter("ignore", DeprecationWarning)
         module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
         # Every output's strides are part of the contract: residuals were traced with them.
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        compiled = compile_fx_inner(
+        return compile_fx_inner(  # type: ignore[return-value]
             module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
         )
-    return compiled  # type: ignore[return-value]
 
 
 def example_fake_mode(example_inputs: Sequence[Any], module: fx.GraphModule) -> Any:

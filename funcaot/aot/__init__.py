@@ -1,1 +1,1 @@
-
+"""The lazy pipeline: capture, effects, segments, lowering, and backwards traced when invoked."""

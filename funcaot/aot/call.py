@@ -39,9 +39,7 @@ class SegmentFunction:
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
-            index
-            for index, tensor in enumerate(segment.graph_outputs)
-            if not tensor.requires_grad
+            index for index, tensor in enumerate(segment.graph_outputs) if not tensor.requires_grad
         )
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -109,12 +107,15 @@ class SegmentFunction:
             return nothing
         present = [tangent for tangent in tangents if tangent is not None]
         operands: list[Any]
-        if not torch.is_grad_enabled() and not functorch.transforms_active():
-            if not functorch.has_legacy_batched(present):
-                program = functions.plain.form.program
-                operands = [*values, *present]
-                made = program.execute([operands[i] for i in functions.plain.form.positions])
-                return entry.distribute(entry.segment.assemble(operands, made))
+        if not (
+            torch.is_grad_enabled()
+            or functorch.transforms_active()
+            or functorch.has_legacy_batched(present)
+        ):
+            form = functions.plain.form
+            operands = [*values, *present]
+            made = form.program(*[operands[i] for i in form.positions])
+            return entry.distribute(entry.segment.assemble(operands, made))
         edge_of = dict(zip(ctx.edge_indices, edges, strict=False))
         operands = [
             value if residual.operand is not None else value.detach()
@@ -134,16 +135,13 @@ class SegmentFunction:
         total = len(self.segment.output_nodes) + sum(
             1
             for residual in self.form.residuals
-            if residual.output is not None
-            and residual.output >= len(self.segment.output_nodes)
+            if residual.output is not None and residual.output >= len(self.segment.output_nodes)
         )
         if entry.segment is None:
             return (None,) * total
         present = [tangent for tangent in tangents if tangent is not None]
         results = iter(functions([*entry.gather(values, operands), *present]))
-        return tuple(
-            next(results) if index in entry.produced else None for index in range(total)
-        )
+        return tuple(next(results) if index in entry.produced else None for index in range(total))
 
     def _backward_for(
         self, needs: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]

@@ -52,7 +52,10 @@ class Entry:
         if tensors is None or len(tensors) != len(self.lifted_specs):
             return None
         for tensor, spec in zip(tensors, self.lifted_specs, strict=True):
-            if not isinstance(tensor, torch.Tensor) or spec_of(tensor, forward_mode=forward_mode) != spec:
+            if (
+                not isinstance(tensor, torch.Tensor)
+                or spec_of(tensor, forward_mode=forward_mode) != spec
+            ):
                 return None
         return tensors
 
@@ -153,9 +156,7 @@ def make_entry(
     # A method's object, or a module among the arguments, is a constant of the call.
     constants = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
     root = (function, *constants)
-    reader = environment.make_reader(
-        environment.scan(root), root, captured.lifted, settings.name
-    )
+    reader = environment.make_reader(environment.scan(root), root, captured.lifted, settings.name)
     clock.stage("environment")
     return Entry(
         signature,

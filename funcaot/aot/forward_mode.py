@@ -32,8 +32,7 @@ class Pushforward:
     ) -> list[torch.Tensor]:
         """The segment's operands before the tangents."""
         return [
-            values[index] if is_residual else operands[index]
-            for is_residual, index in self.sources
+            values[index] if is_residual else operands[index] for is_residual, index in self.sources
         ]
 
 

@@ -57,6 +57,7 @@ def extract(
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
     needed = closure([*wanted, *keep_alive], available)
+    visible = set(wanted)
     if needed:
         tape = next(iter(needed)).graph
         for node in tape.nodes:
@@ -66,8 +67,12 @@ def extract(
                 raise GraphError(
                     f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
                     f"{_short(tape)}",
-                    remedy="save the tensor with ctx.save_for_backward in the Function that uses it.",
+                    remedy="save it with ctx.save_for_backward in the Function that uses it.",
                 )
+            if node.target in _ALIASES and node not in visible:
+                # Autograd's own detaches; nobody differentiates an extracted graph.
+                copies[node] = copies[node.args[0]]
+                continue
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in wanted))
     return fx.GraphModule(root, graph)
@@ -88,7 +93,11 @@ def is_view(node: fx.Node) -> bool:
 
 def view_source(node: fx.Node) -> fx.Node | None:
     """The node that this one is a view of, or None if it made its own storage."""
-    if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_view(node.args[0]):
+    if (
+        node.target is operator.getitem
+        and isinstance(node.args[0], fx.Node)
+        and is_view(node.args[0])
+    ):
         node = node.args[0]
     if is_view(node) and isinstance(node.args[0], fx.Node):
         return node.args[0]
@@ -96,7 +105,7 @@ def view_source(node: fx.Node) -> fx.Node | None:
 
 
 def without_aliases(node: fx.Node) -> fx.Node:
-    """The node behind ``detach`` and ``alias``: autograd reads each saved tensor through a new one."""
+    """The node behind ``detach`` and ``alias``, which autograd adds whenever it reads."""
     while node.op == "call_function" and node.target in _ALIASES:
         node = node.args[0]  # type: ignore[assignment]
     return node

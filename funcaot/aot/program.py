@@ -1,4 +1,4 @@
-"""A graph that can be called: compiled when first run, compiled anew for each way of batching it."""
+"""A graph that can be called: compiled when first run, and anew for each way of batching it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A differentiable piece of a tape: its outputs as a function of its operands, called as one Function.
+"""A differentiable piece of a tape: its outputs as a function of its operands.
 
 A segment is made for the forward, one more for each backward, one for each backward of a
 backward, and so on; all live on one tape. Calling a segment runs a compiled graph inside an

@@ -80,6 +80,6 @@ def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
 
 
 def strided(tensor: torch.Tensor) -> tuple[ViewStep, ...]:
-    """The one step that makes a view of a tensor's layout out of anything that shares its storage."""
+    """The one step that makes a view of this layout out of whatever shares the storage."""
     layout = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
     return (ViewStep(aten.as_strided.default, layout, ()),)

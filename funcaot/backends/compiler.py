@@ -11,6 +11,10 @@ from torch import fx
 CompilerFunction = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
+def _takes_anything(value: Any) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Compiler:
     """What turns a graph into a callable.
@@ -28,7 +32,7 @@ class Compiler:
     compile: Callable[[fx.GraphModule, Sequence[Any], str], Callable[[list[Any]], Any]]
     decompositions: Callable[[], dict[Any, Callable[..., Any]]] | None = None
     inline: bool = True
-    accepts: Callable[[Any], bool] = lambda value: True
+    accepts: Callable[[Any], bool] = _takes_anything
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

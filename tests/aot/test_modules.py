@@ -1,0 +1,154 @@
+"""A compiled module is still a module."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import funcaot
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 2)
+
+    def forward(self, x, *, scale=1.0):
+        return self.second(torch.relu(self.norm(self.first(x)))) * scale
+
+
+def both(backend="eager"):
+    network = Network()
+    twin = copy.deepcopy(network)
+    return network, twin, funcaot.compile(twin, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_training_with_buffers_equals_eager(backend):
+    network, _, compiled = both(backend)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        for module in (network, compiled):
+            module.zero_grad()
+            module(x, scale=2.0).square().sum().backward()
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter -= 0.01 * parameter.grad
+        for ours, theirs in zip(compiled.parameters(), network.parameters(), strict=True):
+            assert_close(ours.grad, theirs.grad)
+        for ours, theirs in zip(compiled.buffers(), network.buffers(), strict=True):
+            assert_close(ours, theirs)
+    assert len(funcaot.report(compiled).entries) == 1
+
+
+def test_it_is_an_instance_of_the_module_and_shares_its_state():
+    _, twin, compiled = both()
+    assert isinstance(compiled, Network)
+    assert list(compiled.state_dict()) == list(twin.state_dict())
+    assert compiled.first.weight is twin.first.weight
+    compiled.load_state_dict(Network().state_dict())
+    assert_close(compiled.first.weight, twin.first.weight)
+
+
+def test_train_and_eval():
+    network, _, compiled = both()
+    x = torch.randn(5, 4)
+    network(x), compiled(x)
+    assert_close(compiled.eval()(x), network.eval()(x))
+    assert_close(compiled.train()(x), network.train()(x))
+    assert_close(compiled.eval()(x), network.eval()(x))
+    assert len(funcaot.report(compiled).entries) == 2
+
+
+def test_to_another_dtype():
+    network, _, compiled = both()
+    x = torch.randn(5, 4)
+    network(x), compiled(x)
+    network.double(), compiled.double()
+    assert_close(compiled(x.double()), network(x.double()))
+
+
+def test_a_replaced_parameter_and_a_replaced_submodule_are_seen():
+    network, _, compiled = both()
+    x = torch.randn(5, 4)
+    network(x), compiled(x)
+    weight = torch.randn(2, 8)
+    network.second.weight = nn.Parameter(weight.clone())
+    compiled.second.weight = nn.Parameter(weight.clone())
+    assert_close(compiled(x), network(x))
+    network.norm, compiled.norm = nn.Identity(), nn.Identity()
+    assert_close(compiled(x), network(x))
+
+
+def test_hooks_of_the_module_run():
+    network, _, compiled = both()
+    for module in (network, compiled):
+        module.second.register_forward_hook(lambda module, args, output: output * 3)
+    x = torch.randn(5, 4)
+    assert_close(compiled(x), network(x))
+
+
+def test_deepcopy_and_pickle_compile_again():
+    network, _, compiled = both()
+    x = torch.randn(5, 4)
+    network(x), compiled(x)
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert funcaot.report(other).entries == ()
+        assert other.first.weight is not compiled.first.weight
+        assert_close(other.eval()(x), network.eval()(x))
+        network.train()
+
+
+def test_a_function_that_closes_over_a_module():
+    network, twin, _ = both()
+
+    @funcaot.compile(backend="eager")
+    def loss(x):
+        return twin(x).square().mean()
+
+    x = torch.randn(5, 4)
+    loss(x).backward()
+    network(x).square().mean().backward()
+    for ours, theirs in zip(twin.parameters(), network.parameters(), strict=True):
+        assert_close(ours.grad, theirs.grad)
+    twin.eval(), network.eval()
+    assert_close(loss(x), network(x).square().mean())
+
+
+def test_a_decorated_method():
+    class Model:
+        def __init__(self, weight):
+            self.weight = weight
+
+        @funcaot.compile(backend="eager")
+        def energy(self, x):
+            return (self.weight * x).sum()
+
+    first, second = Model(torch.tensor(2.0)), Model(torch.tensor(5.0))
+    x = torch.ones(3)
+    for model in (first, second, first):
+        assert_close(model.energy(x), model.weight * 3)
+
+
+def test_shared_parameters_get_one_gradient():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+            self.b = nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    eager = Tied()
+    twin = copy.deepcopy(eager)
+    x = torch.randn(2, 3)
+    eager(x).sum().backward()
+    funcaot.compile(twin, backend="eager")(x).sum().backward()
+    assert_close(twin.a.weight.grad, eager.a.weight.grad)
