@@ -209,6 +209,7 @@ def print_results(eager: Run, compiled: Run, report) -> None:
     difference = max(abs(a - b) for a, b in compared)
     ratio = eager.step_milliseconds / compiled.step_milliseconds
     residuals = [residual for entry in report.entries for residual in entry.residuals]
+    residual_bytes = sum(residual.bytes for residual in residuals)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for row in (
         ("test accuracy", f"eager {eager.accuracy:.2%}, compiled {compiled.accuracy:.2%}"),
@@ -228,7 +229,7 @@ def print_results(eager: Run, compiled: Run, report) -> None:
         ("graphs compiled", str(report.graphs_compiled)),
         (
             "kept for backward",
-            f"{len(residuals)} values, {sum(r.bytes for r in residuals):,} bytes (inputs not counted)",
+            f"{len(residuals)} values, {residual_bytes:,} bytes beyond inputs and outputs",
         ),
     ):
         table.add_row(*row)

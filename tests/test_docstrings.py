@@ -20,6 +20,8 @@ def examples(name):
     return [test for test in finder.find(importlib.import_module(name)) if test.examples]
 
 
+# An example in a docstring is interactive use, which hypothesis can't know.
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_run(module, capsys):
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

@@ -1,0 +1,110 @@
+"""The limits that the documentation lists raise as it says; one that is lifted fails here."""
+
+import pytest
+import torch
+
+import funcaot
+from funcaot.errors import FuncaotError, MissingRuleError, RuleError, UnsupportedError
+
+
+class Plain(funcaot.Function):
+    @staticmethod
+    def forward(x):
+        return x * 1
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+class Nonlinear(Plain):
+    generate_jvp_rule = True
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output**2 + 1
+
+
+class OnceDifferentiable(Plain):
+    generate_jvp_rule = True
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+class WritesToItsGradient(Plain):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output.mul_(2)
+
+
+class TwoGradients(Plain):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, grad_output
+
+
+def ones(*shape):
+    return torch.ones(*shape or (3,), requires_grad=False)
+
+
+def compiled(function):
+    return funcaot.compile(function, backend="eager")
+
+
+def under_jvp(function):
+    return torch.func.jvp(function.apply, (ones(),), (ones(),))
+
+
+def gradient(function):
+    function(ones().requires_grad_()).sum().backward()
+
+
+def gradient_of_a_closure():
+    closed_over = ones()
+    return lambda x: x + torch.func.grad(lambda t: (t**2).sum())(closed_over)
+
+
+def write_to_the_first(x, y):
+    x.add_(1)
+    return x + y
+
+
+def overlapping():
+    storage = ones(4)
+    return storage[:3], storage[1:]
+
+
+LIMITS = {
+    "no rule for vmap": (MissingRuleError, lambda: torch.func.vmap(Plain.apply)(ones(2, 3))),
+    "no rule for jvp": (MissingRuleError, lambda: under_jvp(Plain)),
+    "not linear": (RuleError, lambda: under_jvp(Nonlinear)),
+    "once differentiable": (MissingRuleError, lambda: under_jvp(OnceDifferentiable)),
+    "wrong number": (RuleError, lambda: gradient(TwoGradients.apply)),
+    "a value": (UnsupportedError, lambda: compiled(lambda x: x * x.sum().item())(ones())),
+    "a branch": (UnsupportedError, lambda: compiled(lambda x: x if x.sum() > 0 else -x)(ones())),
+    "unhashable": (UnsupportedError, lambda: compiled(lambda x, names: x)(ones(), {1})),
+    "metadata": (UnsupportedError, lambda: compiled(lambda x: x.t_())(ones(2, 3))),
+    "storage": (UnsupportedError, lambda: compiled(lambda x: x.resize_(2))(ones(2, 3))),
+    "overlap": (UnsupportedError, lambda: compiled(write_to_the_first)(*overlapping())),
+    "closure": (UnsupportedError, lambda: compiled(gradient_of_a_closure())(ones())),
+    "grad_output": (UnsupportedError, lambda: gradient(compiled(WritesToItsGradient.apply))),
+    "partition": (
+        FuncaotError,
+        lambda: funcaot.aot_function(torch.sin, lambda g, _: g, partition_fn=min),
+    ),
+    "backend": (FuncaotError, lambda: funcaot.compile(torch.sin, backend="no such")),
+}
+
+
+@pytest.mark.parametrize(("error", "run"), LIMITS.values(), ids=LIMITS)
+def test_the_limit_is_an_error_with_a_remedy(error, run):
+    with pytest.raises(error, match="Instead: ") as caught:
+        run()
+    assert type(caught.value) is error
