@@ -127,11 +127,11 @@ class FiniteDifferences:
                 direction[element] = 1
                 direction = direction.reshape(primals[index].shape)
                 _, tangents = self.jvp(function, primals, (index,), (direction,))
-                grad[element] = sum(
-                    (tangent * cotangent).sum()
-                    for tangent, cotangent in zip(tangents, cotangents, strict=True)
-                    if cotangent is not None
-                )
+                for tangent, cotangent in zip(tangents, cotangents, strict=True):
+                    if cotangent is not None:
+                        # Of a complex output, what a real argument can change.
+                        term = (tangent.conj() * cotangent).sum()
+                        grad[element] += term.real if term.is_complex() else term
             grads.append(grad.reshape(primals[index].shape))
         return function(*primals), tuple(grads)
 
@@ -154,7 +154,7 @@ class FiniteDifferences:
         outputs = function(*primals)
         slopes = tuple(
             (before2 - 8 * before1 + 8 * after1 - after2) / (12 * STEP)
-            if before2.is_floating_point()
+            if before2.is_floating_point() or before2.is_complex()
             else torch.zeros_like(before2)
             for before2, before1, after1, after2 in stencil
         )

@@ -21,6 +21,11 @@ def is_once_differentiable(function: Any) -> bool:
     return overrides(function, "backward") and written_in.endswith("torch/autograd/function.py")
 
 
+def is_old_style(function: Any) -> bool:
+    """Whether forward takes the context, because there is no ``setup_context``."""
+    return not overrides(function, "setup_context")
+
+
 def rules_of(function: Any) -> dict[str, bool]:
     """The ``supports_*`` fields of a ``FunctionInfo``, read from the class.
 
@@ -30,6 +35,14 @@ def rules_of(function: Any) -> dict[str, bool]:
     Returns:
         Field names of ``FunctionInfo`` and whether the class has, or lets us generate, the rule.
     """
+    if is_old_style(function):
+        # The operator splits forward(ctx, ...) and generates the rest unasked.
+        return {
+            "supports_autograd": overrides(function, "backward") or overrides(function, "vjp"),
+            "supports_gradgrad": not is_once_differentiable(function),
+            "supports_forward_ad": True,
+            "supports_vmap": True,
+        }
     has_jvp = overrides(function, "jvp")
     has_backward = overrides(function, "backward") or overrides(function, "vjp")
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from funcaot.testing.records import Sample, SampleSource
 
-SEED = 20240
+# The pytest plugin sets the variable from --funcaot-seed before this is imported.
+SEED = int(os.environ.get("FUNCAOT_TEST_SEED", "20240"))
 
 
 class TensorMaker:

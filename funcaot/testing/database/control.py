@@ -135,12 +135,11 @@ class CouplingLayer(Generated):
 
     @staticmethod
     def forward(left, right):
-        return left, right + left.tanh()
+        return left.view_as(left), right + left.tanh()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        left = inputs[0]
-        ctx.save_for_backward(left.view_as(left))
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx, grad_left, grad_right):
@@ -182,7 +181,7 @@ class StashesIntermediate(Generated):
         return grad * ctx.y, grad * ctx.x
 
 
-class GradientStatistics(Generated):
+class GradientStatistics(Function):
     """Its backward writes the size of the gradient into a buffer that it was given."""
 
     @staticmethod
@@ -286,7 +285,7 @@ INFOS = (
         CouplingLayer,
         binary(),
         ref=lambda left, right: (left.clone(), right + left.tanh()),
-        features=("reversible", "input returned as is"),
+        features=("reversible", "view of an input"),
     ),
     opinfo(
         CallsFunctions,
@@ -302,10 +301,14 @@ INFOS = (
         ref=torch.sin,
         supports_vmap=False,
         supports_forward_ad=False,
+        name="GradientStatistics",
         features=("buffer-updating backward",),
         limitations=(
             Limitation(
                 "*jacrev*", "torch.func.vmap refuses to write a batched value into one buffer"
+            ),
+            Limitation(
+                "*batched_grads*", "vmap refuses to write a batched value into one buffer"
             ),
         ),
     ),

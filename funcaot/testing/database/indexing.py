@@ -83,7 +83,9 @@ class SparseEmbedding(Function):
     @staticmethod
     def backward(ctx, grad):
         (index,) = ctx.saved_tensors
-        return torch.sparse_coo_tensor(index.unsqueeze(0), grad, ctx.shape), None
+        return torch.sparse_coo_tensor(
+            index.unsqueeze(0), grad, ctx.shape, check_invariants=True
+        ), None
 
 
 class Roll(Generated):
@@ -226,6 +228,8 @@ def convolution_reference(x, kernel):
     return sum(x[..., shift : shift + 1] * kernel.roll(shift, -1) for shift in range(size))
 
 
+NO_SPARSE_BATCH = "torch.func.vmap has no rules for sparse tensors"
+
 INFOS = (
     opinfo(
         GatherRows,
@@ -251,7 +255,10 @@ INFOS = (
         ref=lambda table, index: table.index_select(0, index),
         supports_gradgrad=False,
         features=("sparse gradient",),
-        limitations=(Limitation("*jacrev*", "torch.func.vmap has no rules for sparse tensors"),),
+        limitations=(
+            Limitation("*jacrev*", NO_SPARSE_BATCH),
+            Limitation("*batched_grads*", NO_SPARSE_BATCH),
+        ),
     ),
     opinfo(
         Roll,

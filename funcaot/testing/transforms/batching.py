@@ -131,7 +131,8 @@ TRANSFORMS = (
     Transform(
         "batched_grads",
         batched_grads,
-        frozenset({"autograd", "vmap"}),
+        # Only backward is batched, which needs no rule of the Function itself.
+        frozenset({"autograd"}),
         order=1,
         base_only=True,
         linear=True,

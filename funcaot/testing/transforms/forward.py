@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -59,8 +61,11 @@ def linearize(program: Program) -> Program:
     def run(*given: Tensor) -> tuple[Tensor, ...]:
         primals, tangents = given[:count], given[count:]
         active = tuple(primals[index] for index in program.argnums)
-        outputs, pushforward = torch.func.linearize(fixing_others(program, primals), *active)
-        return (*outputs, *floating(outputs, pushforward(*tangents)))
+        with warnings.catch_warnings():
+            # torch's own tracing of the linear function warns about constants that it lifts.
+            warnings.filterwarnings("ignore", "Attempted to insert a get_attr Node")
+            outputs, pushforward = torch.func.linearize(fixing_others(program, primals), *active)
+            return (*outputs, *floating(outputs, pushforward(*tangents)))
 
     return program.then(run, expected, arguments)
 
