@@ -8,6 +8,7 @@ from typing import Any
 from funcaot._torch.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
+    once_differentiable,
     once_differentiable_body,
 )
 from funcaot.class_cache import cache_of
@@ -16,12 +17,24 @@ from funcaot.rules.complete import completed
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
 
-__all__ = ["direct_class", "single_level_class"]
+__all__ = ["RuleRunner", "direct_class", "single_level_class"]
 
 _SHAPES = "_funcaot_shapes"
 _OUTPUT_SHAPES = "_funcaot_output_shapes"
 
-OnceBarrier = Callable[[Callable[..., Any], Any, tuple[Any, ...]], Any]
+Rule = Callable[..., Any]
+
+
+class RuleRunner:
+    """How a generated class runs the user's rules; what torch does where one level is all."""
+
+    def once(self, body: Rule, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+        """Run the body of a ``once_differentiable`` backward."""
+        return once_differentiable(body)(ctx, *cotangents)
+
+    def jvp(self, rule: Rule, ctx: Any, tangents: tuple[Any, ...]) -> Any:
+        """Run the forward rule."""
+        return rule(ctx, *tangents)
 
 
 def direct_class(function: type) -> type:
@@ -33,25 +46,25 @@ def direct_class(function: type) -> type:
 
 
 def single_level_class(
-    function: type, forward: Callable[..., Any], once: OnceBarrier | None = None
+    function: type, forward: Callable[..., Any], runner: RuleRunner | None = None
 ) -> type:
     """Generate a Function for one level.
 
     Args:
         function: The user's Function, with ``setup_context``.
         forward: What forward does at this level: lower the call, or compute it.
-        once: How to run the body of a ``once_differentiable`` backward so that a derivative at any
-            level raises. None leaves that to torch, which knows one level only.
+        runner: How the user's rules are run at a level among others. None: as torch runs them.
 
     Returns:
         A class of the user's name, so that ``grad_fn`` and anomaly mode show it.
     """
     function = completed(function)
+    runner = RuleRunner() if runner is None else runner
     namespace = {
         "forward": staticmethod(forward),
         "setup_context": staticmethod(_setup_context(function)),
-        "backward": staticmethod(_backward(function, once)),
-        "jvp": staticmethod(_jvp(function)),
+        "backward": staticmethod(_backward(function, runner)),
+        "jvp": staticmethod(_jvp(function, runner)),
         "clear_saved_tensors_on_access": getattr(function, "clear_saved_tensors_on_access", False),
         "_compiled_autograd_key": staticmethod(compiled_autograd_key),
         "__module__": function.__module__,
@@ -86,7 +99,7 @@ def _clash(function: type, name: str) -> RuleError:
     )
 
 
-def _backward(function: type, once: OnceBarrier | None) -> Callable[..., Any]:
+def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
     if not has_backward(function):
 
         def missing(ctx: Any, *cotangents: Any) -> Any:
@@ -104,11 +117,11 @@ def _backward(function: type, once: OnceBarrier | None) -> Callable[..., Any]:
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         rule = reverse_rule(function)
-        body = None if once is None else once_differentiable_body(rule)
+        body = once_differentiable_body(rule)
         if boxed:
             result = rule(ctx, list(cotangents))
         elif body is not None:
-            result = once(body, ctx, cotangents)
+            result = runner.once(body, ctx, cotangents)
         else:
             result = rule(ctx, *cotangents)
         return checked_gradients(function, result, ctx._funcaot_shapes)
@@ -116,7 +129,7 @@ def _backward(function: type, once: OnceBarrier | None) -> Callable[..., Any]:
     return backward
 
 
-def _jvp(function: type) -> Callable[..., Any]:
+def _jvp(function: type, runner: RuleRunner) -> Callable[..., Any]:
     if not has_jvp(function):
 
         def missing(ctx: Any, *tangents: Any) -> Any:
@@ -132,7 +145,7 @@ def _jvp(function: type) -> Callable[..., Any]:
         return missing
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        result = function.jvp(ctx, *tangents)
+        result = runner.jvp(function.jvp, ctx, tangents)
         return checked_tangents(function, result, ctx._funcaot_output_shapes)
 
     return jvp

@@ -23,6 +23,7 @@ __all__ = [
     "in_dual_level",
     "is_forward_grad_enabled",
     "native_apply",
+    "once_differentiable",
     "once_differentiable_body",
 ]
 

@@ -10,14 +10,17 @@ import torch
 from funcaot._torch.autograd import forward_grad_enabled, is_forward_grad_enabled
 from funcaot._torch.functorch import (
     TransformType,
+    coerce_cinterpreter,
     map_tensors,
+    peek_interpreter_stack,
     single_level_functions_allowed,
     unwrap_for_grad,
     wrap_for_grad,
 )
 from funcaot.class_cache import cache_of
+from funcaot.context import OverlayContext
 from funcaot.operator import custom_function_call
-from funcaot.single_level import single_level_class
+from funcaot.single_level import RuleRunner, single_level_class
 from funcaot.transforms.once import once_at_every_level
 
 __all__ = ["apply_level", "rewrapped"]
@@ -46,13 +49,60 @@ def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
     cache = cache_of(function)
     generated = cache.get("level")
     if generated is None:
-        generated = cache["level"] = single_level_class(function, _forward, once_at_every_level)
+        generated = cache["level"] = single_level_class(function, _forward, _LevelRunner())
     _pending.call = call
     try:
         with single_level_functions_allowed():
             return generated.apply(*operands)
     finally:
         _pending.call = None
+
+
+class _LevelRunner(RuleRunner):
+    """Runs the user's rules at one level among others."""
+
+    def once(self, body: Any, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+        """See :mod:`funcaot.transforms.once`."""
+        return once_at_every_level(body, ctx, cotangents)
+
+    def jvp(self, rule: Any, ctx: Any, tangents: tuple[Any, ...]) -> Any:
+        """Run the forward rule one level down.
+
+        Autograd calls it with forward mode off, so at this level what it computes has no tangents
+        for the levels below either, and a ``jvp`` of a ``jvp`` would be zero. Primal and tangent
+        are both plain values one level down, and there they're computed like any others.
+        """
+        interpreter = peek_interpreter_stack()
+        if interpreter is None or interpreter.key() != TransformType.Jvp:
+            return rule(ctx, *tangents)
+        interpreter = coerce_cinterpreter(interpreter)
+        level = interpreter.level()
+
+        def unwrap(tensor: torch.Tensor) -> torch.Tensor:
+            return unwrap_for_grad(tensor, level)
+
+        lowered = map_tensors(unwrap, tangents)
+        with forward_grad_enabled(True), interpreter.lower():
+            result = rule(_LoweredContext(ctx, unwrap), *lowered)
+        output = rewrapped(result, lowered, tangents, lambda tensor: wrap_for_grad(tensor, level))
+        for tangent in output if isinstance(output, tuple) else (output,):
+            # Autograd asks the version of a dirty input's tangent whether it was updated in place;
+            # one level down that counted the version of another object.
+            if tangent is not None and any(tangent is given for given in tangents):
+                torch.autograd.graph.increment_version(tangent)
+        return output
+
+
+class _LoweredContext(OverlayContext):
+    """A ctx whose tensors are seen one level down."""
+
+    def __init__(self, ctx: Any, unwrap: Any) -> None:
+        """Look at ``ctx`` through ``unwrap``."""
+        super().__init__(ctx, _funcaot_unwrap=unwrap)
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return map_tensors(self.__dict__["_funcaot_unwrap"], (value,))[0]
 
 
 class LowerLevel:
@@ -100,4 +150,6 @@ def rewrapped(output: Any, lowered: tuple[Any, ...], operands: tuple[Any, ...], 
         known = own.get(id(tensor))
         return wrap(tensor) if known is None else known
 
-    return map_tensors(convert, output) if isinstance(output, tuple) else map_tensors(convert, (output,))[0]
+    if isinstance(output, tuple):
+        return map_tensors(convert, output)
+    return map_tensors(convert, (output,))[0]
