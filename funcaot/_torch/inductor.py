@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -48,6 +49,8 @@ def compile_graph(
         _LOCK,
         torch.no_grad(),
         tracing(TracingContext(fake_mode)),
+        # Patterns make small constants; they must be as fake as the graph's values.
+        contextlib.nullcontext() if fake_mode is None else fake_mode,
         warnings.catch_warnings(),
     ):
         # Inductor imports parts of torch that are deprecated; its user can't do anything about it.
