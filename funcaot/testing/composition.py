@@ -35,6 +35,8 @@ CHOSEN = (
     "jvp_of_grad_of_vmap_of_jvp",
     "functionalize_of_vmap_of_jvp_of_vjp",
     "autograd_of_vmap_of_functionalize_of_grad",
+    "autograd_strided_of_compile",
+    "grad_sum_of_compile",
     "compile_of_vmap_of_grad",
     "vmap_of_grad_of_compile",
     "grad_of_vmap_of_compile",

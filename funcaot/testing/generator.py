@@ -218,7 +218,7 @@ INDUCTOR_SAMPLE = (
     ("LayerNorm", "autograd_of_compile_inductor"),
     ("Attention", "autograd_of_compile_inductor"),
     ("StraightThroughRound", "autograd_of_compile_inductor"),
-    ("LayoutBranch", "vjp_strided_of_compile_inductor"),
+    ("LayoutBranch", "autograd_strided_of_compile_inductor"),
     ("OldSquare", "autograd_of_compile_inductor"),
     ("SinInPlace", "autograd_of_compile_inductor"),
     ("Multiply", "vmap_of_compile_inductor"),

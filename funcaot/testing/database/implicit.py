@@ -48,7 +48,8 @@ class FixedPoint(Generated):
         weight, state = ctx.saved_tensors
         slope = 1 - state * state
         system = torch.eye(len(state), dtype=state.dtype) - slope.unsqueeze(-1) * weight
-        adjoint = slope * torch.linalg.solve(system.mT, grad)
+        # Not torch.linalg.solve, whose forward mode over forward mode is wrong.
+        adjoint = slope * LinearSolve.apply(system.mT, grad)
         return adjoint.unsqueeze(-1) * state, adjoint
 
 
@@ -148,7 +149,7 @@ class RidgeArgmin(Generated):
         features, targets, strength, solution = ctx.saved_tensors
         size = features.shape[-1]
         system = features.mT @ features + strength * torch.eye(size, dtype=features.dtype)
-        adjoint = torch.linalg.solve(system, grad)
+        adjoint = LinearSolve.apply(system, grad)
         residual = targets - features @ solution
         grad_features = torch.outer(residual, adjoint) - torch.outer(features @ adjoint, solution)
         return grad_features, features @ adjoint, -(adjoint * solution).sum()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -120,13 +122,13 @@ def vjp_strided(program: Program) -> Program:
     return with_cotangents(program, "strided")
 
 
-def autograd(program: Program) -> Program:
+def autograd(program: Program, *, layout: str = "contiguous") -> Program:
     """``torch.autograd.grad`` with ``create_graph``; composed with itself it is the next order."""
     eager = EagerAutograd()
 
     def run(*primals: Tensor) -> tuple[Tensor, ...]:
         cotangents = [
-            weights_like(output).conj() if is_differentiable(output) else None
+            in_layout(weights_like(output).conj(), layout) if is_differentiable(output) else None
             for output in program.example
         ]
         return eager.vjp(program.run, primals, program.argnums, cotangents)[1]
@@ -140,4 +142,12 @@ TRANSFORMS = (
     Transform("vjp_strided", vjp_strided, REVERSE, order=1, depth_one=True),
     Transform("grad_sum", grad_of_plain_sum, REVERSE, order=1, depth_one=True),
     Transform("autograd", autograd, REVERSE, order=1, base_only=True),
+    Transform(
+        "autograd_strided",
+        partial(autograd, layout="strided"),
+        REVERSE,
+        order=1,
+        base_only=True,
+        depth_one=True,
+    ),
 )
