@@ -59,7 +59,7 @@ docs: $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-examples | compiler
 	@set -e; for script in benchmarks/*.py; do \
-	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python $$script $(ARGS); done
+	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python -P $$script $(ARGS); done
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .venv .venv-*
