@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function
 
+from funcaot._torch.autograd import in_dual_level
 from funcaot._torch.functorch import (
     HigherOrderOperator,
     coerce_cinterpreter,
@@ -47,7 +48,8 @@ class CustomFunctionCall(HigherOrderOperator):
         """Register what to do in a situation that has no key.
 
         Args:
-            situation: ``base``, ``legacy_batched``, ``old_style``, ``wants_split`` or ``keywords``.
+            situation: ``base``, ``direct``, ``legacy_batched``, ``old_style``, ``wants_split``
+                or ``keywords``.
         """
 
         def decorate(rule: Rule) -> Rule:
@@ -66,8 +68,6 @@ class CustomFunctionCall(HigherOrderOperator):
             function, args, plan = self._bound(plan, args, kwargs)
         if transforms_active():
             return self._at_level(plan, args)
-        if plan.old_style and self._unkeyed["wants_split"](plan.function):
-            return self._unkeyed["old_style"](plan.function, unwrap_dead(args))
         if (
             plan.program is None
             and dispatch_mode_count() == 0
@@ -80,8 +80,24 @@ class CustomFunctionCall(HigherOrderOperator):
                 elif isinstance(value, (list, tuple, dict)):
                     break
             else:
-                return plan.apply(*args)
+                if plan.checked and not plan.old_style:
+                    return (plan.direct or self._direct(plan))(*args)
+                return self._plainly(plan, args)
         return self._at_base(plan, args)
+
+    def _direct(self, plan: CallPlan) -> Rule:
+        plan.direct = self._unkeyed["direct"](plan.function)
+        return plan.direct
+
+    def _plainly(self, plan: CallPlan, args: tuple[Any, ...]) -> Any:
+        """Call where no level, no mode and no special tensor is involved."""
+        if plan.old_style:
+            if self._unkeyed["wants_split"](plan.function):
+                return self._unkeyed["old_style"](plan.function, args)
+            return plan.native(*args)
+        if plan.checked or in_dual_level():
+            return (plan.direct or self._direct(plan))(*args)
+        return plan.native(*args)
 
     def _bound(
         self, plan: CallPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -124,7 +140,7 @@ class CustomFunctionCall(HigherOrderOperator):
         if any(isinstance(a, torch.Tensor) and is_legacy_batchedtensor(a) for a in args):
             return self._unkeyed["legacy_batched"](plan.function, args)
         if plan.program is None and self.mode_rule() is None:
-            return plan.apply(*args)
+            return self._plainly(plan, args)
         if plan.old_style:
             return self._unkeyed["old_style"](plan.function, args)
         return self._unkeyed["base"](plan.function, *args)

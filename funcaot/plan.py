@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level, native_apply
+from funcaot._torch.autograd import native_apply
 from funcaot.class_cache import cache_of
 from funcaot.errors import ArgumentError
 from funcaot.protocol import program_of
-from funcaot.single_level import direct_class
 from funcaot.traits import display_name, is_old_style
 
 __all__ = ["CallPlan", "plan_of"]
@@ -28,7 +27,10 @@ class CallPlan:
         old_style: Whether forward takes ``ctx``.
         program: The compiled program behind the class, if there's one.
         arity: The number of operands that needs no binding; None when any number does.
-        knows_funcaot: Whether the class is a ``funcaot.Function``, whose rules are checked.
+        checked: Whether the class is a ``funcaot.Function``, whose rules are checked everywhere.
+        native: Torch's own C++ ``apply``.
+        direct: ``apply`` of a class that runs the user's forward with checked and generated rules;
+            made when it's first needed.
     """
 
     def __init__(self, function: type) -> None:
@@ -36,11 +38,11 @@ class CallPlan:
         self.function = function
         self.old_style = is_old_style(function)
         self.program = program_of(function)
-        self.knows_funcaot = getattr(function, "funcaot_checks_rules", False)
+        self.checked = getattr(function, "funcaot_checks_rules", False)
         self.signature = self._signature()
         self.arity = self._arity()
-        self._native: Callable[..., Any] = native_apply(function)
-        self._direct: Callable[..., Any] | None = None
+        self.native: Callable[..., Any] = native_apply(function)
+        self.direct: Callable[..., Any] | None = None
 
     def _signature(self) -> inspect.Signature | None:
         try:
@@ -90,20 +92,6 @@ class CallPlan:
         if not self.old_style:  # backward of an old-style Function counts the operands it was given
             bound.apply_defaults()
         return bound.args, bound.kwargs
-
-    def apply(self, *operands: Any) -> Any:
-        """Run with no transform, no dispatch mode and no special tensor involved."""
-        if self.old_style or not (self.knows_funcaot or in_dual_level()):
-            return self._native(*operands)
-        direct = self._direct
-        if direct is None:
-            direct = self._direct = direct_class(self.function).apply
-        return direct(*operands)
-
-    @property
-    def is_simple(self) -> bool:
-        """Whether :meth:`apply` may run directly: no program that wants to be asked first."""
-        return self.program is None
 
 
 def plan_of(function: Any) -> CallPlan:

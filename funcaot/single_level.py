@@ -11,13 +11,12 @@ from funcaot._torch.autograd import (
     once_differentiable,
     once_differentiable_body,
 )
-from funcaot.class_cache import cache_of
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.rules.complete import completed
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
 
-__all__ = ["RuleRunner", "direct_class", "single_level_class"]
+__all__ = ["RuleRunner", "single_level_class"]
 
 _SHAPES = "_funcaot_shapes"
 _OUTPUT_SHAPES = "_funcaot_output_shapes"
@@ -37,14 +36,6 @@ class RuleRunner:
         return rule(ctx, *tangents)
 
 
-def direct_class(function: type) -> type:
-    """A class that runs the user's forward itself, for calls that no transform and no mode sees."""
-    cache = cache_of(function)
-    if "direct" not in cache:
-        cache["direct"] = single_level_class(function, function.forward)
-    return cache["direct"]
-
-
 def single_level_class(
     function: type, forward: Callable[..., Any], runner: RuleRunner | None = None
 ) -> type:
@@ -53,7 +44,7 @@ def single_level_class(
     Args:
         function: The user's Function, with ``setup_context``.
         forward: What forward does at this level: lower the call, or compute it.
-        runner: How the user's rules are run at a level among others. None: as torch runs them.
+        runner: How the user's rules are run. None: as torch runs them.
 
     Returns:
         A class of the user's name, so that ``grad_fn`` and anomaly mode show it.

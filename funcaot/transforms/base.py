@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import in_dual_level
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
-from funcaot.transforms.levels import apply_level
+from funcaot.single_level import single_level_class
+from funcaot.transforms.levels import LevelRunner, apply_level
 
 
 class _BelowAutograd:
@@ -38,4 +41,28 @@ def _needs_gradient(operands: tuple[Any, ...]) -> bool:
     )
 
 
+def direct_apply(function: type) -> Callable[..., Any]:
+    """``apply`` of a class that runs the user's forward itself: no level, no mode, no redispatch."""
+
+    def forward(*operands: Any) -> Any:
+        output = function.forward(*operands)
+        if isinstance(output, tuple) and in_dual_level():
+            return _distinct(output)
+        return output
+
+    return single_level_class(function, forward, LevelRunner()).apply
+
+
+def _distinct(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Autograd can't give two tangents to one tensor that's returned twice."""
+    seen: set[int] = set()
+    result = []
+    for value in outputs:
+        twice = isinstance(value, torch.Tensor) and id(value) in seen
+        seen.add(id(value))
+        result.append(value.view_as(value) if twice else value)
+    return tuple(result)
+
+
 custom_function_call.register("base")(base_rule)
+custom_function_call.register("direct")(direct_apply)

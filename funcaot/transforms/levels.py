@@ -23,7 +23,7 @@ from funcaot.operator import custom_function_call
 from funcaot.single_level import RuleRunner, single_level_class
 from funcaot.transforms.once import once_at_every_level
 
-__all__ = ["apply_level", "rewrapped"]
+__all__ = ["LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
 
 
 class _Pending(threading.local):
@@ -49,7 +49,7 @@ def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
     cache = cache_of(function)
     generated = cache.get("level")
     if generated is None:
-        generated = cache["level"] = single_level_class(function, _forward, _LevelRunner())
+        generated = cache["level"] = single_level_class(function, _forward, LevelRunner())
     _pending.call = call
     try:
         with single_level_functions_allowed():
@@ -58,7 +58,7 @@ def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
         _pending.call = None
 
 
-class _LevelRunner(RuleRunner):
+class LevelRunner(RuleRunner):
     """Runs the user's rules at one level among others."""
 
     def once(self, body: Any, ctx: Any, cotangents: tuple[Any, ...]) -> Any:

@@ -53,7 +53,7 @@ def once_at_every_level(
     gradients = result if isinstance(result, tuple) else (result,)
     values = [g for g in gradients if isinstance(g, torch.Tensor)]
     sources = [t for t in (*cotangents, *ctx.saved_tensors) if isinstance(t, torch.Tensor)]
-    if not values:
+    if not values or not torch.is_grad_enabled():
         return result
     guarded = iter(custom_function_call(OnceDifferentiable, len(values), *values, *sources))
     return tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)

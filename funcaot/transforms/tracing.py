@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from funcaot._torch.functorch import pytree
+from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
+from funcaot._torch.tracing import is_untraceable, refuse_data_access
 from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
+from funcaot.errors import UnsupportedError
+from funcaot.opaque import Captor, Opaque, current_captor
 from funcaot.operator import custom_function_call
 from funcaot.traits import display_name
 
@@ -25,11 +29,16 @@ class FunctionNode:
 
     Attributes:
         function: The Function class.
+        opaque: Why forward can't be traced and what its outputs look like; None if it can.
     """
 
-    def __init__(self, function: type, operands: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: type, operands: tuple[Any, ...], opaque: Opaque | None = None
+    ) -> None:
         """Remember which operands were tensors, and the values of the rest."""
         self.function = function
+        self.opaque = opaque
+        self._layouts = _layouts(operands)
         self._is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
         self._constants = tuple(
             value for value in operands if not isinstance(value, torch.Tensor)
@@ -44,7 +53,20 @@ class FunctionNode:
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
-        return custom_function_call(self.function, *self.operands(*tensors))
+        opaque = self.opaque
+        operands = self.operands(*tensors)
+        if opaque is None:
+            return custom_function_call(self.function, *operands)
+        if opaque.pending is not None:
+            (output,), opaque.pending = opaque.pending, None
+            return output
+        if dispatch_mode_count() and _layouts(operands) == self._layouts:
+            with _known_output(opaque):
+                return custom_function_call(self.function, *operands)
+        output = custom_function_call(self.function, *operands)
+        if dispatch_mode_count() or transforms_active():
+            return output
+        return opaque.conform(output, self.__name__)
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
@@ -57,6 +79,7 @@ class FunctionNode:
 
 class _Inlining(threading.local):
     depth = 0
+    known: Opaque | None = None
 
 
 _inlining = _Inlining()
@@ -98,13 +121,91 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
             return function.forward(*operands)
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     proxies = [mode.tracer.unwrap_proxy(tensor) for tensor in tensors]
-    output = custom_function_call.below_autograd(function, *operands)
-    node = FunctionNode(function, operands)
+    captor = current_captor()
+    known, _inlining.known = _inlining.known, None
+    output, opaque = _value(captor, known, function, operands)
+    node = FunctionNode(function, operands, opaque)
     proxy = mode.tracer.create_proxy("call_function", node, tuple(proxies), {})
     # The tracer knows tensors and plain values; what generated rules pass along isn't either.
     tracked = pytree.tree_map(lambda v: v if isinstance(v, torch.Tensor) else None, output)
     track_tensor_tree(tracked, proxy, constant=None, tracer=mode.tracer)
+    if captor is not None and opaque is not None and opaque is not known:
+        captor.remember(tracked, opaque)
     return output
+
+
+def _layouts(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        (tuple(value.shape), value.dtype) for value in operands if isinstance(value, torch.Tensor)
+    )
+
+
+class _NoDataAccess(TorchFunctionMode):
+    """Every tensor made inside refuses to show its memory, which isn't there."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            refuse_data_access(result)
+        return result
+
+
+@contextlib.contextmanager
+def _known_output(opaque: Opaque) -> Iterator[None]:
+    """While a node is traced again, its output is known to look as before."""
+    previous, _inlining.known = _inlining.known, opaque
+    try:
+        yield
+    finally:
+        _inlining.known = previous
+
+
+def _value(
+    captor: Captor | None, known: Opaque | None, function: type, operands: tuple[Any, ...]
+) -> tuple[Any, Opaque | None]:
+    """The traced value of a call; where forward can't be traced, why and how it looks."""
+    if known is not None:
+        return known.fake_output(), known
+    if captor is None:
+        return custom_function_call.below_autograd(function, *operands), None
+    if getattr(function, "abstract", None) is not None:
+        output = custom_function_call.below_autograd(function, *operands)
+        return output, Opaque.of(output, "it has an abstract staticmethod")
+    for value in operands:
+        if isinstance(value, torch.Tensor):
+            refuse_data_access(value)
+    try:
+        with _NoDataAccess():
+            return custom_function_call.below_autograd(function, *operands), None
+    except Exception as error:
+        if not is_untraceable(error):
+            raise
+        reason = f"forward: {type(error).__name__}: {str(error).splitlines()[0]}"
+        return _run_for_real(captor, function, operands, reason, error)
+
+
+def _run_for_real(
+    captor: Captor, function: type, operands: tuple[Any, ...], reason: str, error: Exception
+) -> tuple[Any, Opaque]:
+    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
+    values = captor.real_values(tensors)
+    if values is None:
+        raise UnsupportedError(
+            f"forward of {display_name(function)} can't be traced ({reason}) and there are no real "
+            "values to run it on, since the call is under a transform.",
+            remedy="give the Function an `abstract` staticmethod: like forward, but returning "
+            "tensors of the right metadata (torch.empty_like(x), ...).",
+        ) from error
+    rest = iter(values)
+    output = captor.run(
+        function,
+        tuple(next(rest) if isinstance(value, torch.Tensor) else value for value in operands),
+    )
+    opaque = Opaque.of(output, reason)
+    opaque.pending = (output,)
+    return opaque.fake_output(), opaque
 
 
 custom_function_call.py_impl(ProxyTorchDispatchMode)(proxy_rule)
