@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from funcaot.api import aot_function, aot_module, compile
+from funcaot.custom_jvp import custom_jvp
+from funcaot.custom_vjp import custom_vjp
 from funcaot.function import Function
 from funcaot.interception import install, uninstall
 from funcaot.operator import custom_function_call
 from funcaot.report import report
+from funcaot.transforms.old_style import second_order
 from funcaot.transforms.tracing import inline_functions
 
 __all__ = [
@@ -15,8 +18,11 @@ __all__ = [
     "aot_module",
     "compile",
     "custom_function_call",
+    "custom_jvp",
+    "custom_vjp",
     "inline_functions",
     "install",
     "report",
+    "second_order",
     "uninstall",
 ]

@@ -14,6 +14,7 @@ from torch._C import _len_torch_dispatch_stack as dispatch_mode_count
 from torch._C._functorch import (
     TransformType,
     get_single_level_autograd_function_allowed,
+    get_interpreter_stack,
     get_unwrapped,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
@@ -68,6 +69,7 @@ __all__ = [
     "disable_dispatch_modes",
     "dispatch_mode_count",
     "fully_unwrapped",
+    "interpreter_stack",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
     "map_tensors",
@@ -102,6 +104,11 @@ def map_tensors(function: Callable[[torch.Tensor], Any], values: Sequence[Any]) 
 def unwrap_dead(values: Sequence[Any]) -> tuple[Any, ...]:
     """Strip wrappers of levels that have ended: their dispatch keys would send the call astray."""
     return map_tensors(unwrap_if_dead, values)
+
+
+def interpreter_stack() -> Sequence[Any]:
+    """The levels that are active, outermost first."""
+    return get_interpreter_stack() or ()
 
 
 def fully_unwrapped(tensor: torch.Tensor) -> torch.Tensor:
