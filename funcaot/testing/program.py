@@ -59,7 +59,7 @@ def program_of(info: FunctionInfo, sample: Sample, derivatives: Derivatives) -> 
     Returns:
         A program of the sample's tensors that returns a tuple of tensors.
     """
-    leaves, structure = pytree.tree_flatten(sample.values)
+    leaves, structure = pytree.tree_flatten((sample.values, sample.kwargs))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     tensors = [leaves[index] for index in places]
     argnums = tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad)
@@ -68,8 +68,8 @@ def program_of(info: FunctionInfo, sample: Sample, derivatives: Derivatives) -> 
         filled = list(leaves)
         for place, primal in zip(places, primals, strict=True):
             filled[place] = primal
-        arguments = pytree.tree_unflatten(filled, structure)
-        return tensor_leaves(operation(*arguments, **sample.kwargs))
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        return tensor_leaves(operation(*args, **kwargs))
 
     reference = info.ref if info.ref is not None else info.op
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,19 @@ def describe_value(value: Any) -> str:
     return f"{dtype}{list(value.shape)}{marks}"
 
 
+def copied(tensor: Tensor) -> Tensor:
+    """A leaf of the same values, strides and requires_grad, with storage of its own."""
+    return copy.deepcopy(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def copied_sample(sample: Any) -> Any:
+    """A sample whose tensors are copies."""
+    if not isinstance(sample, Sample):
+        return pytree.tree_map_only(Tensor, copied, sample)
+    values, kwargs = pytree.tree_map_only(Tensor, copied, (sample.values, sample.kwargs))
+    return replace(sample, input=values[0], args=values[1:], kwargs=kwargs)
+
+
 def opinfo(
     function: Any,
     sample_inputs: SampleSource | Sequence[Any],
@@ -195,9 +210,13 @@ def opinfo(
 
 
 def fixed_source(samples: Sequence[Any]) -> SampleSource:
-    """A sample source that gives the same samples for every device and dtype."""
+    """A sample source that gives the same samples for every device and dtype.
+
+    They are copied each time, strides included: a Function that writes into its inputs must not
+    spoil the next test.
+    """
 
     def source(device: str, dtype: torch.dtype) -> Iterable[Any]:
-        return samples
+        return [copied_sample(sample) for sample in samples]
 
     return source

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from funcaot.testing.compare import Difference, compare
-from funcaot.testing.derivatives import differentiable_views
+from funcaot.testing.compare import compare
+from funcaot.testing.derivatives import FiniteDifferences, differentiable_views
 from funcaot.testing.generator import NUMERICAL_TOLERANCE, SEED
 from funcaot.testing.program import Program, is_differentiable, weights_like
-from funcaot.testing.transforms.reverse import in_layout
+from funcaot.testing.transforms.reverse import autograd, in_layout
 
 LINEARITY_TOLERANCE = (1e-5, 1e-6)
 
@@ -105,15 +105,22 @@ def keeps_cotangent(program: Program) -> Finding | None:
 def keeps_inputs(program: Program) -> Finding | None:
     """Forward and backward leave the inputs and the saved tensors as they were."""
     torch.manual_seed(SEED)
-    primals = [primal.detach().clone() for primal in program.primals]
-    before = [primal.clone() for primal in primals]
-    program.run(*primals)
-    difference = compare(primals, before)
+    before = [primal.clone() for primal in program.primals]
+    program.run(*program.primals)
+    difference = compare(program.primals, before)
+    if difference.message is not None:
+        return Finding(
+            f"forward changes an input without ctx.mark_dirty ({difference.message})",
+            "declare it by ctx.mark_dirty, or work on a clone.",
+            difference.largest,
+        )
+    pullback(program)
+    difference = compare(program.primals, before)
     if difference.message is None:
         return None
     return Finding(
-        f"forward changes an input without ctx.mark_dirty ({difference.message})",
-        "declare it by ctx.mark_dirty, or work on a clone.",
+        f"backward changes an input ({difference.message})",
+        "work on a clone of what was saved.",
         difference.largest,
     )
 
@@ -192,9 +199,23 @@ def keeps_results(program: Program) -> Finding | None:
     )
 
 
-def compare_derivative(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> Difference:
-    """Compares with finite differences, in their precision."""
-    return compare(actual, expected, NUMERICAL_TOLERANCE)
+def second_order(program: Program) -> Finding | None:
+    """The derivative of backward is the derivative of what backward computes."""
+    gradient = autograd(program)
+    # Finite differences of the gradient itself: this holds for odd rules as well.
+    measured = autograd(replace(gradient, expected=gradient.run, derivatives=FiniteDifferences()))
+    torch.manual_seed(SEED)
+    difference = compare(
+        measured.run(*program.primals), measured.expected(*program.primals), NUMERICAL_TOLERANCE
+    )
+    if difference.message is None:
+        return None
+    return Finding(
+        f"the second derivative is not the derivative of the first ({difference.message})",
+        "in backward, use saved inputs and outputs (not detached, not intermediates of forward), "
+        "or decorate it with once_differentiable so that nobody trusts it.",
+        difference.largest,
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -209,5 +230,6 @@ PROPERTIES: tuple[tuple[str, Callable[[Program], Finding | None]], ...] = (
     ("any cotangent layout", any_layout),
     ("cotangent unchanged", keeps_cotangent),
     ("linear backward", is_linear),
+    ("second order", second_order),
     ("memory freed", frees_memory),
 )

@@ -113,8 +113,9 @@ def property_rows(
             yield replace(row, name=name, remedy=GRADIENT_REMEDY if is_wrong else row.remedy)
     if info.supports_autograd:
         for name, probe in PROPERTIES:
-            tell(name)
-            yield property_row(name, probe, info, samples)
+            if name != "second order" or info.supports_gradgrad:
+                tell(name)
+                yield property_row(name, probe, info, samples)
 
 
 def property_row(
