@@ -23,7 +23,8 @@ class _BelowAutograd:
 
     def __call__(self, operands: tuple[Any, ...]) -> Any:
         """Compute the value."""
-        return custom_function_call.below_autograd(self.function, *operands)
+        output = custom_function_call.below_autograd(self.function, *operands)
+        return _distinct(output) if in_dual_level() else output
 
 
 def base_rule(function: type, *operands: Any) -> Any:
@@ -46,15 +47,15 @@ def direct_apply(function: type) -> Callable[..., Any]:
 
     def forward(*operands: Any) -> Any:
         output = function.forward(*operands)
-        if isinstance(output, tuple) and in_dual_level():
-            return _distinct(output)
-        return output
+        return _distinct(output) if in_dual_level() else output
 
     return single_level_class(function, forward, LevelRunner()).apply
 
 
-def _distinct(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _distinct(outputs: Any) -> Any:
     """Autograd can't give two tangents to one tensor that's returned twice."""
+    if not isinstance(outputs, tuple):
+        return outputs
     seen: set[int] = set()
     result = []
     for value in outputs:

@@ -38,7 +38,6 @@ class FunctionNode:
         """Remember which operands were tensors, and the values of the rest."""
         self.function = function
         self.opaque = opaque
-        self._layouts = _layouts(operands)
         self._is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
         self._constants = tuple(
             value for value in operands if not isinstance(value, torch.Tensor)
@@ -55,17 +54,15 @@ class FunctionNode:
         """Call the Function through the operator."""
         opaque = self.opaque
         operands = self.operands(*tensors)
-        if opaque is None:
+        if opaque is None or transforms_active():
             return custom_function_call(self.function, *operands)
+        if dispatch_mode_count():
+            with _known_output(opaque):
+                return custom_function_call(self.function, *operands)
         if opaque.pending is not None:
             (output,), opaque.pending = opaque.pending, None
             return output
-        if dispatch_mode_count() and _layouts(operands) == self._layouts:
-            with _known_output(opaque):
-                return custom_function_call(self.function, *operands)
         output = custom_function_call(self.function, *operands)
-        if dispatch_mode_count() or transforms_active():
-            return output
         return opaque.conform(output, self.__name__)
 
     def inline(self, *tensors: Any) -> Any:
@@ -132,12 +129,6 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     if captor is not None and opaque is not None and opaque is not known:
         captor.remember(tracked, opaque)
     return output
-
-
-def _layouts(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        (tuple(value.shape), value.dtype) for value in operands if isinstance(value, torch.Tensor)
-    )
 
 
 class _NoDataAccess(TorchFunctionMode):
