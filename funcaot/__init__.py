@@ -9,8 +9,8 @@ from funcaot.function import Function
 from funcaot.interception import install, uninstall
 from funcaot.operator import custom_function_call
 from funcaot.report import report
+from funcaot.transforms.inlining import inline_functions
 from funcaot.transforms.old_style import second_order
-from funcaot.transforms.tracing import inline_functions
 
 __all__ = [
     "Function",

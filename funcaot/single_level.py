@@ -12,7 +12,9 @@ from funcaot._torch.autograd import (
     once_differentiable_body,
 )
 from funcaot.errors import MissingRuleError, RuleError
+from funcaot.opaque import current_captor
 from funcaot.rules.complete import completed
+from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
 
@@ -72,6 +74,8 @@ def _setup_context(function: type) -> Callable[..., None]:
         if keeps_outputs:
             output_shapes = shapes_of(output if isinstance(output, tuple) else (output,))
             ctx._funcaot_output_shapes = output_shapes
+        if current_captor() is not None:
+            ctx._funcaot_layouts = input_layouts(inputs)
         function.setup_context(ctx, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
@@ -106,15 +110,21 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
         return missing
     boxed = getattr(function, "boxed_grads_call", False)
 
-    def backward(ctx: Any, *cotangents: Any) -> Any:
+    def run(ctx: Any, *cotangents: Any) -> Any:
         rule = reverse_rule(function)
         body = once_differentiable_body(rule)
         if boxed:
-            result = rule(ctx, list(cotangents))
-        elif body is not None:
-            result = runner.once(body, ctx, cotangents)
+            return rule(ctx, list(cotangents))
+        if body is not None:
+            return runner.once(body, ctx, cotangents)
+        return rule(ctx, *cotangents)
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        captor = current_captor()
+        if captor is None:
+            result = run(ctx, *cotangents)
         else:
-            result = rule(ctx, *cotangents)
+            result = traced_or_opaque(captor, function, run, ctx, cotangents)
         return checked_gradients(function, result, ctx._funcaot_shapes)
 
     return backward

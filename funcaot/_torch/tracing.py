@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
@@ -142,6 +144,36 @@ def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
+def one_example(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The plain value behind functorch's wrappers; of a batch, its first example.
+
+    None if the batch is empty.
+    """
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        inner = functorch.get_unwrapped(tensor)
+        if functorch.is_batchedtensor(tensor):
+            dimension = functorch.maybe_get_bdim(tensor)
+            if inner.shape[dimension] == 0:
+                return None
+            # Below its own level, so that the selection is an ordinary op of the next one.
+            with temporarily_clear_interpreter_stack():
+                inner = _first(inner, dimension)
+        tensor = inner
+    return tensor
+
+
+def _first(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        return tensor.detach().select(dimension, 0)
+    inner = functorch.get_unwrapped(tensor)
+    if not functorch.is_batchedtensor(tensor):
+        return _first(inner, dimension)
+    own = functorch.maybe_get_bdim(tensor)
+    return _first(_first(inner, own), dimension)
+
+
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is in progress in this thread."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -167,3 +199,33 @@ def forward_mode_active() -> bool:
     stack = torch._C._functorch.get_interpreter_stack()
     jvp = torch._C._functorch.TransformType.Jvp
     return stack is not None and any(level.key() == jvp for level in stack)
+
+
+_UNTRACEABLE_TEXT = (
+    ".numpy() is not supported for tensor subclasses",
+    "Cannot access data pointer",
+    "access the data pointer on an invalid python storage",
+    "a bytes-like object is required, not 'F",
+    "Cannot call numpy",
+)
+
+
+def is_untraceable(error: BaseException) -> bool:
+    """Whether code failed because it asked a symbolic tensor for its data.
+
+    That is a value (``item``, ``if``, ``nonzero``), memory (``numpy``, ``data_ptr``, DLPack), or
+    an op that has no symbolic implementation.
+    """
+    if isinstance(
+        error,
+        (*DATA_DEPENDENT_ERRORS, UnsupportedFakeTensorException, UnsupportedOperatorException),
+    ):
+        return True
+    if isinstance(error, RuntimeError | TypeError | NotImplementedError):
+        return any(text in str(error) for text in _UNTRACEABLE_TEXT)
+    return False
+
+
+def refuse_data_access(tensor: torch.Tensor) -> None:
+    """Let C++ code that asks a symbolic tensor for its memory fail instead of getting null."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)  # type: ignore[attr-defined]

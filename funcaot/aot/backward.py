@@ -56,6 +56,7 @@ def trace_backward(
     form: Form,
     key: BackwardKey,
     tangents: Sequence[torch.Tensor | None],
+    values: Sequence[torch.Tensor],
 ) -> Backward:
     """Continue the tape by the backward of a segment.
 
@@ -63,12 +64,16 @@ def trace_backward(
         segment: The forward.
         form: How the forward ran, so what it kept.
         key: Needs and specs of the tangents.
-        tangents: The tangents themselves, for layouts that specs don't describe.
+        tangents: The tangents themselves, for layouts that specs don't describe and for opaque
+            Functions that the backward calls.
+        values: What the forward kept.
 
     Raises:
         UnsupportedError: If the backward mutates a tangent or an input.
         Exception: Whatever a user's backward raises, unchanged.
     """
+    for residual, value in zip(form.residuals, values, strict=True):
+        segment.tape.provide(residual.node, value)
     inputs, outputs, placeholders = [], [], []
     for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):
         if spec is None:

@@ -89,6 +89,12 @@ class SegmentFunction:
 
     def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         """Find or trace the backward for these tangents and run it."""
+        try:
+            return self._run_backward(ctx, tangents)
+        finally:
+            self.segment.tape.forget_values()
+
+    def _run_backward(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         tangents = tangents[: len(self.segment.output_nodes)]
         nothing = (None,) * len(self.segment.operands)
         if all(tangent is None for tangent in tangents):
@@ -102,7 +108,7 @@ class SegmentFunction:
             bool(needed) and operand.leaf is not None
             for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
         )
-        entry, functions = self._backward_for(needs, tangents)
+        entry, functions = self._backward_for(needs, tangents, values)
         if entry.segment is None:
             return nothing
         present = [tangent for tangent in tangents if tangent is not None]
@@ -144,7 +150,10 @@ class SegmentFunction:
         return tuple(next(results) if index in entry.produced else None for index in range(total))
 
     def _backward_for(
-        self, needs: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
+        self,
+        needs: tuple[bool, ...],
+        tangents: Sequence[torch.Tensor | None],
+        values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
         specs: tuple[TensorSpec | None, ...] = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
@@ -158,7 +167,7 @@ class SegmentFunction:
             found = self.backwards.get(key)
             if found is None:
                 start = time.perf_counter()
-                entry = trace_backward(self.segment, self.form, key, tangents)
+                entry = trace_backward(self.segment, self.form, key, tangents, values)
                 entry.timings["trace"] = time.perf_counter() - start
                 settings.statistics.backward_traces += 1
                 found = (entry, SegmentFunctions(entry.segment))

@@ -49,18 +49,22 @@ class CompiledFunction:
             return self.function(*args, **kwargs)
         signature, leaves = read_signature(self.settings.name, args, kwargs)
         found = self._find(signature)
-        if found is None:
-            with self.settings.lock:
-                found = self._find(signature)
-                if found is None:
-                    self.settings.statistics.cache_misses += 1
-                    entry = make_entry(self.function, signature, leaves, self.settings)
-                    self._entries.setdefault(signature, []).append(entry)
-                    found = (entry, entry.capture.lifted)
-        else:
+        if found is not None:
             self.settings.statistics.cache_hits += 1
+            entry, lifted = found
+            return entry(leaves, lifted)
+        with self.settings.lock:
+            found = self._find(signature)
+            if found is None:
+                self.settings.statistics.cache_misses += 1
+                entry = make_entry(self.function, signature, leaves, self.settings)
+                self._entries.setdefault(signature, []).append(entry)
+                found = (entry, entry.capture.lifted)
         entry, lifted = found
-        return entry(leaves, lifted)
+        try:
+            return entry(leaves, lifted)
+        finally:
+            entry.capture.tape.forget_values()
 
     def _find(self, signature: Signature) -> tuple[Entry, Any] | None:
         for entry in self._entries.get(signature, ()):

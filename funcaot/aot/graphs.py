@@ -13,6 +13,7 @@ from funcaot.errors import GraphError
 
 aten = torch.ops.aten
 
+GETITEM = operator.getitem
 _ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 
@@ -131,6 +132,11 @@ def is_random(node: fx.Node) -> bool:
 def is_function_node(node: fx.Node) -> bool:
     """Whether a node is a user's Function, kept whole."""
     return node.op == "call_function" and hasattr(node.target, "inline")
+
+
+def is_opaque(node: Any) -> bool:
+    """Whether a node is a user's Function that runs on real values, since it can't be traced."""
+    return isinstance(node, fx.Node) and getattr(node.target, "opaque", None) is not None
 
 
 def value_of(node: fx.Node) -> Any:

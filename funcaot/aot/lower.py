@@ -10,6 +10,7 @@ from torch import fx
 
 from funcaot._torch import tracing
 from funcaot.aot import graphs
+from funcaot.aot.opaque_parts import between_opaque
 from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
@@ -48,6 +49,13 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
         table = compiler.decompositions() if compiler.decompositions else {}
         module = _retrace(module, table)
     graphs.check_functional(module, f"{kind} graph of {name}")
+    if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
+        run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
+        return Lowered(run, module, compiler.name)
+    return _compile(module, compiler, kind, name)
+
+
+def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     if not compiler.handles(examples):
         return Lowered(_interpreter(module), module, "eager")
@@ -88,7 +96,7 @@ class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if hasattr(target, "inline"):
+        if hasattr(target, "inline") and target.opaque is None:
             return target.inline(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 

@@ -15,7 +15,7 @@ from funcaot._torch import functorch
 from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
-from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
 
@@ -137,19 +137,22 @@ class GraphProgram:
         found = self.children.get(key)
         if found is None:
             with self.settings.lock:
-                found = self.children.get(key) or self._derive_batched(specs, in_dims, batch)
+                found = self.children.get(key) or self._derive_batched(operands, in_dims, batch)
                 self.children[key] = found
         return found
 
     def _derive_batched(
         self,
-        specs: tuple[TensorSpec, ...],
+        operands: Sequence[torch.Tensor],
         in_dims: tuple[int | None, ...],
         batch: BatchInfo,
     ) -> tuple[GraphProgram, tuple[int | None, ...]]:
         start = time.perf_counter()
         tape = Tape()
-        inputs = [tape.placeholder(f"operand_{i}", spec) for i, spec in enumerate(specs)]
+        inputs = [
+            tape.placeholder(f"operand_{i}", spec_of(operand).without_grad(), operand)
+            for i, operand in enumerate(operands)
+        ]
         available = [tape.node_of(tensor) for tensor in inputs]
         batchable = graphs.with_reshapes(self.module)
         with tape.recording(grad_mode=False):

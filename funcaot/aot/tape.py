@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from funcaot._torch import tracing
+from funcaot.aot import graphs
 from funcaot.aot.spec import TensorSpec
 from funcaot.interception import intercepting
+from funcaot.opaque import Opaque, capturing
+from funcaot.operator import custom_function_call
 
 
 class Tape:
@@ -32,6 +35,10 @@ class Tape:
         self._tracer = tracing.new_tracer()
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.FunctionalTensorMode()
+        self._values: dict[fx.Node, Any] = {}
+        self._opaque: list[Opaque] = []
+        self._drew = False
+        self._only_examples = False
 
     @property
     def graph(self) -> fx.Graph:
@@ -54,6 +61,7 @@ class Tape:
             _outside_of_transforms(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
+            capturing(self),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
@@ -81,6 +89,8 @@ class Tape:
             proxy = self._tracer.create_proxy("placeholder", name, (), {})
             tracing.track(value, proxy, self._tracer)
             proxy.node.meta["val"] = value
+            if example is not None:
+                self.provide(proxy.node, example)
             with self._functional_mode:
                 wrapped = tracing.to_functional(value)
             return wrapped.requires_grad_(spec.requires_grad)
@@ -100,6 +110,74 @@ class Tape:
                 value = value._neg_view()
         return value
 
+    # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
+
+    def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The values of traced tensors in the present call, or None if they aren't known.
+
+        The graph so far runs once, from the call's inputs and what opaque Functions returned.
+        """
+        nodes = [self.node_of(tensor) for tensor in tensors]
+        wanted = [node for node in nodes if node is not None]
+        known = [node for node in self.graph.nodes if node in self._values]
+        needed = graphs.closure(wanted, known)
+        if len(wanted) < len(nodes) or any(node.op == "placeholder" for node in needed):
+            return None
+        self._drew = any(graphs.is_random(node) for node in needed)
+        distinct = list(dict.fromkeys(wanted))
+        with _outside_of_transforms(), torch.no_grad(), torch.random.fork_rng():
+            module = graphs.extract(self.root, known, distinct)
+            found = dict(zip(distinct, module(*map(self._values.get, known)), strict=True))
+        return [found[node] for node in wanted]
+
+    def run(self, function: type, operands: tuple[Any, ...]) -> Any:
+        """Run a Function's forward on real operands."""
+        with _outside_of_transforms(), torch.no_grad():
+            state = torch.get_rng_state()
+            output = function.forward(*operands)  # type: ignore[attr-defined]
+            if not torch.equal(state, torch.get_rng_state()):
+                torch.set_rng_state(state)
+                self._drew = True
+        return output
+
+    def call(self, function: type, *operands: Any) -> Any:
+        """Call a Function through the operator."""
+        return custom_function_call(function, *operands)
+
+    def remember(self, outputs: Any, opaque: Opaque) -> None:
+        """Note what an opaque Function returned for its traced outputs.
+
+        It runs again when the call runs if it depends on random numbers, which are drawn then, or
+        if the values were those of one example of a batch.
+        """
+        if opaque.pending is None:
+            return
+        self._opaque.append(opaque)
+        (values,) = opaque.pending
+        pairs = [(outputs, values)] if opaque.single else zip(outputs, values, strict=True)
+        for traced, real in pairs:
+            node = self.node_of(traced) if isinstance(traced, torch.Tensor) else None
+            if node is not None:
+                self._values[node] = real
+        if self._drew or self._only_examples:
+            opaque.pending = None
+
+    def provide(self, node: fx.Node, value: torch.Tensor) -> None:
+        """Make the value of a node in the present call known to opaque Functions."""
+        example = tracing.one_example(value)
+        if example is not None:
+            self._values[node] = example.detach()
+            self._only_examples |= example is not value
+
+    def forget_values(self) -> None:
+        """Let go of the call's real values: its first run is over."""
+        if self._values:
+            self._values.clear()
+            for opaque in self._opaque:
+                opaque.pending = None
+            self._opaque.clear()
+            self._only_examples = False
+
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""
         with _outside_of_transforms(), torch.enable_grad(), self._functional_mode:
@@ -108,13 +186,6 @@ class Tape:
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
         """The node that computes this tensor's present value, or None if it isn't on the tape."""
         return tracing.node_of(tensor, self._tracer)
-
-    def run(
-        self, function: Callable[..., Any], *args: Any, grad_mode: bool = True, **kwargs: Any
-    ) -> Any:
-        """Record a function's run on the tape's tensors."""
-        with self.recording(grad_mode=grad_mode):
-            return function(*args, **kwargs)
 
     def gradients(
         self,

@@ -101,6 +101,11 @@ def _graph(program: GraphProgram) -> GraphReport:
         compiler=program.lowered.compiler if program.is_compiled else None,
         timings=dict(program.timings),
         derived=tuple(_graph(child) for child, _ in program.children.values()),
+        opaque=tuple(
+            f"{node.target.__name__} ({node.target.opaque.reason})"
+            for node in program.module.graph.nodes
+            if graphs.is_opaque(node)
+        ),
     )
 
 

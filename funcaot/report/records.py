@@ -40,6 +40,7 @@ class GraphReport:
         compiler: What made the executable; None if it hasn't run yet.
         timings: Seconds per stage.
         derived: Graphs derived from this one by vmap.
+        opaque: Functions that run on real values between compiled parts, each with the reason.
     """
 
     name: str
@@ -47,6 +48,7 @@ class GraphReport:
     compiler: str | None
     timings: dict[str, float]
     derived: tuple[GraphReport, ...] = ()
+    opaque: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

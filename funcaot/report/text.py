@@ -42,6 +42,8 @@ def _graph(graph: GraphReport, indent: str) -> Iterator[str]:
     ops = sum(1 for node in graph.graph.graph.nodes if node.op == "call_function")
     state = f"run by {graph.compiler}" if graph.compiler else "not run yet"
     yield f"{indent}{graph.name}: {ops} ops, {state}, {_timings(graph.timings)}"
+    for opaque in graph.opaque:
+        yield f"{indent}  opaque, runs on real values: {opaque}"
     for derived in graph.derived:
         yield from _graph(derived, indent + "  ")
 

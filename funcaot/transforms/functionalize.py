@@ -13,6 +13,7 @@ from funcaot._torch.functorch import (
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
+from funcaot.transforms.inlining import functionalizing
 
 
 def functionalize(interface: Any, function: type, operands: tuple[Any, ...], lower: Any) -> Any:
@@ -26,7 +27,7 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     """
     unwrapped = interface.unwrap_tensors(operands)
     dirty = () if program_of(function) is not None else dirty_inputs(function, unwrapped)
-    with interface.redispatch_to_next():
+    with functionalizing(interface.remove), interface.redispatch_to_next():
         output = lower(out_of_place(function, dirty), *unwrapped)
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
@@ -39,15 +40,30 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     return wrapped[0] if single else tuple(wrapped)
 
 
+class _LevelInterface(FunctorchFunctionalizeAPI):
+    """A functorch level; knows what it removes."""
+
+    def __init__(self, interpreter: Any) -> None:
+        super().__init__(interpreter)
+        keeps_views = interpreter.functionalize_add_back_views()
+        self.remove = "mutations" if keeps_views else "mutations_and_views"
+
+
+class _ModeInterface(PythonFunctionalizeAPI):
+    """The dispatch mode, which keeps views."""
+
+    remove = "mutations"
+
+
 def functionalize_level_rule(interpreter: Any, function: type, *operands: Any) -> Any:
     """``torch.func.functionalize``."""
-    interface = FunctorchFunctionalizeAPI(interpreter)
+    interface = _LevelInterface(interpreter)
     return functionalize(interface, function, operands, custom_function_call)
 
 
 def functional_mode_rule(mode: Any, function: type, *operands: Any) -> Any:
     """The functionalization that a compiler's capture runs under."""
-    interface = PythonFunctionalizeAPI(mode)
+    interface = _ModeInterface(mode)
     return functionalize(interface, function, operands, custom_function_call.below_autograd)
 
 

@@ -17,8 +17,9 @@ from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
 from funcaot.operator import custom_function_call
 from funcaot.traits import display_name
+from funcaot.transforms.inlining import inlined, is_inlining
 
-__all__ = ["FunctionNode", "inline_functions"]
+__all__ = ["FunctionNode"]
 
 
 class FunctionNode:
@@ -39,9 +40,7 @@ class FunctionNode:
         self.function = function
         self.opaque = opaque
         self._is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
-        self._constants = tuple(
-            value for value in operands if not isinstance(value, torch.Tensor)
-        )
+        self._constants = tuple(value for value in operands if not isinstance(value, torch.Tensor))
         self.__name__ = self.__qualname__ = display_name(function)
         self.__module__ = function.__module__
 
@@ -52,18 +51,22 @@ class FunctionNode:
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
+        if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
+            return self._execute(tensors)
+        if self.opaque is None or transforms_active():
+            return custom_function_call(self.function, *self.operands(*tensors))
+        with _known_output(self.opaque):
+            return custom_function_call(self.function, *self.operands(*tensors))
+
+    def _execute(self, tensors: tuple[Any, ...]) -> Any:
+        """Run forward on real tensors: nobody asks for a derivative of an executing graph."""
         opaque = self.opaque
-        operands = self.operands(*tensors)
-        if opaque is None or transforms_active():
-            return custom_function_call(self.function, *operands)
-        if dispatch_mode_count():
-            with _known_output(opaque):
-                return custom_function_call(self.function, *operands)
+        if opaque is None:
+            return self.inline(*tensors)
         if opaque.pending is not None:
             (output,), opaque.pending = opaque.pending, None
             return output
-        output = custom_function_call(self.function, *operands)
-        return opaque.conform(output, self.__name__)
+        return opaque.conform(self.inline(*tensors), self.__name__)
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
@@ -74,52 +77,22 @@ class FunctionNode:
         return f"funcaot.{self.__name__}"
 
 
-class _Inlining(threading.local):
-    depth = 0
+class _Retracing(threading.local):
     known: Opaque | None = None
 
 
-_inlining = _Inlining()
-
-
-@contextlib.contextmanager
-def inline_functions() -> Iterator[None]:
-    """While active in this thread, ``make_fx`` records a Function's forward instead of one node.
-
-    The graph then holds plain operations only. It keeps no derivative rule: differentiate first,
-    trace afterwards.
-
-    Example:
-        >>> import torch, funcaot
-        >>> from torch.fx.experimental.proxy_tensor import make_fx
-        >>> class Square(funcaot.Function):
-        ...     @staticmethod
-        ...     def forward(x):
-        ...         return x * x
-        ...     @staticmethod
-        ...     def setup_context(ctx, inputs, output):
-        ...         pass
-        >>> with funcaot.inline_functions():
-        ...     graph = make_fx(Square.apply)(torch.ones(3))
-        >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
-        ['aten.mul.Tensor']
-    """
-    _inlining.depth += 1
-    try:
-        yield
-    finally:
-        _inlining.depth -= 1
+_retracing = _Retracing()
 
 
 def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> Any:
     """Record one node, and compute its value below the tracer."""
-    if _inlining.depth:
+    if is_inlining():
         with mode:
-            return function.forward(*operands)
+            return inlined(function, operands)
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     proxies = [mode.tracer.unwrap_proxy(tensor) for tensor in tensors]
     captor = current_captor()
-    known, _inlining.known = _inlining.known, None
+    known, _retracing.known = _retracing.known, None
     output, opaque = _value(captor, known, function, operands)
     node = FunctionNode(function, operands, opaque)
     proxy = mode.tracer.create_proxy("call_function", node, tuple(proxies), {})
@@ -146,11 +119,11 @@ class _NoDataAccess(TorchFunctionMode):
 @contextlib.contextmanager
 def _known_output(opaque: Opaque) -> Iterator[None]:
     """While a node is traced again, its output is known to look as before."""
-    previous, _inlining.known = _inlining.known, opaque
+    previous, _retracing.known = _retracing.known, opaque
     try:
         yield
     finally:
-        _inlining.known = previous
+        _retracing.known = previous
 
 
 def _value(
@@ -163,7 +136,8 @@ def _value(
         return custom_function_call.below_autograd(function, *operands), None
     if getattr(function, "abstract", None) is not None:
         output = custom_function_call.below_autograd(function, *operands)
-        return output, Opaque.of(output, "it has an abstract staticmethod")
+        reason = getattr(function, "funcaot_reason", "it has an abstract staticmethod")
+        return output, Opaque.of(output, reason)
     for value in operands:
         if isinstance(value, torch.Tensor):
             refuse_data_access(value)

@@ -1,0 +1,153 @@
+"""Functions that can't be traced stay opaque: a node that runs them on real values.
+
+While a capture is in progress in this thread, a forward that asks for data (NumPy, ``item``, a
+branch on values, ``data_ptr``) is run once on the real values to learn what its outputs look like.
+The node then runs it at every call and checks that they still look so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from funcaot.errors import RuleError
+
+__all__ = ["Captor", "Layout", "Opaque", "capturing", "current_captor", "layout_of"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one output of an opaque Function looks like."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self) -> torch.Tensor:
+        """A tensor that looks so, with any values."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+    def conform(self, tensor: Any, name: str) -> torch.Tensor:
+        """The tensor, copied to the expected strides where they differ.
+
+        Raises:
+            RuleError: If its shape, dtype or device isn't what it was.
+        """
+        found = layout_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        if found == self:
+            return tensor
+        if found is None or (found.shape, found.dtype, found.device) != (
+            self.shape,
+            self.dtype,
+            self.device,
+        ):
+            raise RuleError(
+                f"{name}, which runs on real values inside a compiled function, returned an output "
+                "that doesn't look as it did when the function was captured.",
+                expected=f"{self.dtype}{list(self.shape)} on {self.device}",
+                got=type(tensor).__name__ if found is None else f"{found.dtype}{list(found.shape)}",
+                remedy="keep the outputs' shapes and dtypes a function of the inputs' metadata.",
+            )
+        return self.empty().copy_(tensor)
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """Read a tensor's layout."""
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+
+@dataclass
+class Opaque:
+    """Why a node is opaque, and what its outputs look like.
+
+    Attributes:
+        reason: Shown by the report.
+        outputs: A layout per output; anything else is an output that isn't a tensor.
+        single: Whether forward returns one output rather than a tuple.
+        pending: What the run during the capture returned. The call that is being captured takes
+            it, so that the Function runs once per call.
+    """
+
+    reason: str
+    outputs: tuple[Any, ...]
+    single: bool
+    pending: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, output: Any, reason: str) -> Opaque:
+        """Describe what a run returned."""
+        single = not isinstance(output, tuple)
+        values = (output,) if single else output
+        described = tuple(layout_of(v) if isinstance(v, torch.Tensor) else v for v in values)
+        return cls(reason, described, single)
+
+    def fake_output(self) -> Any:
+        """An output that looks right; to be called where tensors are made fake."""
+        made = tuple(v.empty() if isinstance(v, Layout) else v for v in self.outputs)
+        return made[0] if self.single else made
+
+    def conform(self, output: Any, name: str) -> Any:
+        """Check an output of a run on real values."""
+        values = (output,) if self.single else output
+        if not isinstance(values, tuple) or len(values) != len(self.outputs):
+            raise RuleError(
+                f"{name}, which runs on real values inside a compiled function, returned another "
+                "number of outputs than when the function was captured.",
+                expected=str(len(self.outputs)),
+                got=str(len(values)) if isinstance(values, tuple) else type(values).__name__,
+                remedy="return the same number of outputs for inputs of the same metadata.",
+            )
+        checked = tuple(
+            expected.conform(value, name) if isinstance(expected, Layout) else value
+            for expected, value in zip(self.outputs, values, strict=True)
+        )
+        return checked[0] if self.single else checked
+
+
+class Captor(Protocol):
+    """A capture in progress, which can find out real values."""
+
+    def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The values of traced tensors in the call being captured, or None if unknown."""
+        ...
+
+    def run(self, function: type, operands: tuple[Any, ...]) -> Any:
+        """Run a Function's forward on real operands, outside of every mode and level."""
+        ...
+
+    def call(self, function: type, *operands: Any) -> Any:
+        """Call a Function through the operator."""
+        ...
+
+    def remember(self, outputs: Any, opaque: Opaque) -> None:
+        """Note the real values behind the traced outputs of an opaque Function."""
+        ...
+
+
+class _ThisThread(threading.local):
+    captor: Captor | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def current_captor() -> Captor | None:
+    """The capture in progress in this thread."""
+    return _this_thread.captor
+
+
+@contextlib.contextmanager
+def capturing(captor: Captor) -> Iterator[None]:
+    """Let opaque Functions met inside ask ``captor`` for real values."""
+    previous = _this_thread.captor
+    _this_thread.captor = captor
+    try:
+        yield
+    finally:
+        _this_thread.captor = previous

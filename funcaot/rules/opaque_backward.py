@@ -1,0 +1,213 @@
+"""A backward that can't be traced becomes one opaque call: it runs on real values.
+
+Its gradients' metadata are those of the inputs that they belong to, so nothing is asked of the
+user. The call is a Function of everything that the backward reads, and its own derivative is
+taken by autograd on real values, so any order works as far as the backward's operations allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.functorch import pytree
+from funcaot._torch.tracing import is_untraceable
+from funcaot.context import RecordingContext
+from funcaot.opaque import Captor, Layout, current_captor
+
+__all__ = ["input_layouts", "traced_or_opaque"]
+
+Rule = Callable[..., Any]
+_OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layouts"})
+
+
+def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
+    """What the gradient of each input looks like, None for one that isn't a tensor.
+
+    Its strides aren't known before it is computed; it is made contiguous.
+    """
+    return tuple(_contiguous(v) if isinstance(v, torch.Tensor) else None for v in inputs)
+
+
+def _contiguous(tensor: torch.Tensor) -> Layout:
+    stride: list[int] = []
+    step = 1
+    for size in reversed(tensor.shape):
+        stride.insert(0, step)
+        step *= max(size, 1)
+    return Layout(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.device)
+
+
+def traced_or_opaque(
+    captor: Captor,
+    function: type,
+    rule: Rule,
+    ctx: Any,
+    cotangents: tuple[Any, ...],
+) -> Any:
+    """Run a backward while a capture records, or leave it for later if it asks for data.
+
+    Args:
+        captor: The capture in progress.
+        function: The user's Function.
+        rule: Its backward, as ``rule(ctx, *cotangents)``.
+        ctx: Its ctx, which carries ``_funcaot_layouts``.
+        cotangents: What autograd gave.
+
+    Returns:
+        A gradient or None for each input.
+    """
+    try:
+        return rule(ctx, *cotangents)
+    except Exception as error:
+        if not is_untraceable(error):
+            raise
+        reason = f"backward: {type(error).__name__}: {str(error).splitlines()[0]}"
+    recorded = _Recorded(function, rule, ctx, cotangents)
+    opaque = _function(recorded.run, recorded.layouts, recorded.name, reason)
+    made = iter(captor.call(opaque, *recorded.tensors))
+    return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+class _Recorded:
+    """One invocation of a backward: the tensors that it reads, apart from everything else."""
+
+    def __init__(self, function: type, rule: Rule, ctx: Any, cotangents: tuple[Any, ...]) -> None:
+        self.name = f"{function.__name__}Backward"
+        self.rule = rule
+        self.needs = tuple(ctx.needs_input_grad)
+        attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
+        attributes = attributes.pop("recorded_attributes", attributes)
+        tree = (tuple(ctx.saved_tensors), attributes, cotangents)
+        leaves, self.spec = pytree.tree_flatten(tree)
+        self.tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        self.rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+        layouts = ctx._funcaot_layouts
+        self.wanted = tuple(
+            bool(need) and layout is not None
+            for need, layout in zip(self.needs, layouts, strict=True)
+        )
+        self.layouts = tuple(
+            layout for layout, wanted in zip(layouts, self.wanted, strict=True) if wanted
+        )
+
+    def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the backward on these tensors; one gradient per input that needs one."""
+        given = iter(tensors)
+        leaves = [
+            next(given) if is_tensor else value
+            for is_tensor, value in zip(self.is_tensor, self.rest, strict=True)
+        ]
+        saved, attributes, cotangents = pytree.tree_unflatten(leaves, self.spec)
+        ctx = RecordingContext(self.needs, saved_tensors=saved, attributes=attributes)
+        result = self.rule(ctx, *cotangents)
+        gradients = result if isinstance(result, tuple) else (result,)
+        chosen = [g for g, wanted in zip(gradients, self.wanted, strict=False) if wanted]
+        return tuple(
+            _gradient(gradient, layout)
+            for gradient, layout in zip(chosen, self.layouts, strict=True)
+        )
+
+
+def _gradient(gradient: torch.Tensor | None, layout: Layout) -> torch.Tensor:
+    if gradient is None:
+        return layout.empty().zero_()
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    return gradient.to(layout.dtype).sum_to_size(layout.shape)
+
+
+def _function(run: Callable[..., Any], layouts: tuple[Any, ...], name: str, reason: str) -> type:
+    """A Function that runs Python code on real values and knows what comes out."""
+
+    def abstract(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(layout.empty() for layout in layouts)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
+        saved = ctx.saved_tensors
+        differentiable = [_moves(tensor) for tensor in saved]
+        inner = tuple(
+            _contiguous(t) for t, moves in zip(saved, differentiable, strict=True) if moves
+        )
+        following = _function(_pullback(run, differentiable), inner, f"{name}Backward", reason)
+        gradients = iter(_call()(following, *saved, *cotangents))
+        return tuple(next(gradients) if moves else None for moves in differentiable)
+
+    def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor) -> Any:
+        call = _call()
+        rows = [
+            call(
+                made,
+                *[
+                    tensor if dim is None else tensor.select(dim, index)
+                    for tensor, dim in zip(tensors, in_dims, strict=True)
+                ],
+            )
+            for index in range(info.batch_size)
+        ]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(layouts)
+
+    members = {
+        "forward": staticmethod(run),
+        "abstract": staticmethod(abstract),
+        "setup_context": staticmethod(setup_context),
+        "backward": staticmethod(backward),
+        "vmap": staticmethod(vmap),
+        "funcaot_reason": reason,
+        "__module__": __name__,
+    }
+    made = type(name, (torch.autograd.Function,), members)
+    return made
+
+
+def _call() -> Callable[..., Any]:
+    captor = current_captor()
+    if captor is None:
+        raise RuntimeError("an opaque backward is differentiated and batched on a tape only")
+    return captor.call
+
+
+def _moves(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _pullback(run: Callable[..., Any], differentiable: Sequence[bool]) -> Callable[..., Any]:
+    """``(*operands, *cotangents) -> gradients``, taken by autograd on real values."""
+
+    def pullback(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        count = len(differentiable)
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            operands = [
+                tensor.view_as(tensor)
+                if create_graph and tensor.requires_grad
+                else tensor.detach().requires_grad_(moves)
+                for tensor, moves in zip(tensors[:count], differentiable, strict=True)
+            ]
+            moving = [t for t, moves in zip(operands, differentiable, strict=True) if moves]
+            pairs = [
+                (output, cotangent)
+                for output, cotangent in zip(run(*operands), tensors[count:], strict=True)
+                if output.requires_grad
+            ]
+        if not pairs:
+            return tuple(torch.zeros_like(tensor) for tensor in moving)
+        gradients = torch.autograd.grad(
+            [output for output, _ in pairs],
+            moving,
+            [cotangent for _, cotangent in pairs],
+            allow_unused=True,
+            create_graph=create_graph,
+        )
+        return tuple(
+            torch.zeros_like(tensor) if gradient is None else gradient
+            for tensor, gradient in zip(moving, gradients, strict=True)
+        )
+
+    return pullback
