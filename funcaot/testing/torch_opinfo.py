@@ -52,13 +52,13 @@ def info_of_opinfo(
         return owner.apply(*args, **kwargs)
 
     fields = {
+        "name": full_name(operator),
         "supports_autograd": operator.supports_autograd,
         "supports_gradgrad": operator.supports_gradgrad,
         "supports_forward_ad": operator.supports_forward_ad,
         **known,
     }
     return FunctionInfo(
-        name=full_name(operator),
         op=apply if is_function else operator.op,
         sample_source=lambda device, dtype: samples_of(operator, device, dtype),
         ref=ref,
