@@ -31,14 +31,14 @@ help:
 	@sed -n 's/^#  //p' Makefile
 
 demo: export TORCHINDUCTOR_CACHE_DIR = $(CURDIR)/build/demo-cache
-demo: $(VENV)/.installed-examples | compiler
+demo: | compiler $(VENV)/.installed-examples
 	@rm -rf build/demo-cache  # so that the compile time is that of a first run
 	$(EXPORT_CXX) $(RUN)/python examples/digits.py $(ARGS)
 
-test: $(VENV)/.installed-test | compiler
+test: | compiler $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
 
-test-slow: $(VENV)/.installed-test | compiler
+test-slow: | compiler $(VENV)/.installed-test
 	$(PYTEST) -m slow $(ARGS)
 
 lint: $(VENV)/.installed-lint
@@ -57,7 +57,7 @@ docs: $(VENV)/.installed-docs
 	$(RUN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-bench: $(VENV)/.installed-examples | compiler
+bench: | compiler $(VENV)/.installed-examples
 	@set -e; for script in benchmarks/*.py; do \
 	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python -P $$script $(ARGS); done
 
