@@ -8,9 +8,13 @@ the program for the class to differentiate, and for what to do with that class's
     function, finish = program.differentiable(function, operands)
     return finish(apply(function, operands))
 
-``function`` returns residuals next to the outputs; ``finish`` drops them. Forward mode may use one
-fused program for primal and tangent, ``program.fused_jvp(function)``, a Function class on
-``(*primals, *tangents)``; the Jvp rule uses it when it's there and not None.
+``function`` returns residuals next to the outputs; ``finish`` drops them.
+
+Forward mode uses the class's own ``jvp``, or one fused program for values and tangents: if the
+program has ``fused_jvp(function, mask)``, where ``mask`` says which operands have a tangent, and it
+returns a Function class and not None, that class is called one level down on ``(*operands,
+*tangents)``, the tangents being those that exist. It returns a tuple of all values and then one
+tangent or None for each.
 
 Such classes do their own functionalization: they never call ``mark_dirty``.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["DifferentiableProgram", "program_of"]
+__all__ = ["DifferentiableProgram", "fused_jvp_of", "has_fused_jvp", "program_of"]
 
 ATTRIBUTE = "funcaot_program"
 
@@ -47,3 +51,14 @@ class DifferentiableProgram(Protocol):
 def program_of(function: type) -> DifferentiableProgram | None:
     """The compiled program behind a Function class, or None for a user's own Function."""
     return getattr(function, ATTRIBUTE, None)
+
+
+def has_fused_jvp(function: type) -> bool:
+    """Whether the class's program offers a fused forward mode."""
+    return hasattr(program_of(function), "fused_jvp")
+
+
+def fused_jvp_of(function: type, mask: tuple[bool, ...]) -> type | None:
+    """The class that computes values and tangents together; None to use ``jvp``."""
+    program: Any = program_of(function)
+    return program.fused_jvp(function, mask)
