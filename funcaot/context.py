@@ -44,9 +44,14 @@ class RecordingContext:
         *,
         saved_tensors: tuple[Any, ...] | None = None,
         attributes: dict[str, Any] | None = None,
+        owner: str = "A Function",
     ) -> None:
-        """Start an empty record, or one that a backward can read ``saved_tensors`` from."""
+        """Start an empty record, or one that a backward can read ``saved_tensors`` from.
+
+        ``owner`` is the name of the Function in errors.
+        """
         own = self.__dict__
+        own["_funcaot_owner"] = owner
         own["to_save"] = saved_tensors
         own["saved_for_forward"] = None
         own["dirty_tensors"] = ()
@@ -85,7 +90,8 @@ class RecordingContext:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _API:
             raise RuleError(
-                f"A Function set `ctx.{name}`, which is part of the interface of ctx",
+                f"setup_context of {self._funcaot_owner}, run per example by a transform, set "
+                f"`ctx.{name}`, which is part of the interface of ctx",
                 expected="attributes of ctx with names of their own",
                 got=f"an assignment to `ctx.{name}`",
                 remedy=f"rename the attribute, for instance `ctx.my_{name}`.",
@@ -99,7 +105,10 @@ class RecordingContext:
         try:
             return self.__dict__["recorded_attributes"][name]
         except KeyError:
-            raise AttributeError(f"ctx has no attribute {name!r}: setup_context never set it") from None
+            raise AttributeError(
+                f"ctx of {self.__dict__['_funcaot_owner']} has no attribute {name!r}: setup_context "
+                "never set it"
+            ) from None
 
     def __delattr__(self, name: str) -> None:
         try:

@@ -15,7 +15,7 @@ from funcaot.errors import RuleError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 from funcaot.rules.complete import completed
 from funcaot.rules.metadata import attach
-from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
+from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of
 from funcaot.traits import display_name, has_backward, has_jvp, origin_of, reverse_rule
 from funcaot.transforms.once import once_at_every_level
 
@@ -136,14 +136,14 @@ class _Vmapped:
             # A dirty input is the output afterwards, and its identity is what the user marks.
             values = tuple(_same(value, values_at, inputs_at, inputs) for value, values_at in
                            zip(values, range(len(values)), strict=True))
-            recorder = RecordingContext(ctx.needs_input_grad)
+            recorder = RecordingContext(ctx.needs_input_grad, owner=display_name(self.function))
             output = values[0] if dimensions.single else values
             self.function.setup_context(recorder, inputs, output)
             specs, tensors = _tensors_in(recorder.recorded_attributes)
             found.update(
                 recorder=recorder,
                 specs=specs,
-                dirty=[_position(t, inputs) for t in recorder.dirty_tensors],
+                dirty=[self._dirty_input(t, inputs) for t in recorder.dirty_tensors],
                 constant=[_position(t, values) for t in recorder.non_differentiable],
                 input_shapes=shapes_of(inputs),
                 output_shapes=shapes_of(values),
@@ -175,6 +175,18 @@ class _Vmapped:
         )
         attach(ctx, _RECORD, record, display_name(self.function))
 
+    def _dirty_input(self, tensor: torch.Tensor, inputs: tuple[Any, ...]) -> int:
+        index = _position(tensor, inputs)
+        if index is None:
+            raise RuleError(
+                f"setup_context of {display_name(self.function)} under vmap marked a tensor dirty "
+                "that is no input",
+                expected="inputs of forward in mark_dirty",
+                got=describe(tensor),
+                remedy="mark only inputs that forward changed in place and returns.",
+            )
+        return index
+
     def _replay(
         self, ctx: Any, inputs: Any, values: list[Any], found: dict[str, Any], kept: Any
     ) -> None:
@@ -184,7 +196,7 @@ class _Vmapped:
         if has_jvp(self.function):
             ctx.save_for_forward(*saved_forward, *tensors)
         if found["dirty"]:
-            ctx.mark_dirty(*[inputs[i] for i in found["dirty"] if i is not None])
+            ctx.mark_dirty(*[inputs[i] for i in found["dirty"]])
         if found["constant"]:
             ctx.mark_non_differentiable(*[values[j] for j in found["constant"] if j is not None])
         ctx.set_materialize_grads(recorder.materialize_grads)
