@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from funcaot.testing.database import (
     control,
+    custom_rules,
     elementwise,
     forward_only,
     implicit,
@@ -29,6 +30,7 @@ FUNCTIONS: tuple[FunctionInfo, ...] = (
     *forward_only.INFOS,
     *old_style.INFOS,
     *control.INFOS,
+    *custom_rules.INFOS,
 )
 
 

@@ -1,0 +1,105 @@
+"""``python -m funcaot check``."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from funcaot.testing.command import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = """
+import torch
+import funcaot
+
+
+class Scale(funcaot.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, factor):
+        return x * factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return {gradient}, None
+
+
+def reference(x, factor):
+    return x * factor
+
+
+def index_only(x, index):
+    return x.gather(-1, index)
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    def write(gradient="grad * ctx.factor"):
+        path = tmp_path / "scaling.py"
+        path.write_text(SOURCE.format(gradient=gradient))
+        return path
+
+    return write
+
+
+def run(*arguments):
+    output = io.StringIO()
+    status = main(["check", *map(str, arguments)], output)
+    return status, output.getvalue()
+
+
+INPUTS = ("--inputs", "torch.rand(3), 2.5", "--transforms", "grad,vmap_of_grad")
+
+
+def test_status_zero_for_a_correct_function(source):
+    status, output = run(f"{source()}:Scale", *INPUTS)
+    assert status == 0
+    assert "Scale: ok" in output
+
+
+def test_status_one_for_a_wrong_gradient(source):
+    status, output = run(f"{source('-grad * ctx.factor')}:Scale", *INPUTS, "--json")
+    assert status == 1
+    rows = {row["name"]: row for row in json.loads(output)["rows"]}
+    assert rows["gradient"]["status"] == "wrong"
+
+
+def test_a_reference_and_a_page(source, tmp_path):
+    path = source()
+    page = tmp_path / "report.html"
+    status, _ = run(f"{path}:Scale", *INPUTS, "--ref", f"{path}:reference", "--html", page)
+    assert status == 0
+    assert "<h1>Scale</h1>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "message"),
+    [
+        ("{path}:Missing", "", "no 'Missing' in it"),
+        ("no_such_package.module:Name", "", "can't import"),
+        ("{path}", "", "put a colon"),
+        ("{path}:index_only", "", "--inputs"),
+        ("{path}:Scale", "torch.rand(", "can't evaluate"),
+    ],
+)
+def test_status_two_says_what_to_do(source, capsys, target, inputs, message):
+    options = ["--inputs", inputs] if inputs else []
+    status, _ = run(target.format(path=source()), *options)
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "funcaot", "check", "torch:sin", "--transforms", "grad"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "sin: ok" in done.stdout
