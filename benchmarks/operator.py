@@ -1,11 +1,10 @@
 """What the operator costs: ``funcaot.Function.apply`` against ``torch.autograd.Function.apply``.
 
 Run ``python benchmarks/operator.py``. Each row is one way to call the same small Function through
-both; the two are measured in turns, and the ratio of the medians is printed. A ratio below one means
-that funcaot is faster.
+both; the two are measured in turns, and the ratio of the medians is printed. Below one, funcaot is
+faster.
 """
 
-# ruff: noqa: E402
 from __future__ import annotations
 
 import sys

@@ -106,8 +106,8 @@ class RecordingContext:
             return self.__dict__["recorded_attributes"][name]
         except KeyError:
             raise AttributeError(
-                f"ctx of {self.__dict__['_funcaot_owner']} has no attribute {name!r}: setup_context "
-                "never set it"
+                f"ctx of {self.__dict__['_funcaot_owner']} has no attribute {name!r}: "
+                "setup_context never set it"
             ) from None
 
     def __delattr__(self, name: str) -> None:
@@ -133,7 +133,7 @@ class OverlayContext:
 
 
 def share_saved_tensors(ctx: Any) -> None:
-    """Let ``backward`` and ``jvp`` read the same saved tensors, as a rule made from the other does."""
+    """Let ``backward`` and ``jvp`` read the same saved tensors: one is made from the other."""
     if ctx.saved_for_forward is None and ctx.to_save is not None:
         ctx.save_for_forward(*ctx.to_save)
     elif ctx.to_save is None and ctx.saved_for_forward is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import pytree
 from funcaot.differentiation import is_differentiated
 from funcaot.errors import MissingRuleError, RuleError
@@ -55,6 +56,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
     ) -> None:
         """Wrap ``function``; its rule is given by :meth:`defjvp`."""
         functools.update_wrapper(self, function)
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.function = function
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.allow_nonlinear_rule = allow_nonlinear_rule
@@ -66,7 +68,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
         Returns:
             ``jvp``, so that this can decorate it.
         """
-        rules = _Rules(self.__name__, self.function, jvp)
+        rules = _Rules(self.name, self.function, jvp)
         namespace = {
             "forward": staticmethod(rules.forward),
             "setup_context": staticmethod(rules.setup_context),
@@ -76,7 +78,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
             "allow_nonlinear_rule": self.allow_nonlinear_rule,
             "__module__": self.__module__,
         }
-        self._rule = type(Function)(self.__name__, (Function,), namespace)
+        self._rule = new_function_class(self.name, Function, namespace)
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -89,7 +91,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
         """
         if self.nondiff_argnums:
             raise RuleError(
-                f"defjvps was called on {self.__name__} (custom_jvp)",
+                f"defjvps was called on {self.name} (custom_jvp)",
                 expected="a function without nondiff_argnums",
                 got=f"nondiff_argnums={self.nondiff_argnums}",
                 remedy="use defjvp.",
@@ -119,10 +121,10 @@ class custom_jvp:  # noqa: N801  (a decorator)
             return self.function(*args)
         if self._rule is None:
             raise MissingRuleError(
-                f"{self.__name__} is a custom_jvp function and was differentiated",
+                f"{self.name} is a custom_jvp function and was differentiated",
                 expected="a rule set by defjvp or defjvps",
                 got="none",
-                remedy=f"call {self.__name__}.defjvp(jvp).",
+                remedy=f"call {self.name}.defjvp(jvp).",
             )
         *leaves, structure = self._rule.apply(call, *tensors)
         return structure.rebuild(leaves)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import pytree
 from funcaot.differentiation import is_differentiated
 from funcaot.errors import MissingRuleError, RuleError
@@ -56,6 +57,7 @@ class custom_vjp:  # noqa: N801  (a decorator)
     ) -> None:
         """Wrap ``function``; its rule is given by :meth:`defvjp`."""
         functools.update_wrapper(self, function)
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.function = function
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.allow_nonlinear_rule = allow_nonlinear_rule
@@ -69,12 +71,12 @@ class custom_vjp:  # noqa: N801  (a decorator)
             bwd: ``bwd(*nondiff_args, residuals, cotangents) -> (cotangent, ...)``.
         """
         namespace = {
-            **_staticmethods(_Rules(self.__name__, fwd, bwd)),
+            **_staticmethods(_Rules(self.name, fwd, bwd)),
             "allow_nonlinear_rule": self.allow_nonlinear_rule,
             "second_order": "exact",
             "__module__": self.__module__,
         }
-        self._rule = type(Function)(self.__name__, (Function,), namespace)
+        self._rule = new_function_class(self.name, Function, namespace)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; with its rule where it's differentiated.
@@ -87,10 +89,10 @@ class custom_vjp:  # noqa: N801  (a decorator)
             return self.function(*args)
         if self._rule is None:
             raise MissingRuleError(
-                f"{self.__name__} is a custom_vjp function and was differentiated",
+                f"{self.name} is a custom_vjp function and was differentiated",
                 expected="a rule set by defvjp",
                 got="none",
-                remedy=f"call {self.__name__}.defvjp(fwd, bwd).",
+                remedy=f"call {self.name}.defvjp(fwd, bwd).",
             )
         *leaves, structure = self._rule.apply(call, *tensors)
         return structure.rebuild(leaves)

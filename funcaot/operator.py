@@ -14,6 +14,7 @@ from funcaot._torch.functorch import (
     coerce_cinterpreter,
     current_dispatch_mode,
     dispatch_mode_count,
+    function_mode_active,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
     peek_interpreter_stack,
@@ -68,11 +69,7 @@ class CustomFunctionCall(HigherOrderOperator):
             function, args, plan = self._bound(plan, args, kwargs)
         if transforms_active():
             return self._at_level(plan, args)
-        if (
-            plan.program is None
-            and dispatch_mode_count() == 0
-            and not torch._C._is_torch_function_mode_enabled()
-        ):
+        if plan.program is None and dispatch_mode_count() == 0 and not function_mode_active():
             for value in args:
                 if isinstance(value, torch.Tensor):
                     if is_functorch_wrapped_tensor(value) or is_legacy_batchedtensor(value):
@@ -86,8 +83,8 @@ class CustomFunctionCall(HigherOrderOperator):
         return self._at_base(plan, args)
 
     def _direct(self, plan: CallPlan) -> Rule:
-        plan.direct = self._unkeyed["direct"](plan.function)
-        return plan.direct
+        direct = plan.direct = self._unkeyed["direct"](plan.function)
+        return direct
 
     def _plainly(self, plan: CallPlan, args: tuple[Any, ...]) -> Any:
         """Call where no level, no mode and no special tensor is involved."""
@@ -134,7 +131,7 @@ class CustomFunctionCall(HigherOrderOperator):
         return rule(interpreter, plan.function, *args)
 
     def _at_base(self, plan: CallPlan, args: tuple[Any, ...]) -> Any:
-        if torch._C._is_torch_function_mode_enabled():
+        if function_mode_active():
             return handle_torch_function(self, args, plan.function, *args)
         args = unwrap_dead(args)
         if any(isinstance(a, torch.Tensor) and is_legacy_batchedtensor(a) for a in args):
@@ -149,7 +146,8 @@ class CustomFunctionCall(HigherOrderOperator):
         """The rule of the innermost dispatch mode; None where forward should simply run."""
         if dispatch_mode_count() == 0 or python_key_excluded():
             return None
-        return self.python_key_table.get(type(current_dispatch_mode()))
+        mode = current_dispatch_mode()
+        return None if mode is None else self.python_key_table.get(type(mode))
 
     def below_autograd(self, function: type, *operands: Any) -> Any:
         """Go on below autograd: the innermost mode's rule, or the user's forward.

@@ -8,6 +8,7 @@ from typing import Any
 from funcaot._torch.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
+    new_function_class,
     once_differentiable,
     once_differentiable_body,
 )
@@ -62,7 +63,7 @@ def single_level_class(
         "_compiled_autograd_key": staticmethod(compiled_autograd_key),
         "__module__": function.__module__,
     }
-    return type(SingleLevelFunction)(function.__name__, (SingleLevelFunction,), namespace)
+    return new_function_class(function.__name__, SingleLevelFunction, namespace)
 
 
 def _setup_context(function: type) -> Callable[..., None]:
@@ -99,8 +100,8 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
 
         def missing(ctx: Any, *cotangents: Any) -> Any:
             raise MissingRuleError(
-                f"{display_name(function)} was differentiated in reverse mode (grad, vjp, jacrev or "
-                "backward) and has no rule for it",
+                f"{display_name(function)} was differentiated in reverse mode (grad, vjp, jacrev "
+                "or backward) and has no rule for it",
                 expected="a `backward` staticmethod",
                 got="`jvp` only" if has_jvp(function) else "neither `backward` nor `jvp`",
                 remedy="define `backward(ctx, *grad_outputs)`, or set `generate_backward_rule = "
@@ -150,4 +151,3 @@ def _jvp(function: type, runner: RuleRunner) -> Callable[..., Any]:
         return checked_tangents(function, result, ctx._funcaot_output_shapes)
 
     return jvp
-

@@ -1,4 +1,4 @@
-"""Misuses, one per row: each message says who, under what, what was expected, what came, what to do."""
+"""Misuses, one per row: each message says who, what was expected, what came and what to do."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def custom_jvp(rule=None):
 
 
 def instance():
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="instantiated"):
         return Mine()
 
 

@@ -1,7 +1,8 @@
-"""Private names of autograd: single-level Functions, forward-mode state, ``once_differentiable``."""
+"""Private names of autograd: single-level Functions, forward mode, ``once_differentiable``."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "in_dual_level",
     "is_forward_grad_enabled",
     "native_apply",
+    "new_function_class",
     "once_differentiable",
     "once_differentiable_body",
 ]
@@ -47,6 +49,11 @@ def native_apply(function: type) -> Callable[..., Any]:
     if issubclass(function, torch.autograd.Function):
         return super(torch.autograd.Function, function).apply
     return function.apply
+
+
+def new_function_class(name: str, base: type, namespace: dict[str, Any]) -> type:
+    """Make a subclass of a Function class at run time."""
+    return types.new_class(name, (base,), {}, lambda body: body.update(namespace))
 
 
 def once_differentiable_body(backward: Callable[..., Any]) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""Private names of functorch: the interpreter stack, its wrappers, and operators registered by key."""
+"""Private names of functorch: the interpreter stack, its wrappers, operators with rules by key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch._C import DispatchKey
 from torch._C import _are_functorch_transforms_active as transforms_active
+from torch._C import _is_torch_function_mode_enabled as function_mode_active
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_count
 from torch._C._functorch import (
     TransformType,
-    get_single_level_autograd_function_allowed,
     get_interpreter_stack,
+    get_single_level_autograd_function_allowed,
     get_unwrapped,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
@@ -69,14 +70,15 @@ __all__ = [
     "disable_dispatch_modes",
     "dispatch_mode_count",
     "fully_unwrapped",
+    "function_mode_active",
     "interpreter_stack",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
     "map_tensors",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
-    "pytree",
     "python_key_excluded",
+    "pytree",
     "run_without_legacy_vmap",
     "single_level_functions_allowed",
     "temporarily_clear_interpreter_stack",

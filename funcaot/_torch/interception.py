@@ -24,7 +24,7 @@ def _namespace() -> dict[str, Any]:
 
 
 def _code_calling_hook(free: tuple[str, ...]) -> types.CodeType:
-    """Code for ``apply`` that calls the hook; it has to close over what the original closes over."""
+    """Code for ``apply`` that calls the hook, with the free variables of the original."""
     lines = ["def outer():"]
     lines += [f"    {name} = None" for name in free]
     lines += ["    def apply(cls, *args, **kwargs):"]
@@ -58,6 +58,9 @@ def original_apply() -> Callable[..., Any]:
     """Torch's own ``apply``, unbound, while it's replaced."""
     function = _apply_function()
     return types.FunctionType(
-        _saved[-1], function.__globals__, function.__name__, function.__defaults__,
+        _saved[-1],
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
         function.__closure__,
     )

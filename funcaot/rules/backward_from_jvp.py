@@ -58,7 +58,7 @@ def backward_from_jvp(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> 
 
     gradients: list[Any] = [None] * len(call.inputs)
     if where and given:
-        zeros = [call.inputs[i].zeros() for i in where]
+        zeros = [metadata.zeros() for i in where if (metadata := call.inputs[i]) is not None]
         at_zero, transpose = torch.func.vjp(output_tangents, *zeros)
         if kept:
             check_linear(function, output_tangents, zeros, at_zero, transpose)

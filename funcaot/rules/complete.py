@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import new_function_class
 from funcaot.class_cache import cache_of
 from funcaot.context import share_saved_tensors
 from funcaot.rules.backward_from_jvp import backward_from_jvp
@@ -68,6 +69,4 @@ def _stand_in(function: type) -> type:
     }
     if has_vmap(function):
         namespace["vmap"] = staticmethod(function.vmap)
-    return type(torch.autograd.Function)(
-        function.__name__, (torch.autograd.Function,), namespace
-    )
+    return new_function_class(function.__name__, torch.autograd.Function, namespace)

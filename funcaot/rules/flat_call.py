@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch.functorch import pytree
 from funcaot.errors import ArgumentError, RuleError
+from funcaot.rules.returns import describe
 
 __all__ = ["FlatCall", "OutputStructure", "flatten_call", "flatten_like", "tensors_of"]
 
@@ -60,7 +61,7 @@ class FlatCall:
             raise RuleError(
                 f"{who} returned the wrong number of cotangents",
                 expected=f"a tuple of {wanted}, one per differentiable argument",
-                got=f"a tuple of {len(trees)}" if isinstance(trees, tuple) else type(trees).__name__,
+                got=describe(trees),
                 remedy="return a tuple; use None for an argument without a derivative.",
             )
         rest = iter(trees)

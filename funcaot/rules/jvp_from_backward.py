@@ -70,7 +70,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
         ]
         return tuple(result[i] for i in kept)
 
-    zeros = [call.outputs[j].zeros() for j in where]
+    zeros = [metadata.zeros() for j in where if (metadata := call.outputs[j]) is not None]
     outputs: list[Any] = [None] * len(call.outputs)
     if where:
         at_zero, transpose = torch.func.vjp(gradients, *zeros)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from funcaot._torch.autograd import new_function_class
 from funcaot.class_cache import cache_of
-from funcaot.traits import is_old_style, origin_of
+from funcaot.traits import origin_of
 
 __all__ = ["with_keywords"]
 
@@ -24,19 +25,13 @@ def with_keywords(function: type, keywords: dict[str, Any]) -> type:
 
 
 def _bound(function: type, keywords: dict[str, Any]) -> type:
-    if is_old_style(function):
-
-        def forward(ctx: Any, *operands: Any) -> Any:
-            return function.forward(ctx, *operands, **keywords)
-
-    else:
-
-        def forward(*operands: Any) -> Any:
-            return function.forward(*operands, **keywords)
+    # ctx, where forward takes it, is the first of the operands
+    def forward(*operands: Any) -> Any:
+        return function.forward(*operands, **keywords)
 
     namespace = {
         "forward": staticmethod(forward),
         "funcaot_origin": origin_of(function),
         "__module__": function.__module__,
     }
-    return type(function)(function.__name__, (function,), namespace)
+    return new_function_class(function.__name__, function, namespace)

@@ -71,15 +71,16 @@ def check_linear(
 
 
 def _concrete(values: Tensors) -> bool:
+    """Whether there are numbers to look at: real ones, of at least one example."""
     return dispatch_mode_count() == 0 and all(
-        type(fully_unwrapped(value)) in _PLAIN and not is_legacy_batchedtensor(value)
+        type(fully_unwrapped(value)) in _PLAIN
+        and fully_unwrapped(value).numel() > 0
+        and not is_legacy_batchedtensor(value)
         for value in values
     )
 
 
-def _failure(
-    rule: LinearMap, zeros: Tensors, at_zero: Tensors, transpose: LinearMap
-) -> str | None:
+def _failure(rule: LinearMap, zeros: Tensors, at_zero: Tensors, transpose: LinearMap) -> str | None:
     if not _agree(at_zero, [torch.zeros_like(value) for value in at_zero]):
         return "isn't zero at zero"
     first = [_pattern(zero, 0.7) for zero in zeros]

@@ -78,8 +78,8 @@ class MaterializeObserver(OverlayContext):
         self.__dict__["_funcaot_under"].set_materialize_grads(value)
 
 
-def call_metadata(ctx: Any, inputs: tuple[Any, ...], output: Any) -> CallMetadata:
-    """Describe a call after ``setup_context`` has run on ``ctx``, a :class:`MaterializeObserver`."""
+def call_metadata(ctx: MaterializeObserver, inputs: tuple[Any, ...], output: Any) -> CallMetadata:
+    """Describe a call after ``setup_context`` has run on an observed ``ctx``."""
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     metadata = tuple(map(TensorMetadata.of, outputs))

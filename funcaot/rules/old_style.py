@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import pytree
 from funcaot.class_cache import cache_of
 from funcaot.context import RecordingContext
@@ -93,7 +94,7 @@ def run_forward(
 class _Finder:
     """Finds out what each tensor that forward kept is."""
 
-    def __init__(self, function: type, operands: tuple[Any, ...], outputs: tuple[Any, ...]):
+    def __init__(self, function: type, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         self.function, self.operands, self.outputs = function, operands, outputs
         self.intermediates: list[torch.Tensor] = []
 
@@ -184,9 +185,7 @@ class _Split:
             namespace["backward"] = staticmethod(self.backward)
         if has_jvp(function):
             namespace["jvp"] = staticmethod(self.jvp)
-        return type(torch.autograd.Function)(
-            function.__name__, (torch.autograd.Function,), namespace
-        )
+        return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
     def forward(self, *operands: Any) -> tuple[Any, ...]:
         outputs, intermediates, plan = run_forward(self.function, operands)

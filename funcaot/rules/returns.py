@@ -25,7 +25,8 @@ def describe(value: Any) -> str:
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
-    return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float)) else type(value).__name__
+    name = type(value).__name__
+    return f"{name} {value!r}" if isinstance(value, (int, float)) else name
 
 
 def checked_gradients(function: type, result: Any, shapes: _Shapes) -> Any:
@@ -67,7 +68,8 @@ def _without_trailing_nones(
     if len(gradients) > len(shapes) and all(gradient is None for gradient in extra):
         return gradients[: len(shapes)]
     raise RuleError(
-        f"backward of {display_name(function)} (reverse mode) returned the wrong number of gradients",
+        f"backward of {display_name(function)} (reverse mode) returned the wrong number of "
+        "gradients",
         expected=f"{len(shapes)}, one per input of forward",
         got=str(len(gradients)),
         remedy="return None for the inputs that have no gradient.",

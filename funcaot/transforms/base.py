@@ -43,7 +43,7 @@ def _needs_gradient(operands: tuple[Any, ...]) -> bool:
 
 
 def direct_apply(function: type) -> Callable[..., Any]:
-    """``apply`` of a class that runs the user's forward itself: no level, no mode, no redispatch."""
+    """``apply`` of a class that runs the user's forward itself, for calls that nothing watches."""
 
     def forward(*operands: Any) -> Any:
         output = function.forward(*operands)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import (
     FakeTensorMode,
     disable_dispatch_modes,
@@ -21,9 +23,7 @@ from funcaot.traits import has_backward, has_jvp, has_vmap, may_generate, origin
 __all__ = ["dirty_inputs", "out_of_place"]
 
 Pairs = tuple[tuple[int, int], ...]
-_CTX_OPERATIONS = frozenset(
-    {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "POP_TOP"}
-)
+_CTX_OPERATIONS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "POP_TOP"})
 
 
 def dirty_inputs(function: type, operands: tuple[Any, ...]) -> Pairs:
@@ -75,9 +75,10 @@ def _could_mark(setup_context: Callable[..., Any]) -> bool:
     if ctx in code.co_cellvars:
         return True
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "NOP")]
-    for instruction, following in zip(instructions, instructions[1:], strict=False):
+    for instruction, following in pairwise(instructions):
         read = instruction.opname.startswith("LOAD_FAST")
-        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        value = instruction.argval
+        names = value if isinstance(value, tuple) else (value,)
         stored = instruction.opname.startswith("STORE_FAST") and ctx in names
         if stored:
             return True
@@ -193,9 +194,7 @@ def _out_of_place(function: type, dirty: Pairs) -> type:
     if has_vmap(function):
         namespace["vmap"] = staticmethod(function.vmap)
         namespace["generate_vmap_rule"] = function.generate_vmap_rule
-    return type(torch.autograd.Function)(
-        function.__name__, (torch.autograd.Function,), namespace
-    )
+    return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
 
 def _fresh_tangents(function: type, copied: set[int]) -> Callable[..., Any]:

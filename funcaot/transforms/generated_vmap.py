@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import once_differentiable_body
+from funcaot._torch.autograd import new_function_class, once_differentiable_body
 from funcaot._torch.functorch import pytree
 from funcaot.class_cache import cache_of
 from funcaot.context import RecordingContext
@@ -111,14 +111,10 @@ class _Vmapped:
             namespace["backward"] = staticmethod(self.backward)
         if has_jvp(function):
             namespace["jvp"] = staticmethod(self.jvp)
-        return type(torch.autograd.Function)(
-            function.__name__, (torch.autograd.Function,), namespace
-        )
+        return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
     def _run(self, body: Any, operands: Any, dims: Any, batch_size: int) -> tuple[Any, Any]:
-        return run_batched(
-            body, operands, dims, batch_size=batch_size, randomness=self.randomness
-        )
+        return run_batched(body, operands, dims, batch_size=batch_size, randomness=self.randomness)
 
     def forward(self, *operands: Any) -> tuple[Any, ...]:
         size = batch_size_of(operands, self.in_dims)
@@ -134,8 +130,10 @@ class _Vmapped:
 
         def example(inputs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
             # A dirty input is the output afterwards, and its identity is what the user marks.
-            values = tuple(_same(value, values_at, inputs_at, inputs) for value, values_at in
-                           zip(values, range(len(values)), strict=True))
+            values = tuple(
+                _same(value, values_at, inputs_at, inputs)
+                for value, values_at in zip(values, range(len(values)), strict=True)
+            )
             recorder = RecordingContext(ctx.needs_input_grad, owner=display_name(self.function))
             output = values[0] if dimensions.single else values
             self.function.setup_context(recorder, inputs, output)

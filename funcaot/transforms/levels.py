@@ -130,9 +130,7 @@ class LowerLevel:
             self.interpreter.lower(),
         ):
             output = custom_function_call(self.function, *unwrapped)
-        return rewrapped(
-            output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level)
-        )
+        return rewrapped(output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level))
 
 
 def rewrapped(output: Any, lowered: tuple[Any, ...], operands: tuple[Any, ...], wrap: Any) -> Any:

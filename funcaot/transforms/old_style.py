@@ -94,8 +94,9 @@ class LinkedIntermediates(torch.autograd.Function):
         operands = values[len(indices) :]
         ctx.function, ctx.mode, ctx.indices = function, mode, indices
         ctx.is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
-        ctx.constants = tuple(None if t else v for t, v in zip(ctx.is_tensor, operands, strict=True))
-        tensors = [v for t, v in zip(ctx.is_tensor, operands, strict=True) if t]
+        pairs = list(zip(ctx.is_tensor, operands, strict=True))
+        ctx.constants = tuple(None if given else value for given, value in pairs)
+        tensors = [value for given, value in pairs if given]
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
         constants = [o for o in output if not (o.is_floating_point() or o.is_complex())]
@@ -172,9 +173,7 @@ def linked_intermediates(
     operands: tuple[Any, ...],
 ) -> tuple[torch.Tensor, ...]:
     """The kept intermediates, connected to the operands that they depend on."""
-    return custom_function_call(
-        LinkedIntermediates, function, mode, indices, *values, *operands
-    )
+    return custom_function_call(LinkedIntermediates, function, mode, indices, *values, *operands)
 
 
 def old_style_rule(function: type, operands: tuple[Any, ...]) -> Any:

@@ -44,9 +44,7 @@ class OnceDifferentiable(torch.autograd.Function):
         return tuple(tangents[: ctx.count])
 
 
-def once_at_every_level(
-    body: Callable[..., Any], ctx: Any, cotangents: tuple[Any, ...]
-) -> Any:
+def once_at_every_level(body: Callable[..., Any], ctx: Any, cotangents: tuple[Any, ...]) -> Any:
     """Run the body of a ``once_differentiable`` backward so that any second derivative raises."""
     with torch.no_grad():
         result = body(ctx, *cotangents)

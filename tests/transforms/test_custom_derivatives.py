@@ -86,8 +86,17 @@ def close(actual, expected):
         lambda f: lambda t: grad(lambda u: jvp(f, (u,), (t,))[1])(t),
     ],
     ids=[
-        "grad", "vmap_grad", "grad_vmap", "jacfwd", "hessian", "jacrev2", "jacfwd2",
-        "vmap_hessian", "functionalize_grad", "jvp_grad", "grad_jvp",
+        "grad",
+        "vmap_grad",
+        "grad_vmap",
+        "jacfwd",
+        "hessian",
+        "jacrev2",
+        "jacfwd2",
+        "vmap_hessian",
+        "functionalize_grad",
+        "jvp_grad",
+        "grad_jvp",
     ],
 )
 def test_equals_plain_function(make, transform, request):
@@ -116,10 +125,6 @@ def test_base_autograd_to_second_order(make):
 
 
 def test_nondiff_argnums_come_first():
-    @funcaot.custom_vjp
-    def apply(function, x):
-        return function(x)
-
     apply = funcaot.custom_vjp(lambda function, x: function(x), nondiff_argnums=(0,))
     seen = []
 
@@ -135,7 +140,11 @@ def test_nondiff_argnums_come_first():
 
 def test_custom_jvp_nondiff_argnums_and_kwargs():
     f = funcaot.custom_jvp(lambda n, x=None: x**n, nondiff_argnums=(0,))
-    f.defjvp(lambda n, primals, tangents: (primals[0] ** n, n * primals[0] ** (n - 1) * tangents[0]))
+
+    @f.defjvp
+    def rule(n, primals, tangents):
+        return primals[0] ** n, n * primals[0] ** (n - 1) * tangents[0]
+
     assert grad(lambda x: f(3, x=x))(torch.tensor(2.0)) == 12
 
 

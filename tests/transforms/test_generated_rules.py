@@ -89,8 +89,8 @@ COMPOSITIONS = {
     "reverse_over_forward": lambda h: jacrev(jacfwd(h, (0, 1)), (0, 1)),
     "forward_over_forward": lambda h: jacfwd(jacfwd(h, (0, 1)), (0, 1)),
     "vmap_hessian": lambda h: vmap(jacfwd(jacrev(h, (0, 1)), (0, 1)), in_dims=(0, None)),
-    "jvp_vmap": lambda h: lambda x, w: jvp(
-        lambda x, w: vmap(h, in_dims=(0, None))(x, w), (x, w), (T, w)
+    "jvp_vmap": lambda h: (
+        lambda x, w: jvp(lambda x, w: vmap(h, in_dims=(0, None))(x, w), (x, w), (T, w))
     ),
 }
 

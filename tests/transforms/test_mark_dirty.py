@@ -1,4 +1,4 @@
-"""Functions that change inputs in place, under every transform, against plain in-place operations."""
+"""Functions that change inputs in place, under every transform, against in-place operations."""
 
 from __future__ import annotations
 

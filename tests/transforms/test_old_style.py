@@ -147,12 +147,8 @@ def base_second(f, x):
 SECOND = {
     "base": base_second,
     "reverse_reverse": lambda f, x: grad(lambda y: grad(lambda z: f(z).sum())(y).sum())(x),
-    "forward_reverse": lambda f, x: jvp(
-        grad(lambda z: f(z).sum()), (x,), (torch.ones_like(x),)
-    )[1],
-    "reverse_forward": lambda f, x: grad(
-        lambda y: jvp(f, (y,), (torch.ones_like(y),))[1].sum()
-    )(x),
+    "forward_reverse": lambda f, x: jvp(grad(lambda z: f(z).sum()), (x,), (torch.ones_like(x),))[1],
+    "reverse_forward": lambda f, x: grad(lambda y: jvp(f, (y,), (torch.ones_like(y),))[1].sum())(x),
     "vmap": lambda f, x: vmap(grad(lambda y: grad(lambda z: f(z).sum())(y).sum()))(x),
 }
 
@@ -199,7 +195,7 @@ def test_tensors_hidden_in_an_opaque_object_are_refused():
         def backward(ctx, g):
             return g
 
-    with pytest.raises(UnsupportedError, match="Hides.*\n.*\n.*\n.*save_for_backward"):
+    with pytest.raises(UnsupportedError, match=r"Hides.*\n.*\n.*\n.*save_for_backward"):
         grad(lambda x: Hides.apply(x).sum())(X)
     torch.testing.assert_close(Hides.apply(X), X)
 
