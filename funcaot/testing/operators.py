@@ -172,7 +172,7 @@ def dtype_for(operator: Any, device: str) -> torch.dtype:
     """float64 where the operator has it, else the first dtype that it has."""
     supported = operator.supported_dtypes(device)
     preferred = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
-    return next((dtype for dtype in preferred if dtype in supported), torch.float32)
+    return next((dtype for dtype in preferred if dtype in supported), next(iter(supported)))
 
 
 def examine(
