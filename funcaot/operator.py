@@ -146,8 +146,9 @@ class CustomFunctionCall(HigherOrderOperator):
         """The rule of the innermost dispatch mode; None where forward should simply run."""
         if dispatch_mode_count() == 0 or python_key_excluded():
             return None
-        mode = current_dispatch_mode()
-        return None if mode is None else self.python_key_table.get(type(mode))
+        table = self.python_key_table
+        kinds = type(current_dispatch_mode()).__mro__
+        return next((table[kind] for kind in kinds if kind in table), None)
 
     def below_autograd(self, function: type, *operands: Any) -> Any:
         """Go on below autograd: the innermost mode's rule, or the user's forward.

@@ -42,6 +42,8 @@ def compile_graph(
 
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        # The passes use the lowerings' tables without importing them.
+        import torch._inductor.lowering
         from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 
     fake_mode = example_fake_mode(example_inputs, module)

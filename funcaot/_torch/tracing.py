@@ -229,3 +229,26 @@ def is_untraceable(error: BaseException) -> bool:
 def refuse_data_access(tensor: torch.Tensor) -> None:
     """Let C++ code that asks a symbolic tensor for its memory fail instead of getting null."""
     torch._C._set_throw_on_mutable_data_ptr(tensor)  # type: ignore[attr-defined]
+
+
+class TapeFunctionalMode(FunctionalTensorMode):
+    """Functional tensors, with checks of values (``linalg``'s error codes) as plain ops.
+
+    Torch would order such an op by a token; a graph that keeps every check keeps their order.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Record a check on the traced values; everything else as torch does."""
+        if func in CHECKS:
+            inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
+            return func(*inner, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})

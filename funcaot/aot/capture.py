@@ -48,7 +48,7 @@ class Capture:
         lifted: The real tensors that were lifted, in order.
         outputs: Flat outputs: tape tensors and other values.
         tree: Structure of the outputs.
-        random_nodes: Nodes that draw random numbers.
+        effect_nodes: Nodes that run even if nobody uses their results: random ops, checks.
     """
 
     tape: Tape
@@ -56,7 +56,7 @@ class Capture:
     lifted: tuple[torch.Tensor, ...]
     outputs: tuple[Any, ...]
     tree: TreeSpec
-    random_nodes: tuple[fx.Node, ...]
+    effect_nodes: tuple[fx.Node, ...]
 
 
 def capture(
@@ -115,7 +115,7 @@ def capture(
         tuple(lifting.lifted),
         outputs,
         tree,
-        tuple(node for node in tape.graph.nodes if graphs.is_random(node)),
+        tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
     )
 
 

@@ -191,7 +191,7 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         effects.results,
         settings,
         settings.name,
-        random_nodes=captured.random_nodes,
+        effect_nodes=captured.effect_nodes,
     )
 
 

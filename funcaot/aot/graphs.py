@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.tracing import CHECKS
 from funcaot.errors import GraphError
 
 aten = torch.ops.aten
@@ -127,6 +128,11 @@ def is_random(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags
     return False
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether a node has to run even if nobody uses its result: random ops and checks."""
+    return is_random(node) or node.target in CHECKS
 
 
 def is_function_node(node: fx.Node) -> bool:

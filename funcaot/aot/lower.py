@@ -89,7 +89,7 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
     with tape.recording(grad_mode=False), tracing.decompose(table):
         outputs = _Inliner(module).run(*inputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]
-    return graphs.extract(tape.root, available, wanted)  # type: ignore[arg-type]
+    return tape.extract(available, wanted)
 
 
 class _Inliner(fx.Interpreter):

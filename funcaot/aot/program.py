@@ -158,7 +158,7 @@ class GraphProgram:
         with tape.recording(grad_mode=False):
             outputs, out_dims = run_batched(batchable, in_dims, batch, inputs)
             wanted = [tape.node_of(tensor) for tensor in outputs]
-        module = graphs.extract(tape.root, available, wanted)  # type: ignore[arg-type]
+        module = tape.extract(available, wanted)
         program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)
         program.timings["trace"] = time.perf_counter() - start
         return program, out_dims

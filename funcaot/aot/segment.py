@@ -89,7 +89,7 @@ class Segment:
         name: Shown by the report and by ``grad_fn``.
         order: 0 for the forward, 1 for a backward, and so on.
         kind: ``"forward"`` or ``"backward"``, for the compiler.
-        random_nodes: Nodes that draw random numbers and run even if their values aren't used.
+        effect_nodes: Nodes that run even if nobody uses their results.
     """
 
     tape: Tape
@@ -99,7 +99,7 @@ class Segment:
     name: str
     order: int = 0
     kind: str = "forward"
-    random_nodes: tuple[fx.Node, ...] = ()
+    effect_nodes: tuple[fx.Node, ...] = ()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -177,7 +177,7 @@ class Segment:
             self.tape.root,
             tuple(index),
             [*self.output_nodes, *extra],
-            keep_alive=self.random_nodes,
+            keep_alive=self.effect_nodes,
         )
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
         program = GraphProgram(graphs.with_own_outputs(module), kind, self.name, self.settings)

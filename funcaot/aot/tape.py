@@ -34,7 +34,7 @@ class Tape:
         self._fake_mode = tracing.FakeTensorMode(allow_non_fake_inputs=False)
         self._tracer = tracing.new_tracer()
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
-        self._functional_mode = tracing.FunctionalTensorMode()
+        self._functional_mode = tracing.TapeFunctionalMode()
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
         self._drew = False
@@ -184,8 +184,25 @@ class Tape:
             return _Enter.apply(leaf)  # type: ignore[no-any-return]
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
-        """The node that computes this tensor's present value, or None if it isn't on the tape."""
-        return tracing.node_of(tensor, self._tracer)
+        """The node that computes this tensor's present value, or None if it isn't on the tape.
+
+        A view of something that was mutated is made anew when it is read, which is recorded.
+        """
+        if tracing.is_capturing():
+            return tracing.node_of(tensor, self._tracer)
+        with self.recording(grad_mode=False):
+            return tracing.node_of(tensor, self._tracer)
+
+    def extract(
+        self, available: Sequence[fx.Node | None], wanted: Sequence[fx.Node | None]
+    ) -> fx.GraphModule:
+        """Everything recorded, as a graph from its inputs to some nodes."""
+        return graphs.extract(
+            self.root,
+            [node for node in available if node is not None],
+            [node for node in wanted if node is not None],
+            keep_alive=[node for node in self.graph.nodes if graphs.has_effect(node)],
+        )
 
     def gradients(
         self,
