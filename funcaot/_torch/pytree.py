@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["TreeSpec", "tree_flatten", "tree_map", "tree_unflatten"]
+from torch.utils._pytree import (
+    SUPPORTED_NODES,
+    TreeSpec,
+    tree_flatten,
+    tree_map,
+    tree_unflatten,
+)
+
+__all__ = ["NAMEDTUPLE", "TreeSpec", "flattener_of", "tree_flatten", "tree_map", "tree_unflatten"]
+
+# The registry has one entry for all namedtuples, under the factory that makes them.
+NAMEDTUPLE = namedtuple  # noqa: PYI024
+
+
+def flattener_of(kind: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """The registered function from a container to its children and its context."""
+    return SUPPORTED_NODES[kind].flatten_fn

@@ -1,29 +1,31 @@
-"""Where closed-over tensors live, and a generated reader that fetches them again at each call."""
+"""What a function can reach besides its arguments: tensors, modules and settings it closes over."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from funcaot.errors import UnsupportedError
-
 _LIMIT = 50_000
 _CONTAINER_LIMIT = 10_000
-
-Reader = Callable[[], "tuple[torch.Tensor, ...] | None"]
+_MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
+_SCALARS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
+# Methods that set a module up or describe it; what only they read doesn't change its forward.
+_NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
+_NOT_SCANNED = {"torch", "funcaot", "numpy", *sys.stdlib_module_names} - {"__main__"}
 
 
 @dataclass(frozen=True)
 class Place:
     """How an object is reached from another one: ``access`` is source text on ``{parent}``."""
 
-    parent: int | None
+    parent: int
     access: str
 
 
@@ -32,110 +34,56 @@ class Environment:
     """Objects reachable from a function: its closure, globals, ``self``, modules, containers.
 
     Attributes:
-        places: For each object, by ``id``, how it was first reached.
-        objects: The objects, kept alive so that ids stay theirs.
-        modules: Every ``nn.Module`` among them.
+        places: For each object, by ``id``, the ways in which it was reached.
+        objects: The objects; alive as long as this record, so that ids stay theirs.
+        settings: Numbers, strings and the like that some code reached can read: where, and value.
+        names: Every name that code reached from here uses.
     """
 
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, list[Place]] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)
-    modules: list[torch.nn.Module] = field(default_factory=list)
+    settings: list[tuple[Place, Any]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
 
 
 def scan(root: Any) -> Environment:
     """Walk what a function can reach, breadth first."""
     found = Environment()
-    found.places[id(root)] = Place(None, "root")
     found.objects[id(root)] = root
+    found.places[id(root)] = []
     pending = deque([root])
+    scalars: list[tuple[Place, str, Any]] = []
+    seen_types: set[type] = set()
     while pending and len(found.objects) < _LIMIT:
         holder = pending.popleft()
-        if isinstance(holder, torch.nn.Module):
-            found.modules.append(holder)
-        for access, child in _children(holder):
-            if id(child) in found.places or not _is_interesting(child):
+        found.names |= _names_of(holder, seen_types)
+        for access, key, child in _children(holder):
+            if is_setting(child):
+                scalars.append((Place(id(holder), access), key, child))
                 continue
-            found.places[id(child)] = Place(id(holder), access)
-            found.objects[id(child)] = child
-            if not isinstance(child, torch.Tensor):
-                pending.append(child)
+            if not _is_interesting(child):
+                continue
+            known = id(child) in found.objects
+            if not known:
+                found.objects[id(child)] = child
+                if not isinstance(child, torch.Tensor):
+                    pending.append(child)
+            found.places.setdefault(id(child), []).append(Place(id(holder), access))
+    found.settings = [
+        (place, value) for place, key, value in scalars if not key or key in found.names
+    ]
     return found
 
 
-def make_reader(
-    environment: Environment, root: Any, tensors: Sequence[torch.Tensor], name: str
-) -> Reader:
-    """Generate the function that reads tensors where they were found.
-
-    It returns None when something on the way was replaced, or a module switched between
-    training and evaluation, so that the caller captures anew.
-
-    Args:
-        environment: Result of ``scan``.
-        root: The function that was scanned.
-        tensors: Tensors to read.
-        name: The user's function, for messages.
-
-    Raises:
-        UnsupportedError: If a tensor can't be found.
-    """
-    writer = _Writer(environment, root)
-    for module in environment.modules:
-        variable = writer.variable(module)
-        writer.require(f"{variable}.training is {module.training}")
-    values = []
-    for tensor in tensors:
-        place = environment.places.get(id(tensor))
-        if place is None or place.parent is None:
-            raise UnsupportedError(
-                f"{name} uses a tensor ({list(tensor.shape)}, {tensor.dtype}) that isn't an "
-                "argument and wasn't found in its closure, its globals or its modules.",
-                remedy="pass it as an argument.",
-            )
-        holder = writer.variable(environment.objects[place.parent])
-        values.append(place.access.format(parent=holder))
-    return writer.build(values)
-
-
-class _Writer:
-    """Collects checks of the form ``parent.access is child`` and the namespace they need."""
-
-    def __init__(self, environment: Environment, root: Any) -> None:
-        self.environment = environment
-        self.names: dict[int, str] = {id(root): "root"}
-        self.namespace: dict[str, Any] = {"root": root}
-        self.checks: list[str] = []
-
-    def require(self, condition: str) -> None:
-        self.checks.append(condition)
-
-    def variable(self, target: Any) -> str:
-        """The name of an object in the generated code, checked to be still where it was."""
-        known = self.names.get(id(target))
-        if known is not None:
-            return known
-        place = self.environment.places[id(target)]
-        if place.parent is None:
-            return "root"
-        parent = self.variable(self.environment.objects[place.parent])
-        name = f"o{len(self.names)}"
-        self.names[id(target)] = name
-        self.namespace[name] = target
-        self.require(f"{place.access.format(parent=parent)} is {name}")
-        return name
-
-    def build(self, values: Iterable[str]) -> Reader:
-        listed = "".join(f"{value}, " for value in values)
-        lines = ["def read():", "    try:"]
-        for check in self.checks:
-            lines += [f"        if not ({check}): return None"]
-        lines += [
-            f"        return ({listed})",
-            "    except (AttributeError, KeyError, IndexError, ValueError):",
-            "        return None",
-        ]
-        exec(compile("\n".join(lines), "<funcaot environment>", "exec"), self.namespace)
-        return self.namespace["read"]
+def is_setting(value: Any) -> bool:
+    """Whether a value is a plain constant, or a small container of nothing else."""
+    if isinstance(value, _SCALARS):
+        return True
+    if type(value) in (tuple, list) and 0 < len(value) <= 64:
+        return all(isinstance(item, _SCALARS) for item in value)
+    if type(value) is dict and 0 < len(value) <= 64:
+        return all(isinstance(item, _SCALARS) for pair in value.items() for item in pair)
+    return False
 
 
 def _is_interesting(value: Any) -> bool:
@@ -143,55 +91,98 @@ def _is_interesting(value: Any) -> bool:
         return True
     if isinstance(value, types.FunctionType):
         module = value.__module__ or ""
-        return not (module == "torch" or module.startswith(("torch.", "funcaot")))
+        return not (module == "torch" or module.startswith(("torch.", "funcaot.")))
     if isinstance(value, list | tuple | dict | set):
         return 0 < len(value) <= _CONTAINER_LIMIT
-    if isinstance(value, type | types.ModuleType | str | bytes | int | float | complex):
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] not in _NOT_SCANNED
+    if isinstance(value, type):
         return False
     return hasattr(value, "__dict__") and not callable(getattr(value, "__torch_function__", None))
 
 
-def _children(holder: Any) -> Iterator[tuple[str, Any]]:
+def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:
+    """Access, name that code would use (empty if always read), and value."""
     if isinstance(holder, torch.nn.Module):
-        yield from _entries(holder.__dict__, "{parent}.__dict__")
+        yield from _children_of_module(holder)
     elif isinstance(holder, types.FunctionType):
         yield from _children_of_function(holder)
     elif isinstance(holder, types.MethodType):
-        yield "{parent}.__self__", holder.__self__
-        yield "{parent}.__func__", holder.__func__
+        yield "{parent}.__self__", "", holder.__self__
+        yield "{parent}.__func__", "", holder.__func__
     elif isinstance(holder, functools.partial):
-        yield "{parent}.func", holder.func
-        yield from ((f"{{parent}}.args[{i}]", value) for i, value in enumerate(holder.args))
+        yield "{parent}.func", "", holder.func
+        yield from ((f"{{parent}}.args[{i}]", "", value) for i, value in enumerate(holder.args))
         yield from _entries(holder.keywords, "{parent}.keywords")
     elif isinstance(holder, list | tuple):
-        yield from ((f"{{parent}}[{i}]", value) for i, value in enumerate(holder))
+        yield from ((f"{{parent}}[{i}]", "", value) for i, value in enumerate(holder))
     elif isinstance(holder, dict):
         yield from _entries(holder, "{parent}")
     elif hasattr(holder, "__dict__"):
-        yield from _entries(vars(holder), "{parent}.__dict__")
+        yield from _entries(vars(holder), "{parent}.__dict__", named=True)
 
 
-def _entries(mapping: dict[Any, Any], access: str) -> Iterator[tuple[str, Any]]:
+def _entries(
+    mapping: dict[Any, Any], access: str, *, named: bool = False
+) -> Iterator[tuple[str, str, Any]]:
     for key, value in list(mapping.items()):
         if isinstance(key, str | int | bool):
-            quoted = repr(key).replace("{", "{{").replace("}", "}}")
-            yield f"{access}[{quoted}]", value
+            name = str(key) if named else ""
+            yield f"{access}[{_quoted(key)}]", name, value
 
 
-def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _quoted(key: Any) -> str:
+    return repr(key).replace("{", "{{").replace("}", "}}")
+
+
+def _children_of_module(module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+    for name, value in list(vars(module).items()):
+        if name in _MODULE_DICTIONARIES:
+            for key, child in list(value.items()):
+                yield f"{{parent}}.{name}[{_quoted(key)}]", key, child
+        elif not name.startswith("_") or isinstance(value, torch.nn.Module | torch.Tensor):
+            yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
+        elif is_setting(value) and not hasattr(torch.nn.Module, name):
+            yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
+
+
+def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for index, cell in enumerate(function.__closure__ or ()):
         try:
-            yield f"{{parent}}.__closure__[{index}].cell_contents", cell.cell_contents
+            yield f"{{parent}}.__closure__[{index}].cell_contents", "", cell.cell_contents
         except ValueError:  # a cell that isn't filled yet
             continue
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
-            yield f"{{parent}}.__globals__[{name!r}]", function.__globals__[name]
+            yield f"{{parent}}.__globals__[{name!r}]", "", function.__globals__[name]
     for index, value in enumerate(function.__defaults__ or ()):
-        yield f"{{parent}}.__defaults__[{index}]", value
+        yield f"{{parent}}.__defaults__[{index}]", "", value
     yield from _entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
 
 
+def _names_of(holder: Any, seen: set[type]) -> set[str]:
+    """Names used by a function's code, or by the methods of an object's class."""
+    if isinstance(holder, types.FunctionType):
+        return _global_names(holder.__code__)
+    names: set[str] = set()
+    for kind in type(holder).__mro__:
+        if kind in seen or kind is object or kind is torch.nn.Module or kind.__module__ == "builtins":
+            continue
+        seen.add(kind)
+        for name, member in list(vars(kind).items()):
+            code = getattr(_unwrapped(member), "__code__", None)
+            if name not in _NOT_RUN and isinstance(code, types.CodeType):
+                names |= _global_names(code)
+    return names
+
+
+def _unwrapped(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    return getattr(member, "__func__", member)
+
+
+@functools.lru_cache(maxsize=4096)
 def _global_names(code: types.CodeType) -> set[str]:
     names = set(code.co_names)
     for constant in code.co_consts:

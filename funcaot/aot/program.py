@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import functorch
+from funcaot._torch import functorch, guards
 from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
@@ -90,6 +90,11 @@ class GraphProgram:
         """Whether the graph has been handed to the compiler."""
         return self._lowered is not None
 
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Positions of the operands that the executable takes; the others aren't read."""
+        return tuple(self._used)
+
     def _lower(self) -> Lowered:
         start = time.perf_counter()
         pruned = _without_unused_inputs(self.module)
@@ -116,6 +121,11 @@ class GraphProgram:
         used = self._used
         if len(used) != self.arity:
             operands = [operands[index] for index in used]
+        if guards.any_autocast_enabled():
+            # What autocasts was recorded as casts; casting again would undo a region of the
+            # function that switched it off.
+            with torch.no_grad(), guards.without_autocast():
+                return tuple(lowered.run(list(operands)))
         with torch.no_grad():
             return tuple(lowered.run(list(operands)))
 

@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
-import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from funcaot._torch import tracing
+from funcaot._torch import guards, tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.errors import UnsupportedError
 
 
+class Identity:
+    """An object that is compared by identity, without keeping it alive."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, value: Any) -> None:
+        self.reference = weakref.ref(value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        return self.reference == other.reference
+
+    def __hash__(self) -> int:
+        return hash(self.reference)
+
+    def __repr__(self) -> str:
+        value = self.reference()
+        return "<an object that is gone>" if value is None else f"<{type(value).__name__} object>"
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A non-tensor leaf of the arguments; the program is specialized on its value."""
+    """A non-tensor leaf of the arguments; the program is specialized on its value.
+
+    Attributes:
+        kind: Its class; ``1``, ``1.0`` and ``True`` are different constants.
+        value: The value; its text for floats and complex numbers, of which nan is unequal to
+            itself and ``0.0`` equals ``-0.0``; an ``Identity`` for what has no equality of its own.
+        by_text: Whether ``value`` is the text.
+    """
 
     kind: type
     value: Any
+    by_text: bool = False
+
+    def __str__(self) -> str:
+        """The value as it would be written."""
+        return self.value if self.by_text else repr(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """Global state that changes what ops do."""
+    """Global state that changes what ops do.
+
+    Attributes:
+        grad_mode: Whether autograd records.
+        forward_mode: Whether tangents may be carried forward.
+        inference_mode: Whether inference mode is on.
+        autocast: Device, dtype and cache for each device type that autocasts.
+        default_dtype: Of new tensors.
+        deterministic: Deterministic algorithms: on, only warn, fill uninitialized memory.
+        precision: Of float32 matrix products, in every setting that torch has for it.
+        modes: Torch-function modes (a default device is one) and dispatch modes.
+    """
 
     grad_mode: bool
     forward_mode: bool
     inference_mode: bool
     autocast: tuple[Any, ...]
     default_dtype: torch.dtype
-    deterministic: bool
+    deterministic: tuple[bool, bool, bool]
+    precision: tuple[Any, ...]
+    modes: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +88,48 @@ class Signature:
     Attributes:
         tree: Structure of ``(args, kwargs)``.
         leaves: A spec or a constant per leaf.
+        kinds: The class of each tensor leaf.
         repeats: For each tensor leaf that is the same object as an earlier one, both positions.
         ambient: Global state.
     """
 
     tree: TreeSpec
     leaves: tuple[TensorSpec | Constant, ...]
+    kinds: tuple[type, ...]
     repeats: tuple[tuple[int, int], ...]
     ambient: Ambient
 
     def __str__(self) -> str:
         """The leaves, one after the other."""
-        return ", ".join(
-            str(leaf) if isinstance(leaf, TensorSpec) else repr(leaf.value) for leaf in self.leaves
-        )
+        return ", ".join(map(str, self.leaves))
 
-
-_AUTOCAST_DEVICES = ("cpu", "cuda")
+    @property
+    def is_dead(self) -> bool:
+        """Whether no call can have this signature any more."""
+        references = [mode for mode in self.ambient.modes if isinstance(mode, weakref.ref)]
+        references += [
+            leaf.value.reference
+            for leaf in self.leaves
+            if isinstance(leaf, Constant) and isinstance(leaf.value, Identity)
+        ]
+        return any(reference() is None for reference in references)
 
 
 def read_ambient(*, forward_mode: bool) -> Ambient:
     """The global state at this moment."""
-    autocast: tuple[Any, ...] = tuple(
-        (device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled())
-        for device in _AUTOCAST_DEVICES
-        if torch.is_autocast_enabled(device)
-    )
     return Ambient(
         grad_mode=torch.is_grad_enabled(),
         forward_mode=forward_mode,
         inference_mode=torch.is_inference_mode_enabled(),
-        autocast=autocast,
+        autocast=guards.autocast_state(),
         default_dtype=torch.get_default_dtype(),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic=(
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        ),
+        precision=guards.matmul_precision(),
+        modes=guards.active_modes(),
     )
 
 
@@ -88,6 +143,7 @@ def read_signature(
     """
     leaves, tree = tree_flatten((args, kwargs))
     described: list[TensorSpec | Constant] = []
+    kinds: list[type] = []
     seen: dict[int, int] = {}
     forward_mode = tracing.forward_mode_active()
     repeats: list[tuple[int, int]] = []
@@ -97,11 +153,12 @@ def read_signature(
             continue
         _check_tensor(name, position, leaf)
         described.append(spec_of(leaf, forward_mode=forward_mode))
+        kinds.append(type(leaf))
         first = seen.setdefault(id(leaf), position)
         if first != position:
             repeats.append((first, position))
     ambient = read_ambient(forward_mode=forward_mode)
-    return Signature(tree, tuple(described), tuple(repeats), ambient), leaves
+    return Signature(tree, tuple(described), tuple(kinds), tuple(repeats), ambient), leaves
 
 
 def tensor_positions(leaves: Sequence[Any]) -> tuple[int, ...]:
@@ -110,19 +167,24 @@ def tensor_positions(leaves: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _constant(name: str, position: int, value: Any) -> Constant:
-    if isinstance(value, float) and (math.isnan(value) or value == 0.0):
-        # nan is unequal to itself and 0.0 equals -0.0; both by their text.
-        return Constant(float, repr(value))
+    kind = type(value)
+    if kind in (float, complex):
+        return Constant(kind, repr(value), by_text=True)
+    if kind.__eq__ is object.__eq__ and value is not None:
+        try:
+            return Constant(kind, Identity(value))
+        except TypeError:  # no weak references to this kind of object
+            return Constant(kind, value)
     try:
         hash(value)
     except TypeError:
         raise UnsupportedError(
-            f"{name} was called with an unhashable {type(value).__name__} as leaf {position} of "
+            f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
             "its arguments, so its value can't be part of the call's signature.",
             remedy="pass a tensor or a hashable value, or register the type as a pytree "
             "(torch.utils._pytree.register_pytree_node).",
         ) from None
-    return Constant(type(value), value)
+    return Constant(kind, value)
 
 
 def _check_tensor(name: str, position: int, tensor: torch.Tensor) -> None:

@@ -1,0 +1,105 @@
+"""Private names behind quick checks of a call: tensors' metadata and global state, in C++."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._C import _get_float32_matmul_precision as float32_matmul_precision
+from torch._C import _is_any_autocast_enabled as any_autocast_enabled
+from torch._C import _len_torch_function_stack as function_mode_count
+from torch._C import _set_grad_enabled as set_grad_enabled
+from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch.utils._device import DeviceContext
+
+__all__ = [
+    "active_modes",
+    "any_autocast_enabled",
+    "autocast_state",
+    "float32_matmul_precision",
+    "forward_ad",
+    "function_mode_count",
+    "global_state_check",
+    "matmul_precision",
+    "set_grad_enabled",
+    "tensor_check",
+    "without_autocast",
+]
+
+without_autocast = torch._C._DisableAutocast
+
+
+def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A check that tensors look like these and that the thread is in the same dispatch state.
+
+    It compares Python type, dtype, device, sizes, strides, requires_grad and the dispatch keys
+    with those that the thread adds: so it fails for conj and neg views, inference tensors,
+    functorch wrappers, and whenever a transform, a dispatch mode, inference mode, the legacy
+    vmap or autocast is active that wasn't when the check was made. It also fails if the same
+    object is passed twice. With grad mode off it doesn't see requires_grad. It keeps no tensor.
+
+    Args:
+        tensors: Strided tensors, each object once, at least one.
+    """
+    guards = TensorGuards(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    )
+    return guards.check
+
+
+def global_state_check() -> Callable[[], bool]:
+    """A check that grad mode, autocast, determinism, precision and so on are as now."""
+    return GlobalStateGuard().check
+
+
+def active_modes() -> tuple[Any, ...]:
+    """What identifies the torch-function and dispatch modes in force, outermost first.
+
+    A default device is known by its device, any other mode by itself; modes aren't kept alive.
+    """
+    function_modes = [
+        torch._C._get_function_stack_at(index) for index in range(function_mode_count())
+    ]
+    dispatch_modes = [
+        torch._C._get_dispatch_stack_at(index)
+        for index in range(torch._C._len_torch_dispatch_stack())
+    ]
+    return tuple(
+        ("device", str(mode.device)) if type(mode) is DeviceContext else weakref.ref(mode)
+        for mode in [*function_modes, *dispatch_modes]
+    )
+
+
+def autocast_state() -> tuple[tuple[str, torch.dtype, bool], ...]:
+    """Device type, dtype and whether casts are cached, for each device type that autocasts."""
+    if not any_autocast_enabled():
+        return ()
+    cached = torch.is_autocast_cache_enabled()
+    return tuple(
+        (device, torch.get_autocast_dtype(device), cached)
+        for device in _AUTOCAST_DEVICES
+        if torch.is_autocast_enabled(device)
+    )
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla", "maia")
+
+
+def matmul_precision() -> tuple[Any, ...]:
+    """How exact float32 matrix products are, as far as it may be decided when compiling.
+
+    Settings of one library (``torch.backends.mkldnn.matmul``) are left out: its kernels read them
+    when they run.
+    """
+    matmul = torch.backends.cuda.matmul
+    return (
+        float32_matmul_precision(),
+        torch._C._get_cublas_allow_tf32(),
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+    )

@@ -1,0 +1,231 @@
+"""The autograd node of the common case, generated: no transform, no mode, tangents seen before.
+
+Note [Fast node]: ``call.SegmentFunction`` says what a segment's Function means; the class made
+here does the same in straight lines, and calls it for everything that isn't the common case. The
+node's ``ctx`` therefore holds what ``SegmentFunction.setup_context`` would have put there. It
+differs in one way: residuals aren't outputs, since only forward mode and transforms need them to
+be, and neither is active where this class is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot import config
+from funcaot._torch import autograd, functorch, guards, tracing
+from funcaot.aot.backward import Backward, BackwardKey
+from funcaot.aot.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.segment import Form
+from funcaot.aot.source import Source, listed
+from funcaot.aot.spec import spec_of
+
+_PLAIN_BACKWARD = {"key", "segment", "edges", "targets", "timings"}
+
+
+def run_expression(source: Source, form: Form, operands: Sequence[str]) -> str:
+    """The expression that runs a form's executable on operands, grad mode being off."""
+    program = form.program
+    run = source.constant(program.lowered.run, "run")
+    return f"{run}([{listed([operands[form.positions[index]] for index in program.used])}])"
+
+
+class FastNode:
+    """A Function class for one signature's segment, below all transforms.
+
+    Attributes:
+        owner: The segment in its keeping form.
+        apply: Takes the operands and returns the graph's outputs: one tensor or a tuple.
+        backwards: How many layouts of tangents have generated code.
+    """
+
+    def __init__(self, owner: SegmentFunction) -> None:
+        """Generate the class; tangents are learned from the first backward on."""
+        self.owner = owner
+        self.backwards = 0
+        saved = {residual.operand for residual in owner.form.residuals}
+        self._edges = tuple(
+            index
+            for index, operand in enumerate(owner.segment.operands)
+            if operand.leaf is not None and index not in saved
+        )
+        self._branches: list[_Branch] = []
+        members = {
+            "forward": staticmethod(self._write_forward()),
+            "backward": staticmethod(owner.backward),
+            "__module__": __name__,
+            "__doc__": f"The compiled program {owner.segment.name}, below all transforms.",
+        }
+        self._function = type(owner.segment.name, (torch.autograd.Function,), members)
+        autograd.set_node_apply(self._function, self._general)
+        self.apply = autograd.native_apply(self._function)
+
+    def _write_forward(self) -> Callable[..., Any]:
+        owner = self.owner
+        source = Source()
+        made = len(owner.segment.output_nodes)
+        operands = [source.name("a") for _ in owner.segment.operands]
+        source.line("ctx.set_materialize_grads(False)")
+        source.line(f"made = {run_expression(source, owner.form, operands)}")
+        constant = [
+            f"made[{index}]"
+            for index, tensor in enumerate(owner.segment.graph_outputs)
+            if not tensor.requires_grad
+        ]
+        if constant:
+            source.line(f"ctx.mark_non_differentiable({listed(constant)})")
+        values = [
+            operands[residual.operand] if residual.operand is not None else f"made[{residual.output}]"
+            for residual in owner.form.residuals
+        ]
+        if values:
+            source.line(f"ctx.save_for_backward({listed(values)})")
+        if self._edges:
+            source.line(f"ctx.edges = ({''.join(f'{operands[i]}, ' for i in self._edges)})")
+        returned = [f"made[{index}]" for index in range(made)]
+        source.line(f"return {returned[0] if made == 1 else listed(returned)}")
+        return source.build(f"forward(ctx, {listed(operands)})")
+
+    def _general(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """What means the same as the generated branches, for any tangents."""
+        if not self._edges:
+            ctx.edges = ()
+        ctx.edge_indices = self._edges
+        gradients = self.owner.backward(ctx, *tangents)
+        if not torch.is_grad_enabled():
+            self._learn(tangents)
+        return gradients
+
+    def _learn(self, tangents: Sequence[torch.Tensor | None]) -> None:
+        """Generate a branch for tangents like these, if this is the common case."""
+        if len(self._branches) >= config.get().fast_backwards or not config.get().fast_path:
+            return
+        present = [tangent for tangent in tangents if tangent is not None]
+        if not present or not _is_common(present):
+            return
+        needs = tuple(operand.leaf is not None for operand in self.owner.segment.operands)
+        specs = tuple(
+            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
+        )
+        found = self.owner.backwards.get(BackwardKey(needs, specs, False))
+        if found is None or not _is_plain(found[0]):
+            return
+        self._branches.append(_Branch(tuple(_pattern(tangents)), tuple(present), *found))
+        self.backwards = len(self._branches)
+        self._write_backward()
+
+    def _write_backward(self) -> None:
+        source = Source(
+            general=self._general,
+            grad_enabled=torch.is_grad_enabled,
+            keeps_graph=tracing.backward_keeps_graph,
+        )
+        tangents = [source.name("t") for _ in self.owner.segment.output_nodes]
+        source.line("if grad_enabled():")
+        source.line(f"return general(ctx, {listed(tangents)})", 2)
+        for branch in self._branches:
+            branch.write(source, tangents, self.owner, has_edges=bool(self._edges))
+        source.line(f"return general(ctx, {listed(tangents)})")
+        apply = source.build(f"apply(ctx, {listed(tangents)})")
+        autograd.set_node_apply(self._function, apply)
+
+
+class _Branch:
+    """Generated code for one layout of tangents."""
+
+    def __init__(
+        self,
+        pattern: tuple[int | None, ...],
+        present: tuple[torch.Tensor, ...],
+        backward: Backward,
+        functions: SegmentFunctions,
+    ) -> None:
+        self.pattern = pattern
+        distinct = {id(tensor): tensor for tensor in present}
+        self.check = guards.tensor_check(list(distinct.values()))
+        self.backward = backward
+        self.functions = functions
+
+    def write(
+        self, source: Source, tangents: list[str], owner: SegmentFunction, *, has_edges: bool
+    ) -> None:
+        """Write ``if <tangents look like those>: return <gradients>``."""
+        conditions, distinct, present = [], [], []
+        for index, (name, first) in enumerate(zip(tangents, self.pattern, strict=True)):
+            if first is None:
+                conditions.append(f"{name} is None")
+                continue
+            present.append(name)
+            if first == index:
+                distinct.append(name)
+            else:
+                conditions.append(f"{name} is {tangents[first]}")
+        conditions.append(f"{source.constant(self.check, 'check')}({listed(distinct)})")
+        source.line(f"if {' and '.join(conditions)}:")
+        residuals = len(owner.form.residuals)
+        if residuals:
+            source.line("saved = ctx.saved_tensors", 2)
+        if has_edges:
+            source.line("if not keeps_graph(): ctx.edges = ()", 2)
+        operands = [f"saved[{index}]" for index in range(residuals)] + present
+        form = self.functions.plain.form
+        source.line(f"made = {run_expression(source, form, operands)}", 2)
+        source.line(f"return {self._gradients(operands)}", 2)
+
+    def _gradients(self, operands: list[str]) -> str:
+        segment = self.backward.segment
+        if segment is None:
+            raise RuntimeError("a branch without a program")
+        parts = []
+        for target in self.backward.targets:
+            if target is None:
+                parts.append("None")
+                continue
+            place = segment.places[target]
+            parts.append(
+                f"made[{place.output}]"
+                if place.output is not None
+                else operands[place.operand or 0]
+            )
+        return f"({''.join(f'{part}, ' for part in parts)})"
+
+
+def _pattern(tangents: Sequence[torch.Tensor | None]) -> list[int | None]:
+    """For each tangent the position of the first that is the same object; None for None."""
+    first: dict[int, int] = {}
+    return [
+        None if tangent is None else first.setdefault(id(tangent), index)
+        for index, tangent in enumerate(tangents)
+    ]
+
+
+def _is_common(tangents: Sequence[torch.Tensor]) -> bool:
+    return (
+        all(
+            type(tangent) is torch.Tensor
+            and tangent.layout is torch.strided
+            and not tangent.requires_grad
+            for tangent in tangents
+        )
+        and not functorch.transforms_active()
+        and not functorch.has_legacy_batched(tangents)
+        and not functorch.dispatch_mode_count()
+        and not guards.any_autocast_enabled()
+    )
+
+
+def _is_plain(backward: Backward) -> bool:
+    """Whether running the graph and handing out its outputs is all there is to a backward."""
+    extra = [
+        getattr(backward, item.name)
+        for item in dataclasses.fields(backward)
+        if item.name not in _PLAIN_BACKWARD
+    ]
+    return (
+        backward.segment is not None
+        and not any(extra)
+        and any(target is not None for target in backward.targets)
+    )

@@ -1,0 +1,194 @@
+"""The generated function that reads a function's environment again at each call.
+
+It fetches the tensors that the function closes over from where they were found, and returns None
+when something that decides what the function does has changed: a module was replaced, switched
+between training and evaluation or got a hook, a setting has another value, a tensor is shared
+where it wasn't. Nothing found in the environment is kept alive: objects are compared through weak
+references.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot.aot.environment import Environment, Place, is_setting, scan
+from funcaot.aot.source import Source
+from funcaot.errors import UnsupportedError
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Reads a function's environment.
+
+    Attributes:
+        read: Takes ``(function, *leaves)``, the leaves being those at ``positions``, and returns
+            the closed-over tensors, or None if the environment isn't as it was.
+        positions: Leaves of the arguments that belong to the environment: objects that hold
+            tensors or settings, and tensors that are also reached otherwise.
+    """
+
+    read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
+    positions: tuple[int, ...]
+
+    def __call__(
+        self, function: Callable[..., Any], leaves: Sequence[Any]
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Read, for a call with these flat leaves."""
+        return self.read((function, *[leaves[index] for index in self.positions]))
+
+
+def make_reader(
+    function: Callable[..., Any], leaves: Sequence[Any], tensors: Sequence[torch.Tensor], name: str
+) -> Reader | None:
+    """Generate the reader of a function that was just captured.
+
+    Args:
+        function: The function.
+        leaves: Flat leaves of the call.
+        tensors: Closed-over tensors to read.
+        name: The user's function, for messages.
+
+    Returns:
+        The reader, or None if there is nothing to read or to compare.
+
+    Raises:
+        UnsupportedError: If a tensor can't be found.
+    """
+    constants = [
+        index
+        for index, leaf in enumerate(leaves)
+        if not isinstance(leaf, torch.Tensor) and not is_setting(leaf)
+    ]
+    root = (function, *[leaves[index] for index in constants])
+    environment = scan(root)
+    reached = {
+        id(leaf): index
+        for index, leaf in reversed(list(enumerate(leaves)))
+        if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
+    }
+    positions = (*constants, *reached.values())
+    writer = _Writer(environment, root)
+    writer.write_settings()
+    writer.write_modules()
+    writer.write_functions()
+    for offset, identity in enumerate(reached):
+        for place in environment.places[identity]:
+            writer.require(f"{writer.at(place)} is root[{len(root) + offset}]")
+    values = [writer.write_tensor(tensor, name) for tensor in tensors]
+    if not values and not writer.compares:
+        return None
+    return Reader(writer.build(values), positions)
+
+
+class _Writer:
+    """Writes the reader: each object that is needed becomes a variable, fetched once."""
+
+    def __init__(self, environment: Environment, root: Any) -> None:
+        self.environment = environment
+        self.source = Source()
+        self.variables = {id(root): "root"}
+        self.compares = False
+        self.source.line("try:")
+
+    def require(self, condition: str) -> None:
+        self.compares = True
+        self.source.line(f"if not ({condition}): return None", 2)
+
+    def at(self, place: Place) -> str:
+        """The expression that reads a place."""
+        return place.access.format(parent=self.variable(place.parent))
+
+    def variable(self, identity: int) -> str:
+        """The variable of an object, checked to be what it was."""
+        known = self.variables.get(identity)
+        if known is not None:
+            return known
+        place = self.environment.places[identity][0]
+        expression = self.at(place)
+        name = self.source.name("o")
+        self.variables[identity] = name
+        self.source.line(f"{name} = {expression}", 2)
+        self._check(name, self.environment.objects[identity])
+        return name
+
+    def _check(self, name: str, target: Any) -> None:
+        if isinstance(target, list | tuple | dict | set):
+            kind = self.source.constant(type(target), "T")
+            self.require(f"type({name}) is {kind} and len({name}) == {len(target)}")
+            return
+        if isinstance(target, types.MethodType):  # made anew at each access
+            return
+        try:
+            reference = self.source.constant(weakref.ref(target), "ref")
+            self.require(f"{reference}() is {name}")
+        except TypeError:
+            self.require(f"type({name}) is {self.source.constant(type(target), 'T')}")
+
+    def write_settings(self) -> None:
+        for place, value in self.environment.settings:
+            expression = self.at(place)
+            if value is None or value is True or value is False:
+                self.require(f"{expression} is {value}")
+                continue
+            name = self.source.name("s")
+            self.source.line(f"{name} = {expression}", 2)
+            kept = value.copy() if isinstance(value, list | dict) else value
+            constant = self.source.constant(kept)
+            kind = self.source.constant(type(value), "T")
+            if kept is value:
+                self.require(
+                    f"{name} is {constant} or type({name}) is {kind} and {name} == {constant}"
+                )
+            else:
+                self.require(f"type({name}) is {kind} and {name} == {constant}")
+
+    def write_modules(self) -> None:
+        for identity, module in self.environment.objects.items():
+            if not isinstance(module, torch.nn.Module):
+                continue
+            name = self.variable(identity)
+            conditions = [f"{name}.training is {module.training}"]
+            conditions += [self._hooks_condition(name, module, hooks) for hooks in _HOOKS]
+            if module._modules:
+                conditions.append(f"len({name}._modules) == {len(module._modules)}")
+            self.require(" and ".join(conditions))
+
+    def _hooks_condition(self, name: str, module: torch.nn.Module, hooks: str) -> str:
+        present = getattr(module, hooks)
+        if not present:
+            return f"not {name}.{hooks}"
+        return f"[*{name}.{hooks}] == {list(present)}"
+
+    def write_functions(self) -> None:
+        """Functions called by name may be replaced by others of that name."""
+        for identity, target in self.environment.objects.items():
+            if isinstance(target, types.FunctionType):
+                self.variable(identity)
+
+    def write_tensor(self, tensor: torch.Tensor, name: str) -> str:
+        places = self.environment.places.get(id(tensor))
+        if not places:
+            raise UnsupportedError(
+                f"{name} uses a tensor ({list(tensor.shape)}, {tensor.dtype}) that isn't an "
+                "argument and wasn't found in its closure, its globals or its modules.",
+                remedy="pass it as an argument.",
+            )
+        variable = self.source.name("t")
+        self.source.line(f"{variable} = {self.at(places[0])}", 2)
+        for place in places[1:]:
+            self.require(f"{self.at(place)} is {variable}")
+        return variable
+
+    def build(self, values: Sequence[str]) -> Callable[..., Any]:
+        self.source.line(f"return ({''.join(f'{value}, ' for value in values)})", 2)
+        self.source.line("except (AttributeError, KeyError, IndexError, ValueError, TypeError):")
+        self.source.line("return None", 2)
+        return self.source.build("read(root)")

@@ -1,0 +1,150 @@
+"""Configuration: one frozen object, read from the environment once, changed only as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from funcaot.errors import FuncaotError
+
+_PREFIX = "FUNCAOT_"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Config:
+    """What can be set. Each option is also an environment variable, ``FUNCAOT_<NAME>``.
+
+    Attributes:
+        fast_path: Whether calls whose signature was seen run code generated for it. Without it
+            every call takes the general path, which means the same and is slower.
+        entries_per_function: Captured programs that one compiled function keeps; the one that
+            was used least recently is dropped first, with a warning that names what changes.
+        entries_in_all: Captured programs that all compiled functions keep together.
+        fast_calls: Signatures per function that get generated code.
+        fast_backwards: Layouts of grad_outputs per program that get generated code.
+    """
+
+    fast_path: bool = True
+    entries_per_function: int = 64
+    entries_in_all: int = 4096
+    fast_calls: int = 8
+    fast_backwards: int = 4
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+_listeners: list[Callable[[Config], None]] = []
+
+
+def get() -> Config:
+    """The configuration in force."""
+    return _current
+
+
+def set(**options: Any) -> Config:  # noqa: A001 - funcaot.config.set reads as what it does
+    """Change options for good.
+
+    Returns:
+        The configuration before, for ``restore``.
+
+    Raises:
+        FuncaotError: For an unknown option or a value of another type.
+
+    Example:
+        >>> import funcaot
+        >>> before = funcaot.config.set(entries_per_function=8)
+        >>> funcaot.config.get().entries_per_function
+        8
+        >>> funcaot.config.restore(before)
+    """
+    before = get()
+    for name, value in options.items():
+        _check(name, value)
+    restore(dataclasses.replace(before, **options))
+    return before
+
+
+def restore(config: Config) -> None:
+    """Put a whole configuration in force."""
+    global _current
+    _current = config
+    for listener in _listeners:
+        listener(config)
+
+
+@contextlib.contextmanager
+def patch(**options: Any) -> Iterator[Config]:
+    """Change options inside a ``with`` block, for every thread.
+
+    Example:
+        >>> import funcaot
+        >>> with funcaot.config.patch(fast_path=False) as config:
+        ...     config.fast_path
+        False
+    """
+    before = set(**options)
+    try:
+        yield get()
+    finally:
+        restore(before)
+
+
+def on_change(listener: Callable[[Config], None]) -> None:
+    """Call ``listener`` with each new configuration."""
+    _listeners.append(listener)
+
+
+def from_environment(environment: dict[str, str] | None = None) -> Config:
+    """The configuration that environment variables ask for; defaults for the rest.
+
+    Raises:
+        FuncaotError: For a variable whose value can't be read.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    options: dict[str, Any] = {}
+    for name, field in _FIELDS.items():
+        variable = _PREFIX + name.upper()
+        if variable in environment:
+            options[name] = _parse(variable, environment[variable], type(field.default))
+    return Config(**options)
+
+
+def _parse(variable: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+    elif kind is int and text.isdecimal():
+        return int(text)
+    elif kind is str:
+        return text
+    raise FuncaotError(
+        f"The environment variable {variable} can't be read.",
+        expected="1 or 0" if kind is bool else "a number of at least 0",
+        got=repr(text),
+        remedy=f"unset {variable} or give it such a value.",
+    )
+
+
+def _check(name: str, value: Any) -> None:
+    field = _FIELDS.get(name)
+    if field is None:
+        raise FuncaotError(
+            f"There is no option {name!r}.",
+            expected=f"one of {sorted(_FIELDS)}",
+            remedy="see funcaot.config.Config for what each option does.",
+        )
+    kind = type(field.default)
+    if type(value) is not kind or (kind is int and value < 0):
+        raise FuncaotError(
+            f"The option {name!r} was given a value that it can't take.",
+            expected=f"{kind.__name__}, at least 0" if kind is int else kind.__name__,
+            got=repr(value),
+            remedy="see funcaot.config.Config for what each option does.",
+        )
+
+
+_current = from_environment()
