@@ -55,3 +55,7 @@ class GraphError(FuncaotError):
 
 class ArgumentError(FuncaotError, TypeError):
     """The operator was called with something that it can't take."""
+
+
+class RecompileWarning(UserWarning):
+    """A function keeps being compiled for calls that differ; the message names what changes."""

@@ -1,4 +1,4 @@
-"""A compiled function: its cache of entries and the way from a call to one of them."""
+"""A compiled function: the way from a call to one of its entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from funcaot._torch import tracing
+from funcaot.aot.cache import EntryCache
 from funcaot.aot.entry import Entry, make_entry
+from funcaot.aot.fast_call import MISS
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
 from funcaot.backends.compiler import Compiler
@@ -16,6 +18,9 @@ from funcaot.backends.compiler import Compiler
 
 class CompiledFunction:
     """A function that is captured once per signature and runs compiled graphs after that.
+
+    A call tries the code generated for the signature used last; then that of other signatures;
+    then it reads its whole signature and looks it up; then it captures.
 
     Attributes:
         function: The user's function.
@@ -27,17 +32,21 @@ class CompiledFunction:
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.settings = Settings(compiler, name)
-        self._entries: dict[Signature, list[Entry]] = {}
+        self._cache = EntryCache(function, self.settings)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything captured so far."""
-        return tuple(entry for bucket in self._entries.values() for entry in bucket)
+        return self._cache.entries
+
+    @property
+    def cache_hits(self) -> int:
+        """Calls that ran something compiled before."""
+        return self._cache.hits
 
     def clear(self) -> None:
         """Forget every captured program."""
-        with self.settings.lock:
-            self._entries.clear()
+        self._cache.clear()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, so that a decorated method is called with its object."""
@@ -45,33 +54,40 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; inside another capture it is inlined."""
+        result = self._cache.first(args, kwargs)
+        return self._call(args, kwargs) if result is MISS else result
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if tracing.is_capturing():
             return self.function(*args, **kwargs)
+        result = self._cache.run_generated(args, kwargs)
+        if result is not MISS:
+            return result
         signature, leaves = read_signature(self.settings.name, args, kwargs)
-        found = self._find(signature)
-        if found is not None:
-            self.settings.statistics.cache_hits += 1
-            entry, lifted = found
-            return entry(leaves, lifted)
+        found = self._cache.find(signature, leaves)
+        if found is None:
+            return self._capture_and_run(signature, leaves)
+        entry, lifted = found
+        result = entry(leaves, lifted)
+        self._cache.hit(entry, leaves, lifted)
+        return result
+
+    def _capture_and_run(self, signature: Signature, leaves: list[Any]) -> Any:
         with self.settings.lock:
-            found = self._find(signature)
+            found = self._cache.find(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                entry = make_entry(self.function, signature, leaves, self.settings)
-                self._entries.setdefault(signature, []).append(entry)
-                found = (entry, entry.capture.lifted)
+                found = make_entry(self.function, signature, leaves, self.settings)
+                self._cache.add(found[0])
         entry, lifted = found
         try:
             return entry(leaves, lifted)
         finally:
             entry.capture.tape.forget_values()
 
-    def _find(self, signature: Signature) -> tuple[Entry, Any] | None:
-        for entry in self._entries.get(signature, ()):
-            lifted = entry.lifted()
-            if lifted is not None:
-                return entry, lifted
-        return None
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle compiles anew on the other side."""
+        return CompiledFunction, (self.function, self.settings.compiler, self.settings.name)
 
     def __repr__(self) -> str:
         """One line."""

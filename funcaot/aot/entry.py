@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from funcaot._torch import autograd, functorch
 from funcaot._torch.pytree import tree_unflatten
-from funcaot.aot import environment
+from funcaot.aot import reader
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, capture
 from funcaot.aot.effects import Effects, Mutation, analyse
@@ -31,23 +31,32 @@ class Entry:
         capture: The tape and what the function did on it.
         effects: Mutations and aliases.
         functions: The segment and the Functions made for it.
-        read_lifted: Reads the closed-over tensors, or None when the environment changed.
+        read_lifted: Reads the closed-over tensors, or None if the call has no environment.
         lifted_specs: What they looked like at capture.
+        differentiable: Whether autograd records calls.
         timings: Seconds per stage.
+        calls: How often it was found in the cache.
+        generations: How often code was generated for its call.
     """
 
     signature: Signature
     capture: Capture
     effects: Effects
     functions: SegmentFunctions
-    read_lifted: environment.Reader
+    read_lifted: reader.Reader | None
     lifted_specs: tuple[TensorSpec, ...]
     differentiable: bool
     timings: dict[str, float] = field(default_factory=dict)
+    calls: int = 0
+    generations: int = 0
 
-    def lifted(self) -> tuple[torch.Tensor, ...] | None:
+    def lifted(
+        self, function: Callable[..., Any], leaves: Sequence[Any]
+    ) -> tuple[torch.Tensor, ...] | None:
         """The closed-over tensors now, or None if the entry doesn't fit them any more."""
-        tensors = self.read_lifted()
+        if self.read_lifted is None:
+            return ()
+        tensors = self.read_lifted(function, leaves)
         forward_mode = self.signature.ambient.forward_mode
         if tensors is None or len(tensors) != len(self.lifted_specs):
             return None
@@ -139,8 +148,10 @@ def _finish(output: Any, inputs: Sequence[torch.Tensor], results: Sequence[Any])
 
 def make_entry(
     function: Callable[..., Any], signature: Signature, leaves: Sequence[Any], settings: Settings
-) -> Entry:
+) -> tuple[Entry, tuple[torch.Tensor, ...]]:
     """Capture a call and prepare its program; nothing of a backward is traced.
+
+    The tensors that the function closes over come with the entry, which doesn't keep them.
 
     The stages, in order: capture, effects, segment, environment. Compiling happens at the first
     run of each graph.
@@ -153,21 +164,19 @@ def make_entry(
     clock.stage("effects")
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
-    # A method's object, or a module among the arguments, is a constant of the call.
-    constants = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    root = (function, *constants)
-    reader = environment.make_reader(environment.scan(root), root, captured.lifted, settings.name)
+    read = reader.make_reader(function, leaves, captured.lifted, settings.name)
     clock.stage("environment")
-    return Entry(
+    entry = Entry(
         signature,
-        captured,
+        replace(captured, lifted=()),
         effects,
         SegmentFunctions(segment),
-        reader,
+        read,
         tuple(entry.spec for entry in captured.inputs if entry.argument is None),
         signature.ambient.grad_mode and any(out.requires_grad for out in segment.graph_outputs),
         timings,
     )
+    return entry, captured.lifted
 
 
 def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:

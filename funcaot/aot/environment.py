@@ -37,13 +37,11 @@ class Environment:
         places: For each object, by ``id``, the ways in which it was reached.
         objects: The objects; alive as long as this record, so that ids stay theirs.
         settings: Numbers, strings and the like that some code reached can read: where, and value.
-        names: Every name that code reached from here uses.
     """
 
     places: dict[int, list[Place]] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)
     settings: list[tuple[Place, Any]] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
 
 
 def scan(root: Any) -> Environment:
@@ -53,10 +51,10 @@ def scan(root: Any) -> Environment:
     found.places[id(root)] = []
     pending = deque([root])
     scalars: list[tuple[Place, str, Any]] = []
-    seen_types: set[type] = set()
+    code = _Code()
     while pending and len(found.objects) < _LIMIT:
         holder = pending.popleft()
-        found.names |= _names_of(holder, seen_types)
+        code.add(holder)
         for access, key, child in _children(holder):
             if is_setting(child):
                 scalars.append((Place(id(holder), access), key, child))
@@ -69,10 +67,46 @@ def scan(root: Any) -> Environment:
                 if not isinstance(child, torch.Tensor):
                     pending.append(child)
             found.places.setdefault(id(child), []).append(Place(id(holder), access))
-    found.settings = [
-        (place, value) for place, key, value in scalars if not key or key in found.names
-    ]
+    names = code.names()
+    found.settings = [(place, value) for place, key, value in scalars if not key or key in names]
     return found
+
+
+class _Code:
+    """The names that code reached so far may use: functions', and methods' that these name."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = {"forward"}
+        self._methods: dict[str, list[types.CodeType]] = {}
+        self._kinds: set[type] = {object, torch.nn.Module}
+
+    def add(self, holder: Any) -> None:
+        if isinstance(holder, types.FunctionType):
+            self._names |= _names_in(holder.__code__)
+        for kind in type(holder).__mro__:
+            if kind not in self._kinds and kind.__module__ != "builtins":
+                self._kinds.add(kind)
+                self._add_methods(kind)
+
+    def _add_methods(self, kind: type) -> None:
+        for name, member in list(vars(kind).items()):
+            function = member.fget if isinstance(member, property) else member
+            function = getattr(function, "__func__", function)
+            code = getattr(function, "__code__", None)
+            if name not in _NOT_RUN and isinstance(code, types.CodeType):
+                self._methods.setdefault(name, []).append(code)
+
+    def names(self) -> set[str]:
+        """Start from functions, ``forward`` and operators; add what the methods named there use."""
+        names = set(self._names)
+        methods = dict(self._methods)
+        while True:
+            named = [name for name in methods if name in names or name.startswith("__")]
+            if not named:
+                return names
+            for name in named:
+                for code in methods.pop(name):
+                    names |= _names_in(code)
 
 
 def is_setting(value: Any) -> bool:
@@ -152,7 +186,7 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, s
             yield f"{{parent}}.__closure__[{index}].cell_contents", "", cell.cell_contents
         except ValueError:  # a cell that isn't filled yet
             continue
-    for name in sorted(_global_names(function.__code__)):
+    for name in sorted(_names_in(function.__code__)):
         if name in function.__globals__:
             yield f"{{parent}}.__globals__[{name!r}]", "", function.__globals__[name]
     for index, value in enumerate(function.__defaults__ or ()):
@@ -160,32 +194,10 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, s
     yield from _entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
 
 
-def _names_of(holder: Any, seen: set[type]) -> set[str]:
-    """Names used by a function's code, or by the methods of an object's class."""
-    if isinstance(holder, types.FunctionType):
-        return _global_names(holder.__code__)
-    names: set[str] = set()
-    for kind in type(holder).__mro__:
-        if kind in seen or kind is object or kind is torch.nn.Module or kind.__module__ == "builtins":
-            continue
-        seen.add(kind)
-        for name, member in list(vars(kind).items()):
-            code = getattr(_unwrapped(member), "__code__", None)
-            if name not in _NOT_RUN and isinstance(code, types.CodeType):
-                names |= _global_names(code)
-    return names
-
-
-def _unwrapped(member: Any) -> Any:
-    if isinstance(member, property):
-        return member.fget
-    return getattr(member, "__func__", member)
-
-
 @functools.lru_cache(maxsize=4096)
-def _global_names(code: types.CodeType) -> set[str]:
+def _names_in(code: types.CodeType) -> set[str]:
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
+            names |= _names_in(constant)
     return names

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import guards
+from funcaot._torch import functorch, guards
 from funcaot.aot import flattening
 from funcaot.aot.effects import Output
 from funcaot.aot.entry import Entry
@@ -69,8 +69,9 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
     return (
         0 < len(distinct) == len(tensors) - repeated
         and not ambient.forward_mode
-        and not ambient.inference_mode
         and not ambient.modes
+        and not functorch.transforms_active()
+        and not functorch.has_legacy_batched(tensors)
         and all(type(tensor) in _PLAIN_KINDS for tensor in tensors)
         and all(tensor.layout is torch.strided for tensor in tensors)
     )
@@ -139,13 +140,9 @@ class _Writer:
         read = self.entry.read_lifted
         if read is None:
             return
-        constants = [
-            name
-            for name, described in zip(self.names, self.entry.signature.leaves, strict=True)
-            if isinstance(described, Constant)
-        ]
-        root = listed([self.source.constant(self.function, "function"), *constants])
-        self.source.line(f"lifted = {self.source.constant(read, 'read')}(({root},))")
+        holders = [self.names[position] for position in read.positions]
+        root = listed([self.source.constant(self.function, "function"), *holders])
+        self.source.line(f"lifted = {self.source.constant(read.read, 'read')}(({root},))")
         self.source.line("if lifted is None: return MISS")
         self.lifted_names = [self.source.name("l") for _ in self.lifted]
         if self.lifted_names:

@@ -53,7 +53,7 @@ def report(compiled: Any) -> Report:
         backend=function.settings.compiler.name,
         graphs_compiled=statistics.graphs_compiled,
         backward_traces=statistics.backward_traces,
-        cache_hits=statistics.cache_hits,
+        cache_hits=function.cache_hits,
         cache_misses=statistics.cache_misses,
         entries=tuple(_entry(entry) for entry in function.entries),
     )

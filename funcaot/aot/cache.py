@@ -1,0 +1,200 @@
+"""The entries of one compiled function: found by signature, least recently used dropped first."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot import config
+from funcaot.aot import fast_call
+from funcaot.aot.difference import describe_changes
+from funcaot.aot.entry import Entry
+from funcaot.aot.fast_call import FastCall
+from funcaot.aot.program import Settings
+from funcaot.aot.signature import Signature
+from funcaot.errors import RecompileWarning
+
+_REGENERATIONS = 4
+
+
+class EntryCache:
+    """Entries with the code generated for those used last.
+
+    Attributes:
+        first: The generated call of the entry that was used last.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        """Start empty."""
+        self.first: FastCall = fast_call.always_miss
+        self._function = function
+        self._settings = settings
+        self._buckets: dict[Signature, tuple[Entry, ...]] = {}
+        self._order: OrderedDict[Entry, int] = OrderedDict()
+        self._chain: tuple[tuple[FastCall, Entry], ...] = ()
+        self._warned = False
+        _caches.add(self)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything kept, oldest first."""
+        return tuple(entry for bucket in list(self._buckets.values()) for entry in bucket)
+
+    @property
+    def hits(self) -> int:
+        """Calls that found an entry."""
+        return self._settings.statistics.cache_hits + sum(entry.calls for entry in self.entries)
+
+    def run_generated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Try the generated calls after the first; the one that takes the call becomes first."""
+        for call, entry in self._chain[1:]:
+            result = call(args, kwargs)
+            if result is not fast_call.MISS:
+                self._put_first(call, entry)
+                return result
+        return fast_call.MISS
+
+    def find(
+        self, signature: Signature, leaves: Sequence[Any]
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]] | None:
+        """The entry of a call and the tensors that it closes over now."""
+        for entry in self._buckets.get(signature, ()):
+            lifted = entry.lifted(self._function, leaves)
+            if lifted is not None:
+                return entry, lifted
+        return None
+
+    def hit(
+        self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Note that the general path found an entry: generate code for it, or do so again.
+
+        Generated code that didn't take the call may compare more than the signature does (the
+        number of threads is in torch's global guard), so it is made again a few times.
+        """
+        entry.calls += 1
+        with self._settings.lock:
+            if entry not in self._order:
+                return
+            self._order.move_to_end(entry)
+            if not config.get().fast_path or entry.generations >= _REGENERATIONS:
+                return
+            call = fast_call.generate(entry, self._function, lifted, leaves)
+            if call is not None:
+                entry.generations += 1
+                self._put_first(call, entry)
+
+    def add(self, entry: Entry) -> None:
+        """Keep an entry, and drop those beyond the bounds."""
+        with self._settings.lock:
+            for known in self.entries:
+                if known.signature.is_dead:
+                    self.discard(known)
+            bound = config.get().entries_per_function
+            while self._order and len(self._order) >= max(bound, 1):
+                self._warn(entry, bound)
+                self.discard(next(iter(self._order)))
+            self._order[entry] = 0
+            self._buckets[entry.signature] = (*self._buckets.get(entry.signature, ()), entry)
+        _sweep(self, entry)
+
+    def discard(self, entry: Entry) -> None:
+        """Drop an entry."""
+        with self._settings.lock:
+            if self._order.pop(entry, None) is None:
+                return
+            left = tuple(kept for kept in self._buckets[entry.signature] if kept is not entry)
+            if left:
+                self._buckets[entry.signature] = left
+            else:
+                del self._buckets[entry.signature]
+            self._settings.statistics.cache_hits += entry.calls
+            self._set_chain(tuple(pair for pair in self._chain if pair[1] is not entry))
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._settings.lock:
+            for entry in self.entries:
+                self.discard(entry)
+            self._warned = False
+
+    def drop_generated(self) -> None:
+        """Take the general path from now on."""
+        with self._settings.lock:
+            for _, entry in self._chain:
+                entry.generations = 0
+            self._set_chain(())
+
+    def _put_first(self, call: FastCall, entry: Entry) -> None:
+        with self._settings.lock:
+            if entry in self._order:
+                self._order.move_to_end(entry)
+                others = tuple(pair for pair in self._chain if pair[1] is not entry)
+                bound = max(config.get().fast_calls, 1)
+                self._set_chain(((call, entry), *others)[:bound])
+
+    def _set_chain(self, chain: tuple[tuple[FastCall, Entry], ...]) -> None:
+        self._chain = chain
+        self.first = chain[0][0] if chain else fast_call.always_miss
+
+    def _warn(self, entry: Entry, bound: int) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        changes = describe_changes([known.signature for known in self._order], entry.signature)
+        warnings.warn(
+            f"{self._settings.name} has been compiled for {bound} different calls, and one more "
+            f"drops the least recently used. What keeps changing: {changes}. Keep that fixed, "
+            "make it a tensor, or raise funcaot.config.set(entries_per_function=...).",
+            RecompileWarning,
+            stacklevel=2,
+        )
+
+
+# --- all functions together ---------------------------------------------------------------------
+
+_caches: weakref.WeakSet[EntryCache] = weakref.WeakSet()
+_lock = threading.Lock()
+# Each with the number of calls when it was last looked at: one that was called since gets another
+# round, so the order is nearly that of last use and a call has nothing to write down but a count.
+_all: deque[tuple[weakref.ref[EntryCache], weakref.ref[Entry], int]] = deque()
+
+
+def _sweep(cache: EntryCache, entry: Entry) -> None:
+    with _lock:
+        _all.append((weakref.ref(cache), weakref.ref(entry), entry.calls))
+        dropped: list[tuple[EntryCache, Entry]] = []
+        rounds = 2 * len(_all)
+        while len(_all) > max(config.get().entries_in_all, 1) and rounds:
+            rounds -= 1
+            owner_reference, reference, calls = _all.popleft()
+            owner, known = owner_reference(), reference()
+            if owner is None or known is None:
+                continue
+            if known is entry or known.calls != calls:
+                _all.append((owner_reference, reference, known.calls))
+            else:
+                dropped.append((owner, known))
+    for owner, known in dropped:
+        owner.discard(known)
+
+
+def clear_all() -> None:
+    """Drop the entries of every compiled function."""
+    for cache in list(_caches):
+        cache.clear()
+
+
+def _configured(config_now: config.Config) -> None:
+    if not config_now.fast_path:
+        for cache in list(_caches):
+            cache.drop_generated()
+
+
+config.on_change(_configured)
