@@ -60,7 +60,7 @@ class FastNode:
             "__doc__": f"The compiled program {owner.segment.name}, below all transforms.",
         }
         self._function = type(owner.segment.name, (torch.autograd.Function,), members)
-        autograd.set_node_apply(self._function, self._general)
+        self._write_backward()
         self.apply = autograd.native_apply(self._function)
 
     def _write_forward(self) -> Callable[..., Any]:
@@ -124,8 +124,9 @@ class FastNode:
             keeps_graph=tracing.backward_keeps_graph,
         )
         tangents = [source.name("t") for _ in self.owner.segment.output_nodes]
-        source.line("if grad_enabled():")
-        source.line(f"return general(ctx, {listed(tangents)})", 2)
+        if self._branches:
+            source.line("if grad_enabled():")
+            source.line(f"return general(ctx, {listed(tangents)})", 2)
         for branch in self._branches:
             branch.write(source, tangents, self.owner, has_edges=bool(self._edges))
         source.line(f"return general(ctx, {listed(tangents)})")

@@ -94,9 +94,10 @@ class _Writer:
     def __init__(self, environment: Environment, root: Any) -> None:
         self.environment = environment
         self.source = Source()
-        self.variables = {id(root): "root"}
+        self.variables = {id(root): "root", id(root[0]): "f"}
         self.compares = False
         self.source.line("try:")
+        self.source.line("f = root[0]", 2)
 
     def require(self, condition: str) -> None:
         self.compares = True

@@ -1,0 +1,181 @@
+"""What a call costs beside its arithmetic, on tensors so small that nothing else counts.
+
+CPU time of one thread, everything in one process, the contestants in turns so that whatever else
+the machine does hits all of them. Run ``python benchmarks/call_path.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import environment_of, print_table, write_json
+from torch import nn
+
+import funcaot
+
+KINDS = ("no grad", "forward", "forward + backward")
+
+
+def product(x, *factors):
+    """One multiplication per further tensor."""
+    for factor in factors:
+        x = x * factor
+    return x
+
+
+def wave(x):
+    return x.sin().cos()
+
+
+class Layers(nn.Module):
+    """Fifty small layers: what a call of a module has to look at."""
+
+    def __init__(self, count: int = 50, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+def cases() -> dict[str, tuple[Any, tuple[torch.Tensor, ...], list[torch.Tensor]]]:
+    """Name to function, arguments, and what to differentiate."""
+    torch.manual_seed(0)
+    x = torch.randn(8, requires_grad=True)
+    many = tuple(torch.randn(4, requires_grad=True) for _ in range(100))
+    module = Layers()
+    return {
+        "1 tensor": (wave, (x,), [x]),
+        "100 tensors": (product, many, list(many)),
+        "50 layers": (module, (torch.randn(4, 4),), list(module.parameters())),
+    }
+
+
+def contestants(function: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "eager": function,
+        "torch.compile": torch.compile(function),
+        "funcaot": funcaot.compile(function),
+    }
+
+
+def calls_of(
+    function: Any, arguments: tuple[torch.Tensor, ...], wanted: list[torch.Tensor]
+) -> dict[str, Callable[[], Any]]:
+    tangent = torch.ones_like(function(*arguments))
+
+    def without_grad() -> Any:
+        return function(*arguments)
+
+    def forward_and_backward() -> Any:
+        return torch.autograd.grad(function(*arguments), wanted, tangent)
+
+    return dict(zip(KINDS, (without_grad, without_grad, forward_and_backward), strict=True))
+
+
+def jax_calls(name: str) -> dict[str, Callable[[], Any]]:
+    """The same under ``jax.jit``; nothing if JAX isn't installed or the case is a module."""
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return {}
+    if name == "50 layers":
+        weights = [(jnp.ones((4, 4)) / 4, jnp.zeros(4)) for _ in range(50)]
+
+        def network(weights, x):
+            for weight, bias in weights:
+                x = jax.nn.relu(x @ weight + bias)
+            return x
+
+        arguments: tuple[Any, ...] = (weights, jnp.ones((4, 4)))
+        function: Any = network
+        argnums: Any = 0
+    elif name == "1 tensor":
+        arguments, argnums = (jnp.ones(8),), 0
+
+        def function(x):
+            return jnp.cos(jnp.sin(x))
+    else:
+        arguments, argnums = tuple(jnp.ones(4) for _ in range(100)), tuple(range(100))
+        function = product
+    call = jax.jit(function)
+    pull = jax.jit(jax.grad(lambda *a: function(*a).sum(), argnums))
+    return {
+        "no grad": lambda: jax.block_until_ready(call(*arguments)),
+        "forward + backward": lambda: jax.block_until_ready(pull(*arguments)),
+    }
+
+
+def measure(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, float]:
+    """Median microseconds of CPU time per call, in turns."""
+    counts: dict[str, int] = {}
+    for name, call in calls.items():
+        for _ in range(20):
+            call()
+        start = time.thread_time()
+        for _ in range(10):
+            call()
+        each = max((time.thread_time() - start) / 10, 1e-7)
+        counts[name] = max(5, int(seconds / rounds / each))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            count = counts[name]
+            start = time.thread_time()
+            for _ in range(count):
+                call()
+            samples[name].append((time.thread_time() - start) / count * 1e6)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def run(rounds: int, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for name, (function, arguments, wanted) in cases().items():
+        calls = {
+            who: calls_of(compiled, arguments, wanted)
+            for who, compiled in contestants(function).items()
+        }
+        for by_kind in calls.values():  # compile everything before anything is measured
+            for kind, call in by_kind.items():
+                with torch.set_grad_enabled(kind != "no grad"):
+                    call()
+        jax = jax_calls(name)
+        results[name] = {}
+        for kind in KINDS:
+            turns = {who: by_kind[kind] for who, by_kind in calls.items()}
+            if kind in jax:
+                turns["jax.jit"] = jax[kind]
+            with torch.set_grad_enabled(kind != "no grad"):
+                results[name][kind] = measure(turns, rounds, seconds)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=1.0, help="per contestant and case")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = run(options.rounds, options.seconds)
+    rows = [
+        [name, kind, *(f"{times[who]:.1f}" if who in times else "" for who in (
+            "eager", "torch.compile", "funcaot", "jax.jit"))]
+        + [f"{times['torch.compile'] / times['funcaot']:.1f}"]
+        for name, kinds in results.items()
+        for kind, times in kinds.items()
+    ]
+    head = ["case", "call", "eager", "torch.compile", "funcaot", "jax.jit", "torch.compile/funcaot"]
+    print_table("CPU microseconds per call", head, rows)
+    write_json("call_path", {"environment": environment_of(), "microseconds": results})
+
+
+if __name__ == "__main__":
+    main()
