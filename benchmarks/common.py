@@ -39,7 +39,9 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown"
+    )
 
 
 def write_json(name: str, content: dict[str, Any]) -> Path:
@@ -56,5 +58,7 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     print(f"\n{title}\n")
     for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
     print(flush=True)

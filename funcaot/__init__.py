@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from funcaot import config
+from funcaot.aot.cache import clear_all as clear
 from funcaot.api import aot_function, aot_module, compile
 from funcaot.custom_jvp import custom_jvp
 from funcaot.custom_vjp import custom_vjp
@@ -16,7 +18,9 @@ __all__ = [
     "Function",
     "aot_function",
     "aot_module",
+    "clear",
     "compile",
+    "config",
     "custom_function_call",
     "custom_jvp",
     "custom_vjp",

@@ -43,7 +43,7 @@ def get() -> Config:
     return _current
 
 
-def set(**options: Any) -> Config:  # noqa: A001 - funcaot.config.set reads as what it does
+def set(**options: Any) -> Config:
     """Change options for good.
 
     Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ def compile_graph(
         is_inference: Whether no backward will follow.
 
     Returns:
-        A callable on a list of tensors, which it empties.
+        A callable on a list of tensors, which it empties. If all sizes are known, it trusts the
+        tensors to have the sizes and strides of the examples.
     """
     from torch._guards import TracingContext, tracing
 
@@ -61,9 +62,40 @@ def compile_graph(
         output = next(iter(reversed(module.graph.nodes)))
         # Every output's strides are part of the contract: residuals were traced with them.
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        return compile_fx_inner(  # type: ignore[return-value]
-            module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
-        )
+        with _without_input_checks(example_inputs):
+            compiled = compile_fx_inner(
+                module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
+            )
+    # What the artifact's own __call__ calls, after checks of its own.
+    return getattr(compiled, "current_callable", None) or compiled  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """Leave out the comparison of each input's sizes, which costs more than a small kernel.
+
+    Guards have compared them already. What Inductor checks in between stays. The artifact isn't
+    the one that torch.compile would make, so the caches must tell them apart.
+    """
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    static = all(
+        type(number) is int
+        for value in example_inputs
+        if isinstance(value, torch.Tensor)
+        for number in (*value.shape, *value.stride())
+    )
+    if not static:
+        yield
+        return
+    tag = torch.compiler.config.cache_key_tag
+    original = PythonWrapperCodegen.codegen_input_size_asserts
+    PythonWrapperCodegen.codegen_input_size_asserts = lambda self: None  # type: ignore[method-assign]
+    try:
+        with torch.compiler.config.patch(cache_key_tag=f"{tag}funcaot"):
+            yield
+    finally:
+        PythonWrapperCodegen.codegen_input_size_asserts = original  # type: ignore[method-assign]
 
 
 def example_fake_mode(example_inputs: Sequence[Any], module: fx.GraphModule) -> Any:

@@ -17,7 +17,7 @@ from torch.utils._pytree import (
 __all__ = ["NAMEDTUPLE", "TreeSpec", "flattener_of", "tree_flatten", "tree_map", "tree_unflatten"]
 
 # The registry has one entry for all namedtuples, under the factory that makes them.
-NAMEDTUPLE = namedtuple  # noqa: PYI024
+NAMEDTUPLE = namedtuple
 
 
 def flattener_of(kind: Any) -> Callable[[Any], tuple[Any, Any]]:

@@ -70,9 +70,7 @@ class EntryCache:
                 return entry, lifted
         return None
 
-    def hit(
-        self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]
-    ) -> None:
+    def hit(self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]) -> None:
         """Note that the general path found an entry: generate code for it, or do so again.
 
         Generated code that didn't take the call may compare more than the signature does (the

@@ -35,7 +35,8 @@ def describe_changes(known: Sequence[Signature], new: Signature) -> str:
     if not changing:
         return "the objects and settings that it closes over"
     return "; ".join(
-        f"{label} ({count} values, now {_shown(value)})" for count, label, value in changing[:_SHOWN]
+        f"{label} ({count} values, now {_shown(value)})"
+        for count, label, value in changing[:_SHOWN]
     )
 
 

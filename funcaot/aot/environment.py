@@ -174,10 +174,15 @@ def _children_of_module(module: torch.nn.Module) -> Iterator[tuple[str, str, Any
         if name in _MODULE_DICTIONARIES:
             for key, child in list(value.items()):
                 yield f"{{parent}}.{name}[{_quoted(key)}]", key, child
-        elif not name.startswith("_") or isinstance(value, torch.nn.Module | torch.Tensor):
+        elif not name.startswith("_") or _is_users(name, value):
             yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
-        elif is_setting(value) and not hasattr(torch.nn.Module, name):
-            yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
+
+
+def _is_users(name: str, value: Any) -> bool:
+    """Whether an attribute that starts with an underscore isn't one of ``nn.Module``'s own."""
+    if isinstance(value, torch.nn.Module | torch.Tensor):
+        return True
+    return is_setting(value) and not hasattr(torch.nn.Module, name)
 
 
 def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:

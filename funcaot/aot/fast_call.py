@@ -119,9 +119,7 @@ class _Writer:
     def _write_constants(self) -> None:
         for name, described in zip(self.names, self.entry.signature.leaves, strict=True):
             if isinstance(described, Constant):
-                require(
-                    self.source, flattening.constant_condition(self.source, name, described)
-                )
+                require(self.source, flattening.constant_condition(self.source, name, described))
 
     def _write_ambient(self) -> None:
         """What torch's global guard doesn't compare; it tells "highest" from the others."""
@@ -175,7 +173,10 @@ class _Writer:
         for name, spec, _ in tensors:
             if spec.requires_grad:
                 conditions.append(f"{name}.is_leaf" if spec.is_leaf else f"not {name}.is_leaf")
-            if not signature.ambient.grad_mode and spec.dtype.is_floating_point | spec.dtype.is_complex:
+            if (
+                not signature.ambient.grad_mode
+                and spec.dtype.is_floating_point | spec.dtype.is_complex
+            ):
                 # With grad mode off, the C++ guard doesn't see requires_grad.
                 conditions.append(
                     f"{name}.requires_grad" if spec.requires_grad else f"not {name}.requires_grad"

@@ -20,7 +20,7 @@ from funcaot._torch import autograd, functorch, guards, tracing
 from funcaot.aot.backward import Backward, BackwardKey
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.segment import Form
-from funcaot.aot.source import Source, listed
+from funcaot.aot.source import Source, listed, unpacked
 from funcaot.aot.spec import spec_of
 
 _PLAIN_BACKWARD = {"key", "segment", "edges", "targets", "timings"}
@@ -29,7 +29,7 @@ _PLAIN_BACKWARD = {"key", "segment", "edges", "targets", "timings"}
 def run_expression(source: Source, form: Form, operands: Sequence[str]) -> str:
     """The expression that runs a form's executable on operands, grad mode being off."""
     program = form.program
-    run = source.constant(program.lowered.run, "run")
+    run = source.constant(program.lowered.trusting, "run")
     return f"{run}([{listed([operands[form.positions[index]] for index in program.used])}])"
 
 
@@ -78,7 +78,9 @@ class FastNode:
         if constant:
             source.line(f"ctx.mark_non_differentiable({listed(constant)})")
         values = [
-            operands[residual.operand] if residual.operand is not None else f"made[{residual.output}]"
+            operands[residual.operand]
+            if residual.operand is not None
+            else f"made[{residual.output}]"
             for residual in owner.form.residuals
         ]
         if values:
@@ -96,15 +98,22 @@ class FastNode:
         ctx.edge_indices = self._edges
         gradients = self.owner.backward(ctx, *tangents)
         if not torch.is_grad_enabled():
-            self._learn(tangents)
+            self._learn(tangents, ctx.saved_tensors)
         return gradients
 
-    def _learn(self, tangents: Sequence[torch.Tensor | None]) -> None:
-        """Generate a branch for tangents like these, if this is the common case."""
+    def _learn(
+        self, tangents: Sequence[torch.Tensor | None], saved: Sequence[torch.Tensor]
+    ) -> None:
+        """Generate a branch for tangents like these, if this is the common case.
+
+        What was saved is compared too: hooks may have given it another layout.
+        """
         if len(self._branches) >= config.get().fast_backwards or not config.get().fast_path:
             return
         present = [tangent for tangent in tangents if tangent is not None]
-        if not present or not _is_common(present):
+        distinct = list({id(tensor): tensor for tensor in present}.values())
+        compared = [*distinct, *saved]
+        if not present or not _is_common(present, saved):
             return
         needs = tuple(operand.leaf is not None for operand in self.owner.segment.operands)
         specs = tuple(
@@ -113,7 +122,8 @@ class FastNode:
         found = self.owner.backwards.get(BackwardKey(needs, specs, False))
         if found is None or not _is_plain(found[0]):
             return
-        self._branches.append(_Branch(tuple(_pattern(tangents)), tuple(present), *found))
+        check = guards.tensor_check(compared)
+        self._branches.append(_Branch(tuple(_pattern(tangents)), check, *found))
         self.backwards = len(self._branches)
         self._write_backward()
 
@@ -140,13 +150,12 @@ class _Branch:
     def __init__(
         self,
         pattern: tuple[int | None, ...],
-        present: tuple[torch.Tensor, ...],
+        check: Callable[..., bool],
         backward: Backward,
         functions: SegmentFunctions,
     ) -> None:
         self.pattern = pattern
-        distinct = {id(tensor): tensor for tensor in present}
-        self.check = guards.tensor_check(list(distinct.values()))
+        self.check = check
         self.backward = backward
         self.functions = functions
 
@@ -164,17 +173,22 @@ class _Branch:
                 distinct.append(name)
             else:
                 conditions.append(f"{name} is {tangents[first]}")
-        conditions.append(f"{source.constant(self.check, 'check')}({listed(distinct)})")
-        source.line(f"if {' and '.join(conditions)}:")
         residuals = len(owner.form.residuals)
-        if residuals:
-            source.line("saved = ctx.saved_tensors", 2)
+        saved = [source.name("s") for _ in range(residuals)]
+        indent = 1
+        if conditions:
+            source.line(f"if {' and '.join(conditions)}:")
+            indent = 2
+        if saved:
+            source.line(unpacked(saved, "ctx.saved_tensors"), indent)
+        check = source.constant(self.check, "check")
+        source.line(f"if {check}({listed([*distinct, *saved])}):", indent)
         if has_edges:
-            source.line("if not keeps_graph(): ctx.edges = ()", 2)
-        operands = [f"saved[{index}]" for index in range(residuals)] + present
+            source.line("if not keeps_graph(): ctx.edges = ()", indent + 1)
+        operands = [*saved, *present]
         form = self.functions.plain.form
-        source.line(f"made = {run_expression(source, form, operands)}", 2)
-        source.line(f"return {self._gradients(operands)}", 2)
+        source.line(f"made = {run_expression(source, form, operands)}", indent + 1)
+        source.line(f"return {self._gradients(operands)}", indent + 1)
 
     def _gradients(self, operands: list[str]) -> str:
         segment = self.backward.segment
@@ -203,14 +217,12 @@ def _pattern(tangents: Sequence[torch.Tensor | None]) -> list[int | None]:
     ]
 
 
-def _is_common(tangents: Sequence[torch.Tensor]) -> bool:
+def _is_common(tangents: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> bool:
     return (
-        all(
-            type(tangent) is torch.Tensor
-            and tangent.layout is torch.strided
-            and not tangent.requires_grad
-            for tangent in tangents
-        )
+        all(type(tangent) is torch.Tensor and not tangent.requires_grad for tangent in tangents)
+        and all(tensor.layout is torch.strided for tensor in [*tangents, *saved])
+        and len({id(tensor) for tensor in [*tangents, *saved]})
+        == len({*map(id, tangents)}) + len(saved)
         and not functorch.transforms_active()
         and not functorch.has_legacy_batched(tangents)
         and not functorch.dispatch_mode_count()

@@ -10,6 +10,7 @@ from torch import fx
 
 from funcaot._torch import tracing
 from funcaot.aot import graphs
+from funcaot.aot.layout import checking, layouts_of
 from funcaot.aot.opaque_parts import between_opaque
 from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
@@ -23,11 +24,13 @@ class Lowered:
 
     Attributes:
         run: Callable on a list of tensors; returns a sequence of tensors.
+        trusting: The same, for operands that are known to have the layouts it was compiled for.
         module: The graph that went to the compiler.
         compiler: Name of the compiler that really made it.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
+    trusting: Callable[[list[Any]], Sequence[Any]]
     module: fx.GraphModule
     compiler: str
 
@@ -51,16 +54,16 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
     graphs.check_functional(module, f"{kind} graph of {name}")
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
-        return Lowered(run, module, compiler.name)
+        return Lowered(run, run, module, compiler.name)
     return _compile(module, compiler, kind, name)
 
 
 def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
-    if not compiler.handles(examples):
-        return Lowered(_interpreter(module), module, "eager")
-    if not any(node.op == "call_function" for node in module.graph.nodes):
-        return Lowered(_interpreter(module), module, "eager")
+    computes = any(node.op == "call_function" for node in module.graph.nodes)
+    if not computes or not compiler.handles(examples):
+        run = _interpreter(module)
+        return Lowered(run, run, module, "eager")
     try:
         run = compiler.compile(module, examples, kind)
     except Exception as error:
@@ -69,7 +72,9 @@ def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -
             f"{type(error).__name__}: {error}",
             remedy='compile with backend="eager" to run the captured graph as it is.',
         ) from error
-    return Lowered(run, module, compiler.name)
+    layouts = None if compiler.checks_layouts else layouts_of(examples)
+    checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
+    return Lowered(checked, run, module, compiler.name)
 
 
 def _has_function_nodes(module: fx.GraphModule) -> bool:

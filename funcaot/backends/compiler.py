@@ -26,6 +26,7 @@ class Compiler:
         inline: Whether nodes of user Functions are replaced by their forward first.
         accepts: Whether the compiler takes an input like this one; a graph with another input
             runs as it is.
+        checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Compiler:
     decompositions: Callable[[], dict[Any, Callable[..., Any]]] | None = None
     inline: bool = True
     accepts: Callable[[Any], bool] = _takes_anything
+    checks_layouts: bool = True
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

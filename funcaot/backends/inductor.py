@@ -33,4 +33,5 @@ COMPILER = Compiler(
     compile=_compile,
     decompositions=inductor.decompositions,
     accepts=_is_dense,
+    checks_layouts=False,
 )

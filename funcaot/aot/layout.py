@@ -1,0 +1,77 @@
+"""Layouts that a compiled graph was made for, and giving an operand the layout that is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot.errors import GraphError
+
+Run = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Shape and strides of one operand."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's elements are where the layout says; strides of size 1 don't matter."""
+        return tensor.stride() == self.stride or all(
+            given == wanted or size <= 1
+            for size, given, wanted in zip(self.shape, tensor.stride(), self.stride, strict=True)
+        )
+
+
+def layouts_of(examples: Sequence[torch.Tensor]) -> tuple[Layout, ...] | None:
+    """The layouts of a graph's example inputs; None if some size isn't a plain number."""
+    found = []
+    for example in examples:
+        if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
+            return None
+        if not all(type(number) is int for number in (*example.shape, *example.stride())):
+            return None
+        found.append(Layout(tuple(example.shape), tuple(example.stride())))
+    return tuple(found)
+
+
+def checking(run: Run, layouts: Sequence[Layout], name: str) -> Run:
+    """A callable that gives its operands the layouts that a compiled graph trusts them to have.
+
+    The compiled code reads memory by these numbers and doesn't look at the tensors. Signatures see
+    to it that arguments have them; what was kept for a backward may come back from saved-tensor
+    hooks with the same values and other strides.
+
+    Args:
+        run: What the compiler made.
+        layouts: One per operand.
+        name: The graph, for messages.
+    """
+
+    def run_checked(operands: list[Any]) -> Sequence[Any]:
+        for index, (operand, layout) in enumerate(zip(operands, layouts, strict=True)):
+            if tuple(operand.shape) != layout.shape:
+                raise GraphError(
+                    f"Operand {index} of {name} has another shape than the graph was compiled for.",
+                    expected=str(list(layout.shape)),
+                    got=str(list(operand.shape)),
+                    remedy="return from saved-tensor hooks what was packed; otherwise please "
+                    "report this with the function that was compiled.",
+                )
+            if not layout.fits(operand):
+                operands[index] = _restrided(operand, layout)
+        return run(operands)
+
+    return run_checked
+
+
+def _restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
+    fresh = torch.empty_strided(
+        layout.shape, layout.stride, dtype=operand.dtype, device=operand.device
+    )
+    return fresh.copy_(operand)
