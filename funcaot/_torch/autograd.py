@@ -27,7 +27,6 @@ __all__ = [
     "new_function_class",
     "once_differentiable",
     "once_differentiable_body",
-    "set_node_apply",
 ]
 
 SingleLevelFunction = _SingleLevelFunction
@@ -62,11 +61,3 @@ def once_differentiable_body(backward: Callable[..., Any]) -> Callable[..., Any]
     if getattr(backward, "__code__", None) is _ONCE_CODE:
         return backward.__wrapped__
     return None
-
-
-def set_node_apply(function: type, apply: Callable[..., Any]) -> None:
-    """Make the engine call ``apply(ctx, *gradients)`` for this Function's nodes.
-
-    It is what the engine looks up on a node; the class's own looks up ``backward`` from there.
-    """
-    function._backward_cls.apply = apply  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot import config
-from funcaot._torch import autograd, functorch, guards, tracing
+from funcaot._torch import autograd, functorch, guards, nodes, tracing
 from funcaot.aot.backward import Backward, BackwardKey
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.segment import Form
@@ -141,7 +141,7 @@ class FastNode:
             branch.write(source, tangents, self.owner, has_edges=bool(self._edges))
         source.line(f"return general(ctx, {listed(tangents)})")
         apply = source.build(f"apply(ctx, {listed(tangents)})")
-        autograd.set_node_apply(self._function, apply)
+        nodes.set_node_apply(self._function, apply)
 
 
 class _Branch:
