@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -47,7 +47,7 @@ def defines_setup_context(function: type) -> bool:
 def native_apply(function: type) -> Callable[..., Any]:
     """The C++ ``apply`` of a Function class, without the Python layer above it."""
     if issubclass(function, torch.autograd.Function):
-        return super(torch.autograd.Function, function).apply
+        return cast("Any", super(torch.autograd.Function, function)).apply
     return function.apply
 
 
