@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.spec import TensorSpec
 from funcaot.errors import UnsupportedError
@@ -70,6 +71,7 @@ def trace_backward(
 
     Raises:
         UnsupportedError: If the backward mutates a tangent or an input.
+        RuntimeError: If a Function on the way is ``once_differentiable`` and this is the second.
         Exception: Whatever a user's backward raises, unchanged.
     """
     for residual, value in zip(form.residuals, values, strict=True):
@@ -78,10 +80,7 @@ def trace_backward(
     for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):
         if spec is None:
             continue
-        wants = key.create_graph and (spec.dtype.is_floating_point or spec.dtype.is_complex)
-        placeholder = segment.tape.placeholder(
-            f"tangent_{index}", spec.with_grad() if wants else spec, tangent
-        )
+        placeholder = segment.tape.placeholder(f"tangent_{index}", spec, tangent)
         placeholders.append(placeholder)
         if segment.graph_outputs[index].requires_grad:
             outputs.append(segment.graph_outputs[index])
@@ -90,6 +89,7 @@ def trace_backward(
     leaves = [segment.operands[index].leaf for index in wanted]
     if not outputs or not leaves:
         return Backward(key, None, (), (None,) * len(key.needs))
+    _refuse_once_differentiable(outputs)
     nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
     gradients = segment.tape.gradients(
         outputs,
@@ -104,6 +104,18 @@ def trace_backward(
                 remedy="compute a new tensor there instead of writing to grad_output.",
             )
     return _assemble(segment, form, key, placeholders, dict(zip(wanted, gradients, strict=True)))
+
+
+def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
+    """Raise eager's error where a second derivative meets ``once_differentiable``.
+
+    The node that raises in eager hangs off no input, so asking for the inputs' gradients alone
+    would silently find none.
+    """
+    if any(node.name().endswith("Error") for node in autograd_nodes(outputs)):
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )
 
 
 def _assemble(

@@ -155,10 +155,7 @@ class SegmentFunction:
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
-        specs: tuple[TensorSpec | None, ...] = tuple(
-            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
-        )
-        key = BackwardKey(needs, specs, torch.is_grad_enabled())
+        key = BackwardKey(needs, _tangent_specs(tangents), torch.is_grad_enabled())
         found = self.backwards.get(key)
         if found is not None:
             return found
@@ -242,6 +239,24 @@ class SegmentFunctions:
             # aren't computed, a backward of the backward starts from the operands again.
             return self.plain
         return self.keeping
+
+
+def _tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
+    """Specs as leaves; one requires grad where a derivative of the derivative may flow through it.
+
+    A gradient of a gradient that nobody can ask for isn't recorded, and what the backward returns
+    requires grad exactly where it does in eager.
+    """
+    forward_mode = torch.is_grad_enabled() and tracing.forward_mode_active()
+    specs: list[TensorSpec | None] = []
+    for tangent in tangents:
+        if tangent is None:
+            specs.append(None)
+            continue
+        spec = spec_of(tangent, forward_mode=forward_mode)
+        wanted = spec.requires_grad and torch.is_grad_enabled()
+        specs.append(spec.with_grad() if wanted else spec.without_grad())
+    return tuple(specs)
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

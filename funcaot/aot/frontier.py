@@ -43,7 +43,7 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
     """
     found: dict[tuple[fx.Node, str], Demand] = {}
     with tape.recording(grad_mode=False):
-        for function in _autograd_nodes(outputs):
+        for function in autograd_nodes(outputs):
             for tensor in _tensors_of(function):
                 node = tape.node_of(tensor)
                 if node is not None:
@@ -52,7 +52,8 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
     return tuple(found.values())
 
 
-def _autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """Every node of the autograd graph behind some tensors, each once."""
     seen: set[Any] = set()
     pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
     while pending:
