@@ -21,11 +21,13 @@ class BackwardKey(NamedTuple):
         needs: Which operands need a gradient.
         tangents: Spec of each output's tangent, None where there is none.
         create_graph: Whether the backward will itself be differentiated.
+        edges: Operands of the forward that are passed on only for their autograd edge.
     """
 
     needs: tuple[bool, ...]
     tangents: tuple[TensorSpec | None, ...]
     create_graph: bool
+    edges: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -35,7 +37,6 @@ class Backward:
     Attributes:
         key: What it is specialized on.
         segment: From residuals, tangents and edges to gradients; None if there are none.
-        edges: Operands of the forward that are passed on only for their autograd edge.
         targets: For each operand of the forward, which of the segment's outputs is its
             gradient, or None.
         timings: Seconds per stage.
@@ -43,7 +44,6 @@ class Backward:
 
     key: BackwardKey
     segment: Segment | None
-    edges: tuple[int, ...]
     targets: tuple[int | None, ...]
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ def trace_backward(
     wanted = [index for index, needed in enumerate(key.needs) if needed]
     leaves = [segment.operands[index].leaf for index in wanted]
     if not outputs or not leaves:
-        return Backward(key, None, (), (None,) * len(key.needs))
+        return Backward(key, None, (None,) * len(key.needs))
     _refuse_once_differentiable(outputs)
     nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
     gradients = segment.tape.gradients(
@@ -128,15 +128,14 @@ def _assemble(
     """Make the record of a traced backward."""
     present = {index: gradient for index, gradient in gradients.items() if gradient is not None}
     if not present:
-        return Backward(key, None, (), (None,) * len(key.needs))
+        return Backward(key, None, (None,) * len(key.needs))
     targets: list[int | None] = [None] * len(key.needs)
     for position, index in enumerate(present):
         targets[index] = position
-    needed = {index for index, wanted in enumerate(key.needs) if wanted}
     operands = [
         Operand(
             residual.node,
-            segment.operands[residual.operand].leaf if residual.operand in needed else None,
+            None if residual.operand is None else segment.operands[residual.operand].leaf,
         )
         for residual in form.residuals
     ]
@@ -144,11 +143,9 @@ def _assemble(
         Operand(segment.node_of(tensor), tensor if tensor.requires_grad else None)
         for tensor in tangents
     ]
-    carried = {residual.operand for residual in form.residuals}
-    edges = tuple(index for index in sorted(needed) if index not in carried)
     operands += [
         Operand(segment.operands[index].node, segment.operands[index].leaf, by_value=False)
-        for index in edges
+        for index in key.edges
     ]
     following = Segment(
         segment.tape,
@@ -159,4 +156,4 @@ def _assemble(
         order=segment.order + 1,
         kind="backward",
     )
-    return Backward(key, following, edges, tuple(targets))
+    return Backward(key, following, tuple(targets))

@@ -70,19 +70,22 @@ class SegmentFunction:
             for residual in self.form.residuals
         ]
         saved = {residual.operand for residual in self.form.residuals}
+        # A level sees its own needs only; derivatives of other levels flow through these edges too.
+        everywhere = functorch.transforms_active() or autograd.in_dual_level()
         edges = {
             index: operands[index]
             for index, operand in enumerate(self.segment.operands)
-            if operand.leaf is not None and index not in saved and ctx.needs_input_grad[index]
+            if operand.leaf is not None
+            and index not in saved
+            and (everywhere or ctx.needs_input_grad[index])
         }
+        ctx.edge_indices = tuple(edges)
         if functorch.transforms_active():
             # A tensor on an attribute would escape its level.
-            ctx.edge_indices = tuple(edges)
             ctx.edges = None
             ctx.save_for_backward(*values, *edges.values())
         else:
             # Not by save_for_backward, as the values aren't read: no version to check.
-            ctx.edge_indices = tuple(edges)
             ctx.edges = tuple(edges.values())
             ctx.save_for_backward(*values)
         ctx.save_for_forward(*values, *operands)
@@ -108,7 +111,7 @@ class SegmentFunction:
             bool(needed) and operand.leaf is not None
             for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
         )
-        entry, functions = self._backward_for(needs, tangents, values)
+        entry, functions = self._backward_for(needs, ctx.edge_indices, tangents, values)
         if entry.segment is None:
             return nothing
         present = [tangent for tangent in tangents if tangent is not None]
@@ -122,13 +125,12 @@ class SegmentFunction:
             operands = [*values, *present]
             made = form.program(*[operands[i] for i in form.positions])
             return entry.distribute(entry.segment.assemble(operands, made))
-        edge_of = dict(zip(ctx.edge_indices, edges, strict=False))
         operands = [
             value if residual.operand is not None else value.detach()
             for value, residual in zip(values, self.form.residuals, strict=True)
         ]
         operands += present
-        operands += [edge_of[index] for index in entry.edges]
+        operands += edges
         return entry.distribute(functions(operands))
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Any:
@@ -152,10 +154,11 @@ class SegmentFunction:
     def _backward_for(
         self,
         needs: tuple[bool, ...],
+        edges: tuple[int, ...],
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
-        key = BackwardKey(needs, _tangent_specs(tangents), torch.is_grad_enabled())
+        key = BackwardKey(needs, _tangent_specs(tangents), torch.is_grad_enabled(), edges)
         found = self.backwards.get(key)
         if found is not None:
             return found

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import tracing
+from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs
 from funcaot.aot.spec import TensorSpec
 from funcaot.interception import intercepting
@@ -181,7 +181,8 @@ class Tape:
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""
         with _outside_of_transforms(), torch.enable_grad(), self._functional_mode:
-            return _Enter.apply(leaf)  # type: ignore[no-any-return]
+            # Not through the operator, which may be installed for every Function.
+            return autograd.native_apply(_Enter)(leaf)  # type: ignore[no-any-return]
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
         """The node that computes this tensor's present value, or None if it isn't on the tape.
