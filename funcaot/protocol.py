@@ -10,23 +10,25 @@ the program for the class to differentiate, and for what to do with that class's
 
 ``function`` returns residuals next to the outputs; ``finish`` drops them.
 
-Forward mode uses the class's own ``jvp``, or one fused program for values and tangents: if the
-program has ``fused_jvp(function, mask)``, where ``mask`` says which operands have a tangent, and it
-returns a Function class and not None, that class is called one level down on ``(*operands,
-*tangents)``, the tangents being those that exist. It returns a tuple of all values and then one
-tangent or None for each.
+Forward mode uses the class's own ``jvp``, or one fused program for values and tangents, in which
+the values are computed once and random numbers are drawn once: if the program has
+``pushed_forward``, the Jvp rule calls it one level down,
+
+    outputs, tangents = program.pushed_forward(primals, tangents)
 
 Such classes do their own functionalization: they never call ``mark_dirty``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["DifferentiableProgram", "fused_jvp_of", "has_fused_jvp", "program_of"]
+__all__ = ["DifferentiableProgram", "program_of", "pushed_forward_of"]
 
 ATTRIBUTE = "funcaot_program"
+
+PushedForward = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
 class DifferentiableProgram(Protocol):
@@ -53,12 +55,10 @@ def program_of(function: type) -> DifferentiableProgram | None:
     return getattr(function, ATTRIBUTE, None)
 
 
-def has_fused_jvp(function: type) -> bool:
-    """Whether the class's program offers a fused forward mode."""
-    return hasattr(program_of(function), "fused_jvp")
+def pushed_forward_of(function: type) -> PushedForward | None:
+    """The program's fused forward mode, if it offers one.
 
-
-def fused_jvp_of(function: type, mask: tuple[bool, ...]) -> type | None:
-    """The class that computes values and tangents together; None to use ``jvp``."""
-    program: Any = program_of(function)
-    return program.fused_jvp(function, mask)
+    Its arguments are the operands, one level below the one that carries tangents, and a tangent
+    or None for each; it returns the outputs and a tangent or None for each.
+    """
+    return getattr(program_of(function), "pushed_forward", None)

@@ -255,25 +255,11 @@ class TestProgram:
         assert set(log) == {"plain"}
 
     def test_a_fused_forward_rule_is_used_when_there_is_one(self):
-        class Fused(torch.autograd.Function):
-            generate_vmap_rule = True
-
-            @staticmethod
-            def forward(x, t):
-                return x.sin(), 5 * t
-
-            @staticmethod
-            def setup_context(ctx, inputs, output):
-                pass
-
-            @staticmethod
-            def backward(ctx, g, h):
-                return g, h
+        def pushed_forward(primals, tangents):
+            return [x.sin() for x in primals], [None if t is None else 5 * t for t in tangents]
 
         class Program(torch.autograd.Function):
-            funcaot_program = SimpleNamespace(
-                fused_jvp=lambda function, mask: Fused if mask == (True,) else None
-            )
+            funcaot_program = SimpleNamespace(pushed_forward=pushed_forward)
 
             @staticmethod
             def forward(x):

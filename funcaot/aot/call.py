@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot.backward import Backward, BackwardKey, trace_backward
-from funcaot.aot.forward_mode import Pushforward, trace_pushforward
+from funcaot.aot.forward_mode import (
+    FusedPushforward,
+    Pushforward,
+    trace_fused,
+    trace_pushforward,
+)
 from funcaot.aot.segment import Form, Segment
-from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.spec import TensorSpec, requires_grad_at_any_level, spec_of
 from funcaot.operator import custom_function_call
 
 
@@ -26,7 +32,8 @@ class SegmentFunction:
         function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
             and then the residuals, which are marked non-differentiable.
         backwards: Backwards traced so far.
-        pushforwards: Forward-mode derivatives traced so far.
+        pushforwards: Forward-mode derivatives traced so far, of a forward that has run.
+        fused: Programs for primal and tangent together.
     """
 
     def __init__(self, segment: Segment, *, keeping: bool) -> None:
@@ -36,6 +43,7 @@ class SegmentFunction:
         self.form: Form = segment.form(keeping=keeping)
         self.backwards: dict[BackwardKey, tuple[Backward, SegmentFunctions]] = {}
         self.pushforwards: dict[tuple[Any, ...], tuple[Pushforward, SegmentFunctions]] = {}
+        self.fused: dict[tuple[Any, ...], tuple[FusedPushforward, SegmentFunctions]] = {}
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -45,10 +53,45 @@ class SegmentFunction:
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the Function: directly at base, through the operator under transforms."""
         if functorch.transforms_active() or functorch.has_legacy_batched(operands):
-            made = custom_function_call(self.function, *operands)
-        else:
-            made = self.apply(*operands)
-        return made
+            return custom_function_call(self.function, *operands)
+        if autograd.in_dual_level():
+            return self._at_dual_level(operands)
+        return self.apply(*operands)
+
+    def _at_dual_level(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        pairs = [forward_ad.unpack_dual(operand) for operand in operands]
+        if all(pair.tangent is None for pair in pairs):
+            return self.apply(*operands)
+        outputs, tangents = self.pushed_forward(
+            [pair.primal for pair in pairs], [pair.tangent for pair in pairs]
+        )
+        return tuple(
+            output if tangent is None else forward_ad.make_dual(output, tangent)
+            for output, tangent in zip(outputs, tangents, strict=True)
+        )
+
+    # What the operator's rules ask of a compiled program (see ``funcaot.protocol``).
+
+    def differentiable(
+        self, function: type, operands: tuple[Any, ...]
+    ) -> tuple[type, Callable[[Any], Any]]:
+        """Every form can be differentiated; ``Entry`` chooses the one that keeps residuals."""
+        return function, _unchanged
+
+    def pushed_forward(
+        self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]]:
+        """Outputs, residuals among them, and their tangents, by one fused program."""
+        entry, functions = self._fused_for(tangents)
+        if entry.segment is None:
+            made = self(primals)
+            return made, (None,) * len(made)
+        operands = [*primals, *(tangent for tangent in tangents if tangent is not None)]
+        made = functions.chosen(operands)(operands)
+        pushed: list[torch.Tensor | None] = [None] * len(entry.values)
+        for index, position in entry.pushed:
+            pushed[index] = made[position] if position >= 0 else operands[-1 - position]
+        return [made[position] for position in entry.values], pushed
 
     # The four rules of the generated Function.
 
@@ -174,6 +217,22 @@ class SegmentFunction:
                 self.backwards[key] = found
         return found
 
+    def _fused_for(
+        self, tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[FusedPushforward, SegmentFunctions]:
+        key = tuple(
+            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
+        )
+        found = self.fused.get(key)
+        if found is None:
+            with self.segment.settings.lock:
+                found = self.fused.get(key)
+                if found is None:
+                    entry = trace_fused(self.segment, self.form, key)
+                    found = (entry, SegmentFunctions(entry.segment))
+                    self.fused[key] = found
+        return found
+
     def _pushforward_for(
         self, given: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[Pushforward, SegmentFunctions]:
@@ -231,17 +290,25 @@ class SegmentFunctions:
         """Run the segment so that every level in progress can differentiate it."""
         if self.segment is None:
             raise RuntimeError("an empty derivative can't be called")
-        chosen = self._choose(operands)
-        return self.segment.assemble(operands, chosen(operands))
+        return self.segment.assemble(operands, self.chosen(operands)(operands))
 
-    def _choose(self, operands: Sequence[torch.Tensor]) -> SegmentFunction:
-        if self.segment is not None and self.segment.draws:
+    def chosen(self, operands: Sequence[torch.Tensor]) -> SegmentFunction:
+        """The form to run: residuals are computed only for who may ask for them."""
+        segment = self.segment
+        if segment is not None and segment.draws:
             return self.keeping
-        if functorch.transforms_active() and self.segment is not None and self.segment.order > 0:
+        if not functorch.transforms_active():
+            return self.keeping if torch.is_grad_enabled() else self.plain
+        if segment is not None and segment.order > 0:
             # functorch always asks to create a graph; residuals that nobody may want
             # aren't computed, a backward of the backward starts from the operands again.
             return self.plain
-        return self.keeping
+        differentiated = any(requires_grad_at_any_level(operand) for operand in operands)
+        return self.keeping if differentiated else self.plain
+
+
+def _unchanged(output: Any) -> Any:
+    return output
 
 
 def _tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
@@ -270,6 +337,7 @@ def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:
         "backward": staticmethod(owner.backward),
         "jvp": staticmethod(owner.jvp),
         "generate_vmap_rule": True,
+        "funcaot_program": owner,
         "__module__": __name__,
         "__doc__": f"The compiled program {owner.segment.name}.",
     }

@@ -13,7 +13,7 @@ from funcaot.aot.spec import TensorSpec, spec_of
 
 @dataclass(eq=False)
 class Pushforward:
-    """A traced pushforward.
+    """A traced pushforward, by itself: it starts from what the forward kept.
 
     Attributes:
         segment: From residuals, operands and tangents to the outputs' tangents; None if no
@@ -32,13 +32,104 @@ class Pushforward:
     ) -> list[torch.Tensor]:
         """The segment's operands before the tangents."""
         return [
-            values[index] if is_residual else operands[index] for is_residual, index in self.sources
+            values[index] if is_residual else operands[index]
+            for is_residual, index in self.sources
         ]
+
+
+@dataclass(eq=False)
+class FusedPushforward:
+    """Primal and tangent as one program, in which the primal is computed once.
+
+    Attributes:
+        segment: From operands and tangents to outputs and their tangents; None if no output
+            depends on an operand that has a tangent.
+        values: Where the forward's graph outputs, then its residuals, are among the graph's.
+        pushed: The graph outputs that have a tangent, and where among the graph's it is.
+    """
+
+    segment: Segment | None
+    values: tuple[int, ...] = ()
+    pushed: tuple[tuple[int, int], ...] = ()
 
 
 def trace_pushforward(
     segment: Segment, form: Form, tangents: Sequence[TensorSpec | None]
 ) -> Pushforward:
+    """Continue the tape by the outputs' tangents, from what a forward kept.
+
+    Args:
+        segment: The forward.
+        form: How it ran, so which values there are.
+        tangents: Specs of the operands' tangents, None where an operand has none.
+    """
+    given, results = _push(segment, tangents)
+    if not results:
+        return Pushforward(None, (), ())
+    operands: list[Operand] = []
+    sources: list[tuple[bool, int]] = []
+    for position, residual in enumerate(form.residuals):
+        if residual.operand is None:
+            operands.append(Operand(residual.node))
+            sources.append((True, position))
+    for index, operand in enumerate(segment.operands):
+        operands.append(Operand(operand.node, operand.leaf, by_value=operand.by_value))
+        sources.append((False, index))
+    following = Segment(
+        segment.tape,
+        (*operands, *_tangent_operands(segment, tangents, given)),
+        tuple(results.values()),
+        segment.settings,
+        f"{segment.name}_jvp",
+        order=segment.order + 1,
+    )
+    return Pushforward(following, tuple(sources), tuple(results))
+
+
+def trace_fused(
+    segment: Segment, form: Form, tangents: Sequence[TensorSpec | None]
+) -> FusedPushforward:
+    """Continue the tape by the outputs' tangents, to run in one graph with the outputs.
+
+    Random numbers are drawn once, by the nodes that drew them for the primal.
+
+    Args:
+        segment: The forward.
+        form: How it would run, so which residuals the caller expects.
+        tangents: Specs of the operands' tangents, None where an operand has none.
+    """
+    given, results = _push(segment, tangents)
+    if not results:
+        return FusedPushforward(None)
+    kept = [residual.node for residual in form.residuals if residual.output is not None]
+    carried = [node for node in kept if node not in segment.output_nodes]
+    following = Segment(
+        segment.tape,
+        (*segment.operands, *_tangent_operands(segment, tangents, given)),
+        (*segment.graph_outputs, *results.values()),
+        segment.settings,
+        f"{segment.name}_jvp",
+        order=segment.order,
+        kind=segment.kind,
+        effect_nodes=segment.effect_nodes,
+        carried=(*segment.output_nodes[len(segment.graph_outputs) :], *carried),
+    )
+    position = {node: index for index, node in enumerate(following.output_nodes)}
+    pushed = []
+    for offset, index in enumerate(results):
+        place = following.places[len(segment.graph_outputs) + offset]
+        if place.output is None:
+            # The tangent of an output is the tangent of an operand as it is.
+            pushed.append((index, -1 - (place.operand or 0)))
+        else:
+            pushed.append((index, place.output))
+    values = tuple(position[node] for node in (*segment.output_nodes, *carried))
+    return FusedPushforward(following, values, tuple(pushed))
+
+
+def _push(
+    segment: Segment, tangents: Sequence[TensorSpec | None]
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Continue the tape by ``tangents -> J tangents``.
 
     With ``u`` a symbolic cotangent, ``J^T u`` is linear in ``u`` and its own vjp with respect to
@@ -46,10 +137,8 @@ def trace_pushforward(
     backwards are respected; a Function that has only a jvp gets its backward generated first.
     (The trick is due to J. Townsend, "A new trick for calculating Jacobian vector products".)
 
-    Args:
-        segment: The forward.
-        form: How it ran, so which values there are.
-        tangents: Specs of the operands' tangents, None where an operand has none.
+    Returns:
+        The tangents' placeholders by operand, and the outputs' tangents by graph output.
     """
     tape = segment.tape
     moving = [
@@ -62,31 +151,29 @@ def trace_pushforward(
         for index, tensor in enumerate(segment.graph_outputs)
         if tensor.requires_grad
     ]
-    nothing = Pushforward(None, (), ())
     if not moving or not outputs:
-        return nothing
+        return {}, {}
     with tape.recording(grad_mode=False):
         specs = [spec_of(tensor).with_grad() for _, tensor in outputs]
     cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
-    leaves = [segment.operands[index].leaf for index in moving]
     pulled = tape.gradients(
         [tensor for _, tensor in outputs],
-        leaves,  # type: ignore[arg-type]
+        [segment.operands[index].leaf for index in moving],  # type: ignore[misc]
         cotangents,
         create_graph=True,
     )
-    given = [
-        tape.placeholder(f"tangent_{index}", spec.with_grad())
+    given = {
+        index: tape.placeholder(f"tangent_{index}", spec.with_grad())
         for index in moving
         if (spec := tangents[index]) is not None
-    ]
+    }
     pairs = [
         (gradient, tangent)
-        for gradient, tangent in zip(pulled, given, strict=True)
+        for gradient, tangent in zip(pulled, given.values(), strict=True)
         if gradient is not None and gradient.requires_grad
     ]
     if not pairs:
-        return nothing
+        return given, {}
     pushed = tape.gradients(
         [gradient for gradient, _ in pairs],
         cotangents,
@@ -98,43 +185,19 @@ def trace_pushforward(
         for (index, _), tensor in zip(outputs, pushed, strict=True)
         if tensor is not None
     }
-    if not results:
-        return nothing
-    return _assemble(segment, form, tangents, dict(zip(moving, given, strict=True)), results)
+    return given, results
 
 
-def _assemble(
-    segment: Segment,
-    form: Form,
-    tangents: Sequence[TensorSpec | None],
-    given: dict[int, torch.Tensor],
-    results: dict[int, torch.Tensor],
-) -> Pushforward:
-    operands: list[Operand] = []
-    sources: list[tuple[bool, int]] = []
-    for position, residual in enumerate(form.residuals):
-        if residual.operand is None:
-            operands.append(Operand(residual.node))
-            sources.append((True, position))
-    for index, operand in enumerate(segment.operands):
-        operands.append(Operand(operand.node, operand.leaf, by_value=operand.by_value))
-        sources.append((False, index))
+def _tangent_operands(
+    segment: Segment, tangents: Sequence[TensorSpec | None], given: dict[int, torch.Tensor]
+) -> list[Operand]:
+    operands = []
     for index, spec in enumerate(tangents):
         if spec is None:
             continue
         tangent = given.get(index)
         if tangent is None:
             tangent = segment.tape.placeholder(f"unused_tangent_{index}", spec)
-        operands.append(
-            Operand(segment.node_of(tangent), tangent if tangent.requires_grad else None)
-        )
-    following = Segment(
-        segment.tape,
-        tuple(operands),
-        tuple(results.values()),
-        segment.settings,
-        f"{segment.name}_jvp",
-        order=segment.order + 1,
-        kind="forward",
-    )
-    return Pushforward(following, tuple(sources), tuple(results))
+        leaf = tangent if tangent.requires_grad else None
+        operands.append(Operand(segment.node_of(tangent), leaf))
+    return operands

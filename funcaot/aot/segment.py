@@ -90,6 +90,8 @@ class Segment:
         order: 0 for the forward, 1 for a backward, and so on.
         kind: ``"forward"`` or ``"backward"``, for the compiler.
         effect_nodes: Nodes that run even if nobody uses their results.
+        carried: Nodes whose values the graph gives out too, though nothing differentiates them:
+            residuals of the segment that this one was derived from.
     """
 
     tape: Tape
@@ -100,6 +102,7 @@ class Segment:
     order: int = 0
     kind: str = "forward"
     effect_nodes: tuple[fx.Node, ...] = ()
+    carried: tuple[fx.Node, ...] = ()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -120,7 +123,7 @@ class Segment:
                 tensors.append(tensor)
             places.append(Place(output=made[node]))
         self.places = tuple(places)
-        self.output_nodes = tuple(made)
+        self.output_nodes = tuple(dict.fromkeys((*made, *self.carried)))
         self.graph_outputs = tuple(tensors)
         self._forms: dict[bool, Form] = {}
 
