@@ -47,7 +47,9 @@ class SegmentFunction:
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
-            index for index, tensor in enumerate(segment.graph_outputs) if not tensor.requires_grad
+            index
+            for index in range(len(segment.output_nodes))
+            if index >= len(segment.graph_outputs) or not segment.graph_outputs[index].requires_grad
         )
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -60,14 +62,16 @@ class SegmentFunction:
 
     def _at_dual_level(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         pairs = [forward_ad.unpack_dual(operand) for operand in operands]
-        if all(pair.tangent is None for pair in pairs):
+        tangents = [pair.tangent for pair in pairs]
+        present = [tangent for tangent in tangents if tangent is not None]
+        reverse_too = torch.is_grad_enabled() and any(pair.primal.requires_grad for pair in pairs)
+        if not present or reverse_too or functorch.has_legacy_batched(present):
+            # What reverse mode saves has to carry tangents too, if there is one level for both.
             return self.apply(*operands)
-        outputs, tangents = self.pushed_forward(
-            [pair.primal for pair in pairs], [pair.tangent for pair in pairs]
-        )
+        outputs, pushed = self.pushed_forward([pair.primal for pair in pairs], tangents)
         return tuple(
             output if tangent is None else forward_ad.make_dual(output, tangent)
-            for output, tangent in zip(outputs, tangents, strict=True)
+            for output, tangent in zip(outputs, pushed, strict=True)
         )
 
     # What the operator's rules ask of a compiled program (see ``funcaot.protocol``).
@@ -189,10 +193,20 @@ class SegmentFunction:
             if residual.output is not None and residual.output >= len(self.segment.output_nodes)
         )
         if entry.segment is None:
-            return (None,) * total
+            return tuple(self._zero_tangent(index) for index in range(total))
         present = [tangent for tangent in tangents if tangent is not None]
         results = iter(functions([*entry.gather(values, operands), *present]))
-        return tuple(next(results) if index in entry.produced else None for index in range(total))
+        return tuple(
+            next(results) if index in entry.produced else self._zero_tangent(index)
+            for index in range(total)
+        )
+
+    def _zero_tangent(self, index: int) -> torch.Tensor | None:
+        """Torch fails an internal check on None for an output that can be differentiated."""
+        if index >= len(self.segment.graph_outputs) or index in self._constant_outputs:
+            return None
+        output = self.segment.graph_outputs[index]
+        return torch.zeros(output.shape, dtype=output.dtype, device=output.device)
 
     def _backward_for(
         self,

@@ -1,0 +1,126 @@
+"""Primal and tangent as one program."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import func
+from torch.autograd import forward_ad
+from torch.testing import assert_close
+
+import funcaot
+
+sys.path.insert(0, str(Path(__file__).parent))
+import orders_cases as cases  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"
+)
+
+
+def expensive(x):
+    return (x.exp().tanh() * x).sum()
+
+
+def ran(compiled):
+    """Every graph that ran, with those derived from it."""
+
+    def walk(graphs):
+        for graph in graphs:
+            if graph.compiler is not None:
+                yield graph
+            yield from walk(graph.derived)
+
+    def derivatives(found):
+        for item in found:
+            yield from walk(item.graphs)
+            yield from derivatives(item.derivatives)
+
+    for entry in funcaot.report(compiled).entries:
+        yield from walk(entry.graphs)
+        yield from derivatives((*entry.backwards, *entry.pushforwards))
+
+
+def count(graphs, name):
+    return sum(name in str(n.target) for g in graphs for n in g.graph.graph.nodes)
+
+
+def test_jvp_runs_one_program_that_computes_the_primal_once():
+    compiled = cases.compiled(expensive)
+    x, v = torch.randn(2, 5, dtype=torch.float64)
+    assert_close(func.jvp(compiled, (x,), (v,)), func.jvp(expensive, (x,), (v,)))
+    graphs = list(ran(compiled))
+    assert len(graphs) == 1
+    assert count(graphs, "exp.default") == 1
+    assert count(graphs, "tanh.default") == 1
+
+
+def test_dual_numbers_run_one_program():
+    compiled = cases.compiled(expensive)
+    x, v = torch.randn(2, 5, dtype=torch.float64)
+    with forward_ad.dual_level():
+        result = forward_ad.unpack_dual(compiled(forward_ad.make_dual(x, v)))
+        expected = forward_ad.unpack_dual(expensive(forward_ad.make_dual(x, v)))
+    assert_close(tuple(result), tuple(expected))
+    assert len(list(ran(compiled))) == 1
+
+
+def test_jacfwd_keeps_the_primal_unbatched():
+    compiled = cases.compiled(lambda x: x.exp().tanh() * x)
+    x = torch.randn(5, dtype=torch.float64)
+    func.jacfwd(compiled)(x)
+    graphs = list(ran(compiled))
+    assert len(graphs) == 1
+    (exp,) = [n for n in graphs[0].graph.graph.nodes if "exp.default" in str(n.target)]
+    assert tuple(exp.meta["val"].shape) == (5,)
+
+
+def test_an_output_without_tangent_has_none():
+    compiled = cases.compiled(lambda x, w: (x.exp(), w.sum()))
+    x, w = torch.randn(2, 3, dtype=torch.float64)
+    with forward_ad.dual_level():
+        first, second = compiled(forward_ad.make_dual(x, x), w)
+        assert forward_ad.unpack_dual(second).tangent is None
+        assert_close(forward_ad.unpack_dual(first).tangent, x * x.exp())
+
+
+def test_vmapped_jvp_with_a_carried_residual():
+    def function(x, w):
+        return (x * w).sin() + x**2
+
+    compiled = cases.compiled(function)
+    x, w = torch.randn(2, 3, dtype=torch.float64)
+
+    def run(f):
+        return func.jvp(lambda x: func.jacfwd(f)(x, w), (x,), (w,))
+
+    assert_close(run(compiled), run(function))
+
+
+def test_primal_and_tangent_see_the_same_draw():
+    def function(x):
+        noise = torch.rand_like(x)
+        return x * noise, noise
+
+    compiled = cases.compiled(function)
+    x = torch.randn(1000, dtype=torch.float64)
+    (y, noise), (pushed, _) = func.jvp(compiled, (x,), (torch.ones_like(x),))
+    assert_close(y, x * noise)
+    assert_close(pushed, noise)
+    torch.manual_seed(3)
+    first = func.jvp(compiled, (x,), (x,))
+    torch.manual_seed(3)
+    assert_close(first, func.jvp(function, (x,), (x,)))
+
+
+def test_no_residuals_without_a_second_order():
+    """grad of a compiled function keeps nothing for a backward of the backward."""
+    compiled = cases.compiled(expensive)
+    x = torch.randn(5, dtype=torch.float64)
+    func.grad(compiled)(x)
+    (entry,) = funcaot.report(compiled).entries
+    (backward,) = entry.backwards
+    (graph,) = backward.graphs
+    output = next(iter(reversed(graph.graph.graph.nodes)))
+    assert len(output.args[0]) == 1
