@@ -147,9 +147,11 @@ def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
 def one_example(tensor: torch.Tensor) -> torch.Tensor | None:
     """The plain value behind functorch's wrappers; of a batch, its first example.
 
-    None if the batch is empty.
+    None if the batch is empty, or on the vmap of ``is_grads_batched``, which hides the values.
     """
     functorch = torch._C._functorch
+    if functorch.is_legacy_batchedtensor(tensor):
+        return None
     while functorch.is_functorch_wrapped_tensor(tensor):
         inner = functorch.get_unwrapped(tensor)
         if functorch.is_batchedtensor(tensor):

@@ -242,7 +242,9 @@ class SegmentFunction:
             with self.segment.settings.lock:
                 found = self.fused.get(key)
                 if found is None:
+                    start = time.perf_counter()
                     entry = trace_fused(self.segment, self.form, key)
+                    entry.timings["trace"] = time.perf_counter() - start
                     found = (entry, SegmentFunctions(entry.segment))
                     self.fused[key] = found
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -32,8 +32,7 @@ class Pushforward:
     ) -> list[torch.Tensor]:
         """The segment's operands before the tangents."""
         return [
-            values[index] if is_residual else operands[index]
-            for is_residual, index in self.sources
+            values[index] if is_residual else operands[index] for is_residual, index in self.sources
         ]
 
 
@@ -45,12 +44,15 @@ class FusedPushforward:
         segment: From operands and tangents to outputs and their tangents; None if no output
             depends on an operand that has a tangent.
         values: Where the forward's graph outputs, then its residuals, are among the graph's.
-        pushed: The graph outputs that have a tangent, and where among the graph's it is.
+        pushed: The graph outputs that have a tangent, and where among the graph's it is (or,
+            from -1 downward, among the operands).
+        timings: Seconds per stage.
     """
 
     segment: Segment | None
     values: tuple[int, ...] = ()
     pushed: tuple[tuple[int, int], ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
 
 
 def trace_pushforward(

@@ -13,6 +13,7 @@ from funcaot.aot.entry import Entry
 from funcaot.aot.module import compiled_of
 from funcaot.aot.program import GraphProgram
 from funcaot.aot.segment import Residual
+from funcaot.aot.spec import TensorSpec
 from funcaot.errors import FuncaotError
 from funcaot.report.records import (
     DerivativeReport,
@@ -128,34 +129,34 @@ def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
 
 
 def _derivatives(functions: SegmentFunctions, kind: str) -> tuple[DerivativeReport, ...]:
+    """What was derived from the forms of a segment, as a tree."""
     reports = []
     for function in functions.made:
         if kind == "backward":
             for key, (backward, following) in function.backwards.items():
-                made = following.made
                 reports.append(
-                    DerivativeReport(
-                        kind,
-                        key.tangents,
-                        key.create_graph,
-                        tuple(_graph(item.form.program) for item in made),
-                        dict(backward.timings),
-                        _derivatives(following, "backward")
-                        + _derivatives(following, "pushforward"),
-                    )
+                    _derivative(kind, key.tangents, key.create_graph, following, backward.timings)
                 )
-        else:
-            for (_, specs), (_, following) in function.pushforwards.items():
-                made = following.made
-                reports.append(
-                    DerivativeReport(
-                        kind,
-                        specs,
-                        True,
-                        tuple(_graph(item.form.program) for item in made),
-                        {},
-                        _derivatives(following, "backward")
-                        + _derivatives(following, "pushforward"),
-                    )
-                )
+            continue
+        for (_, specs), (_, following) in function.pushforwards.items():
+            reports.append(_derivative(kind, specs, True, following, {}))
+        for specs, (fused, following) in function.fused.items():
+            reports.append(_derivative("primal and tangent", specs, True, following, fused.timings))
     return tuple(reports)
+
+
+def _derivative(
+    kind: str,
+    tangents: tuple[TensorSpec | None, ...],
+    create_graph: bool,
+    following: SegmentFunctions,
+    timings: dict[str, float],
+) -> DerivativeReport:
+    return DerivativeReport(
+        kind,
+        tangents,
+        create_graph,
+        tuple(_graph(item.form.program) for item in following.made),
+        dict(timings),
+        _derivatives(following, "backward") + _derivatives(following, "pushforward"),
+    )

@@ -56,7 +56,8 @@ class DerivativeReport:
     """A backward or pushforward, traced when it was first invoked.
 
     Attributes:
-        kind: ``"backward"`` or ``"pushforward"``.
+        kind: ``"backward"``, ``"pushforward"`` of a forward that had run, or ``"primal and
+            tangent"`` for both in one program.
         tangents: Spec of each tangent that it was traced for, None where there was none.
         create_graph: Whether it can itself be differentiated.
         graphs: Its graphs; empty if every gradient is None.

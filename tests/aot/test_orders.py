@@ -11,8 +11,7 @@ from torch.testing import assert_close
 import funcaot
 
 sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases  # noqa: E402
-
+import orders_cases as cases
 
 pytestmark = pytest.mark.filterwarnings(
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"
@@ -298,8 +297,12 @@ def test_gradcheck_batched_and_forward_mode(name):
     compiled = cases.compiled(cases.PROGRAMS[name])
     inputs = cases.operands()
     assert gradcheck(
-        compiled, inputs, check_forward_ad=True, check_batched_grad=True,
-        check_batched_forward_grad=True, check_undefined_grad=True,
+        compiled,
+        inputs,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+        check_undefined_grad=True,
     )
     assert gradgradcheck(compiled, inputs, check_fwd_over_rev=True, check_rev_over_rev=True)
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import funcaot
 
 sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases  # noqa: E402
+import orders_cases as cases
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -134,9 +134,11 @@ SINGLE = {
     ),
     "vjp_aux": (
         vector_aux,
-        lambda f: lambda x, w: (
-            lambda out, pull, aux: (out, pull(x), aux)
-        )(*func.vjp(f, x, w, has_aux=True)),
+        lambda f: (
+            lambda x, w: (lambda out, pull, aux: (out, pull(x), aux))(
+                *func.vjp(f, x, w, has_aux=True)
+            )
+        ),
     ),
 }
 
@@ -215,9 +217,7 @@ def test_unbatched_residuals_stay_unbatched():
 TRANSFORMS = {
     "vmap": lambda f: func.vmap(f, in_dims=(0, None)),
     "grad": lambda f: func.grad(lambda x, w: f(x, w).sum()),
-    "vjp": lambda f: lambda x, w: func.vjp(lambda x: f(x, w), x)[1](
-        torch.ones_like(f(x, w))
-    )[0],
+    "vjp": lambda f: lambda x, w: func.vjp(lambda x: f(x, w), x)[1](torch.ones_like(f(x, w)))[0],
     "jvp": lambda f: lambda x, w: func.jvp(lambda x: f(x, w), (x,), (x.cos(),))[1],
     "jacrev": lambda f: func.jacrev(f),
     "jacfwd": lambda f: func.jacfwd(f),
@@ -450,30 +450,32 @@ def test_transforms_of_an_in_place_function():
 
 
 CLOSURES = {
-    "grad_in_vmap": lambda c: lambda x, w: func.vmap(
-        lambda a: func.grad(lambda y: c(a, y).sum())(w)
-    )(x),
-    "own_level": lambda c: lambda x, w: func.vmap(
-        lambda a: func.grad(lambda y: (c(a, w) * y).sum())(a)
-    )(x),
-    "same_twice": lambda c: lambda x, w: func.vmap(
-        lambda a: func.grad(lambda y: c(y, w * a.sum()).sum())(a)
-    )(x),
-    "grad_in_grad": lambda c: lambda x, w: func.grad(
-        lambda a: func.grad(lambda y: (c(a * y, w) ** 2).sum())(a).sum()
-    )(x),
-    "jvp_in_grad": lambda c: lambda x, w: func.grad(
-        lambda a: func.jvp(lambda y: c(a * y, w), (a,), (x,))[1].sum()
-    )(x),
-    "grad_in_jvp": lambda c: lambda x, w: func.jvp(
-        lambda a: func.grad(lambda y: c(a * y, w).sum())(a), (x,), (x.cos(),)
+    "grad_in_vmap": lambda c: (
+        lambda x, w: func.vmap(lambda a: func.grad(lambda y: c(a, y).sum())(w))(x)
     ),
-    "vmap_in_vmap": lambda c: lambda x, w: func.vmap(
-        lambda a: func.vmap(lambda row: c(a * row, w))(x)
-    )(x),
-    "jacrev_in_vmap_in_grad": lambda c: lambda x, w: func.grad(
-        lambda s: func.vmap(lambda a: func.jacrev(lambda y: c(a * s, w * y.sum()))(a))(x).sum()
-    )(x[0]),
+    "own_level": lambda c: (
+        lambda x, w: func.vmap(lambda a: func.grad(lambda y: (c(a, w) * y).sum())(a))(x)
+    ),
+    "same_twice": lambda c: (
+        lambda x, w: func.vmap(lambda a: func.grad(lambda y: c(y, w * a.sum()).sum())(a))(x)
+    ),
+    "grad_in_grad": lambda c: (
+        lambda x, w: func.grad(lambda a: func.grad(lambda y: (c(a * y, w) ** 2).sum())(a).sum())(x)
+    ),
+    "jvp_in_grad": lambda c: (
+        lambda x, w: func.grad(lambda a: func.jvp(lambda y: c(a * y, w), (a,), (x,))[1].sum())(x)
+    ),
+    "grad_in_jvp": lambda c: (
+        lambda x, w: func.jvp(lambda a: func.grad(lambda y: c(a * y, w).sum())(a), (x,), (x.cos(),))
+    ),
+    "vmap_in_vmap": lambda c: (
+        lambda x, w: func.vmap(lambda a: func.vmap(lambda row: c(a * row, w))(x))(x)
+    ),
+    "jacrev_in_vmap_in_grad": lambda c: (
+        lambda x, w: func.grad(
+            lambda s: func.vmap(lambda a: func.jacrev(lambda y: c(a * s, w * y.sum()))(a))(x).sum()
+        )(x[0])
+    ),
 }
 
 
