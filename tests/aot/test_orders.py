@@ -209,7 +209,7 @@ def test_an_input_that_is_unused_at_second_order_gives_none():
     x, w = cases.operands()
 
     def run(f):
-        gx, gw = torch.autograd.grad(f(x, w), (x, w), create_graph=True)
+        gx, _gw = torch.autograd.grad(f(x, w), (x, w), create_graph=True)
         return torch.autograd.grad(gx.sum(), (x, w), allow_unused=True)
 
     same(run(compiled), run(function))
@@ -237,7 +237,7 @@ def test_once_differentiable_raises_as_eager_does(make):
     assert not gradient.requires_grad
     tangent = torch.ones((), dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(function(x), x, tangent, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice .* @once_differentiable"):
+    with pytest.raises(RuntimeError, match=r"differentiate twice .* @once_differentiable"):
         gradient.sum().backward()
 
 
