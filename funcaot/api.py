@@ -9,23 +9,32 @@ import torch
 
 from funcaot.aot.compiled import CompiledFunction
 from funcaot.aot.module import compiled_module
+from funcaot.aot.policy import Choice, Policy
+from funcaot.aot.policy import resolve as resolve_policy
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
 from funcaot.errors import FuncaotError
 
 Backend = str | CompilerFunction | Compiler
+Residuals = str | Choice | Policy
 
 
-@overload
-def compile(function: torch.nn.Module, *, backend: Backend = "inductor") -> torch.nn.Module: ...
-@overload
-def compile(function: Callable[..., Any], *, backend: Backend = "inductor") -> CompiledFunction: ...
 @overload
 def compile(
-    function: None = None, *, backend: Backend = "inductor"
+    function: torch.nn.Module, *, backend: Backend = "inductor", policy: Residuals = "balanced"
+) -> torch.nn.Module: ...
+@overload
+def compile(
+    function: Callable[..., Any], *, backend: Backend = "inductor", policy: Residuals = "balanced"
+) -> CompiledFunction: ...
+@overload
+def compile(
+    function: None = None, *, backend: Backend = "inductor", policy: Residuals = "balanced"
 ) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
-def compile(function: Any = None, *, backend: Backend = "inductor") -> Any:
+def compile(
+    function: Any = None, *, backend: Backend = "inductor", policy: Residuals = "balanced"
+) -> Any:
     """Compile a function or a module, lazily and ahead of time.
 
     A call captures the function on fake tensors and compiles its forward. The backward is
@@ -37,6 +46,12 @@ def compile(function: Any = None, *, backend: Backend = "inductor") -> Any:
             decorator is returned.
         backend: ``"inductor"``, ``"eager"`` (run the captured graphs as they are), or a function
             ``(graph_module, example_inputs) -> callable``.
+        policy: What is kept for the backward. ``"balanced"`` computes pointwise ops again;
+            ``"memory"`` also normalizations, reductions and indexing; ``"save_all"`` keeps what
+            autograd saves. A function of a ``Candidate`` returns True to keep it, False to
+            compute it again, None for the balanced choice. Random ops and user Functions never
+            run twice; ``torch.utils.checkpoint`` inside ``function`` is honoured by all but
+            ``"save_all"``.
 
     Returns:
         A function that is called like ``function``; for a module, a module that shares
@@ -56,11 +71,11 @@ def compile(function: Any = None, *, backend: Backend = "inductor") -> Any:
         >>> torch.allclose(x.grad, 2 * torch.cos(2 * x))
         True
     """
-    compiler = resolve(backend)
+    compiler, chosen = resolve(backend), resolve_policy(policy)
     if function is None:
-        return lambda decorated: compile(decorated, backend=backend)
+        return lambda decorated: compile(decorated, backend=backend, policy=policy)
     if isinstance(function, torch.nn.Module):
-        return compiled_module(function, compiler)
+        return compiled_module(function, compiler, chosen)
     if not callable(function):
         raise FuncaotError(
             "funcaot.compile needs something to compile.",
@@ -69,7 +84,7 @@ def compile(function: Any = None, *, backend: Backend = "inductor") -> Any:
             remedy="pass the function itself, not the result of a call.",
         )
     name = getattr(function, "__name__", type(function).__name__)
-    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"))
+    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"), chosen)
 
 
 def aot_function(

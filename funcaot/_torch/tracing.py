@@ -41,6 +41,7 @@ __all__ = [
     "decompose",
     "disable_autocast_cache",
     "disable_current_modes",
+    "fake_like",
     "functional_inner",
     "has_data_mutation",
     "has_metadata_mutation",
@@ -64,9 +65,22 @@ set_forward_ad_enabled = _set_fwd_grad_enabled
 is_wrapper_subclass = is_traceable_wrapper_subclass
 
 
-def new_tracer() -> PythonKeyTracer:
+class NotingTracer(PythonKeyTracer):
+    """Calls ``note`` on each node that it makes."""
+
+    note: Callable[[fx.Node], None] | None = None
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Make a node of the graph."""
+        node = super().create_node(*args, **kwargs)
+        if self.note is not None:
+            self.note(node)
+        return node
+
+
+def new_tracer() -> NotingTracer:
     """A tracer with an own root module and an own graph, ready for proxies."""
-    tracer = PythonKeyTracer()
+    tracer = NotingTracer()
     tracer.root = torch.nn.Module()
     tracer.graph = fx.Graph(tracer_cls=PythonKeyTracer)
     tracer.tensor_attrs = {}
@@ -91,6 +105,12 @@ def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     """The graph node whose value this tensor is now, or None if it was never traced."""
     slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)
     return None if slot is None else slot.node
+
+
+def fake_like(value: FakeTensor, dtype: torch.dtype) -> torch.Tensor:
+    """A fake tensor of the same shape and layout in another dtype, made outside of every mode."""
+    with _disable_current_modes(), value.fake_mode:
+        return torch.empty_like(value, dtype=dtype, requires_grad=False)
 
 
 def has_data_mutation(tensor: torch.Tensor) -> bool:

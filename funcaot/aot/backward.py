@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.spec import TensorSpec
@@ -91,12 +92,14 @@ def trace_backward(
         return Backward(key, None, (None,) * len(key.needs))
     _refuse_once_differentiable(outputs)
     nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
+    last = next(iter(reversed(segment.tape.graph.nodes)))
     gradients = segment.tape.gradients(
         outputs,
         leaves,  # type: ignore[arg-type]
         inputs,
         create_graph=key.create_graph,
     )
+    use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     for tensor, node in zip(placeholders, nodes, strict=True):
         if segment.tape.node_of(tensor) is not node:
             raise UnsupportedError(
@@ -132,10 +135,12 @@ def _assemble(
     targets: list[int | None] = [None] * len(key.needs)
     for position, index in enumerate(present):
         targets[index] = position
+    made = len(segment.output_nodes)
     operands = [
         Operand(
             residual.node,
             None if residual.operand is None else segment.operands[residual.operand].leaf,
+            private=residual.operand is None and (residual.output or 0) >= made,
         )
         for residual in form.residuals
     ]
@@ -155,5 +160,7 @@ def _assemble(
         f"{segment.name}_backward" if segment.order == 0 else f"{segment.name}_again",
         order=segment.order + 1,
         kind="backward",
+        start=min(segment.node_of(tensor) for tensor in tangents),
+        drawn=segment.drawn_after,
     )
     return Backward(key, following, tuple(targets))

@@ -11,6 +11,7 @@ from funcaot._torch import tracing
 from funcaot.aot.cache import EntryCache
 from funcaot.aot.entry import Entry, make_entry
 from funcaot.aot.fast_call import MISS
+from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
 from funcaot.backends.compiler import Compiler
@@ -27,11 +28,17 @@ class CompiledFunction:
         settings: Backend, name, lock and counters.
     """
 
-    def __init__(self, function: Callable[..., Any], compiler: Compiler, name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        compiler: Compiler,
+        name: str,
+        policy: Policy = POLICIES["balanced"],
+    ) -> None:
         """Nothing is captured before the first call."""
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self.settings = Settings(compiler, name)
+        self.settings = Settings(compiler, name, policy)
         self._cache = EntryCache(function, self.settings)
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
 
@@ -65,14 +66,15 @@ def trace_pushforward(
         form: How it ran, so which values there are.
         tangents: Specs of the operands' tangents, None where an operand has none.
     """
-    given, results = _push(segment, tangents)
+    last = next(iter(reversed(segment.tape.graph.nodes)))
+    given, results = _push(segment, form, tangents)
     if not results:
         return Pushforward(None, (), ())
     operands: list[Operand] = []
     sources: list[tuple[bool, int]] = []
     for position, residual in enumerate(form.residuals):
         if residual.operand is None:
-            operands.append(Operand(residual.node))
+            operands.append(Operand(residual.node, private=True))
             sources.append((True, position))
     for index, operand in enumerate(segment.operands):
         operands.append(Operand(operand.node, operand.leaf, by_value=operand.by_value))
@@ -84,6 +86,8 @@ def trace_pushforward(
         segment.settings,
         f"{segment.name}_jvp",
         order=segment.order + 1,
+        start=last.next,
+        drawn=segment.drawn_after,
     )
     return Pushforward(following, tuple(sources), tuple(results))
 
@@ -100,7 +104,7 @@ def trace_fused(
         form: How it would run, so which residuals the caller expects.
         tangents: Specs of the operands' tangents, None where an operand has none.
     """
-    given, results = _push(segment, tangents)
+    given, results = _push(segment, form, tangents)
     if not results:
         return FusedPushforward(None)
     kept = [residual.node for residual in form.residuals if residual.output is not None]
@@ -114,6 +118,7 @@ def trace_fused(
         order=segment.order,
         kind=segment.kind,
         effect_nodes=segment.effect_nodes,
+        drawn=segment.drawn,
         carried=(*segment.output_nodes[len(segment.graph_outputs) :], *carried),
     )
     position = {node: index for index, node in enumerate(following.output_nodes)}
@@ -130,7 +135,7 @@ def trace_fused(
 
 
 def _push(
-    segment: Segment, tangents: Sequence[TensorSpec | None]
+    segment: Segment, form: Form, tangents: Sequence[TensorSpec | None]
 ) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Continue the tape by ``tangents -> J tangents``.
 
@@ -143,6 +148,7 @@ def _push(
         The tangents' placeholders by operand, and the outputs' tangents by graph output.
     """
     tape = segment.tape
+    last = next(iter(reversed(tape.graph.nodes)))
     moving = [
         index
         for index, spec in enumerate(tangents)
@@ -182,6 +188,7 @@ def _push(
         [tangent for _, tangent in pairs],
         create_graph=True,
     )
+    use_kept_masks(tape.graph, last, [residual.node for residual in form.residuals])
     results = {
         index: tensor
         for (index, _), tensor in zip(outputs, pushed, strict=True)

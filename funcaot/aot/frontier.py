@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot.aot.compaction import Mask, mask_of
 from funcaot.aot.tape import Tape
 
 _DEPTH = 6
@@ -22,10 +23,15 @@ class Demand:
     Attributes:
         node: The tape's node that computes it.
         consumer: Name of the autograd node that saved it.
+        region: The checkpointed region of the tape that the autograd node belongs to, if any.
+        mask: What its backward really asks of the tensor, if that is only where it passes
+            gradients on.
     """
 
     node: fx.Node
     consumer: str
+    region: int | None = None
+    mask: Mask | None = None
 
 
 def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
@@ -39,17 +45,28 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
         outputs: Tensors of the tape to start from.
 
     Returns:
-        Demands in a deterministic order, each (node, consumer) once.
+        Demands in a deterministic order, each once.
     """
-    found: dict[tuple[fx.Node, str], Demand] = {}
+    found: dict[Demand, None] = {}
     with tape.recording(grad_mode=False):
         for function in autograd_nodes(outputs):
+            mask, region = mask_of(function), _region_of(tape, function)
             for tensor in _tensors_of(function):
                 node = tape.node_of(tensor)
                 if node is not None:
-                    demand = Demand(node, function.name())
-                    found.setdefault((node, demand.consumer), demand)
-    return tuple(found.values())
+                    found.setdefault(Demand(node, function.name(), region, mask))
+    return tuple(found)
+
+
+def _region_of(tape: Tape, function: Any) -> int | None:
+    """The checkpointed region that an autograd node was made in."""
+    if not tape.regions:
+        return None
+    number = function._sequence_nr()
+    for region, (start, end) in enumerate(tape.regions):
+        if start <= number < end:
+            return region
+    return None
 
 
 def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:

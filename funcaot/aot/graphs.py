@@ -38,6 +38,7 @@ def extract(
     wanted: Sequence[fx.Node],
     *,
     keep_alive: Iterable[fx.Node] = (),
+    since: fx.Node | None = None,
 ) -> fx.GraphModule:
     """Cut the subgraph from some nodes to others out of a tape.
 
@@ -46,6 +47,8 @@ def extract(
         available: Nodes that become placeholders, in this order, each once.
         wanted: Nodes that become outputs, in this order.
         keep_alive: Nodes that run even if no output depends on them (random ops).
+        since: Nodes run in the tape's order, but those before this one run only where they are
+            first used: what a backward computes again shouldn't take up memory earlier.
 
     Returns:
         A graph module ``(*available) -> tuple(wanted)``.
@@ -58,26 +61,44 @@ def extract(
     for node in available:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    needed = closure([*wanted, *keep_alive], available)
     visible = set(wanted)
-    if needed:
-        tape = next(iter(needed)).graph
-        for node in tape.nodes:
-            if node not in needed:
-                continue
-            if node.op == "placeholder":
-                raise GraphError(
-                    f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
-                    f"{_short(tape)}",
-                    remedy="save it with ctx.save_for_backward in the Function that uses it.",
-                )
-            if node.target in _ALIASES and node not in visible:
-                # Autograd's own detaches; nobody differentiates an extracted graph.
-                copies[node] = copies[node.args[0]]
-                continue
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+    for node in _schedule(closure([*wanted, *keep_alive], available), since):
+        if node.op == "placeholder":
+            raise GraphError(
+                f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
+                f"{_short(node.graph)}",
+                remedy="save it with ctx.save_for_backward in the Function that uses it.",
+            )
+        if node.target in _ALIASES and node not in visible:
+            # Autograd's own detaches; nobody differentiates an extracted graph.
+            copies[node] = copies[node.args[0]]
+            continue
+        copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in wanted))
     return fx.GraphModule(root, graph)
+
+
+def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:
+    """Nodes in the order in which they run."""
+    ordered = sorted(needed)
+    if since is None or not ordered or not ordered[0] < since:
+        return ordered
+    scheduled: dict[fx.Node, None] = {}
+    late = [node for node in ordered if node < since]
+    for target in [node for node in ordered if not node < since] + late:
+        pending = [target]
+        while pending:
+            node = pending[-1]
+            first = [
+                source
+                for source in node.all_input_nodes
+                if source in needed and source not in scheduled
+            ]
+            if first:
+                pending.extend(reversed(first))
+                continue
+            scheduled.setdefault(pending.pop())
+    return list(scheduled)
 
 
 def is_view(node: fx.Node) -> bool:
@@ -187,23 +208,27 @@ def with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-def with_own_outputs(module: fx.GraphModule) -> fx.GraphModule:
+def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.GraphModule:
     """Change a graph so that no output is one of its inputs: such an output becomes a copy.
 
     A graph returns its input only where the caller overwrites that input afterwards, so that
     what is kept has to be a copy made before.
+
+    Args:
+        module: The graph; it is changed.
+        copied: Positions of further outputs that must not share storage with anything.
     """
     output = next(iter(reversed(module.graph.nodes)))
     values = list(output.args[0])  # type: ignore[arg-type]
-    changed = False
+    chosen = set(copied)
     for position, value in enumerate(values):
-        if isinstance(value, fx.Node) and value.op == "placeholder":
+        if isinstance(value, fx.Node) and (value.op == "placeholder" or position in chosen):
             with module.graph.inserting_before(output):
                 copy = module.graph.call_function(aten.clone.default, (value,))
             copy.meta = dict(value.meta)
             values[position] = copy
-            changed = True
-    if changed:
+            chosen.add(position)
+    if chosen:
         output.args = (tuple(values),)
         module.recompile()
     return module

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.policy import POLICIES, Policy
 from funcaot.backends.compiler import Compiler
 
 _COMPILED = "_funcaot_compiled"
 
 
-def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
+def compiled_module(
+    module: torch.nn.Module, compiler: Compiler, policy: Policy = POLICIES["balanced"]
+) -> torch.nn.Module:
     """A module that shares everything with ``module`` but how it is called.
 
     Its class is a subclass of the module's and its attributes are the same dictionary, so
@@ -22,9 +25,10 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
     Args:
         module: The module to compile; it stays as it is.
         compiler: The backend.
+        policy: What a backward may compute again.
     """
     original = type(module)
-    compiled = CompiledFunction(_Call(module), compiler, original.__name__)
+    compiled = CompiledFunction(_Call(module), compiler, original.__name__, policy)
     members = {
         "__call__": _call,
         "__deepcopy__": _deepcopy,
@@ -61,23 +65,24 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     return getattr(type(self), _COMPILED)(*args, **kwargs)
 
 
-def _rebuild(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
-    return compiled_module(module, compiler)
+def _rebuild(module: torch.nn.Module, compiler: Compiler, policy: Policy) -> torch.nn.Module:
+    return compiled_module(module, compiler, policy)
 
 
-def _parts(self: torch.nn.Module) -> tuple[torch.nn.Module, Compiler]:
+def _parts(self: torch.nn.Module) -> tuple[torch.nn.Module, Compiler, Policy]:
     kind: Any = type(self)
-    return kind._funcaot_original, getattr(kind, _COMPILED).settings.compiler
+    settings = getattr(kind, _COMPILED).settings
+    return kind._funcaot_original, settings.compiler, settings.policy
 
 
 def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     from copy import deepcopy
 
-    module, compiler = _parts(self)
-    return compiled_module(deepcopy(module, memo), compiler)
+    module, compiler, policy = _parts(self)
+    return compiled_module(deepcopy(module, memo), compiler, policy)
 
 
 def _reduce(
     self: torch.nn.Module, protocol: Any
-) -> tuple[Callable[..., Any], tuple[torch.nn.Module, Compiler]]:
+) -> tuple[Callable[..., Any], tuple[torch.nn.Module, Compiler, Policy]]:
     return _rebuild, _parts(self)

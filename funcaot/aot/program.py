@@ -15,6 +15,7 @@ from funcaot._torch import functorch, guards
 from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
+from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
@@ -40,10 +41,12 @@ class Settings:
         statistics: Counters for the report.
         lock: Held while anything is traced or compiled for this function.
         name: The user's function, for messages.
+        policy: What a backward may compute again.
     """
 
     compiler: Compiler
     name: str
+    policy: Policy = POLICIES["balanced"]
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
 

@@ -16,9 +16,10 @@ from torch import fx
 
 from funcaot.aot import graphs
 from funcaot.aot.frontier import frontier
-from funcaot.aot.partition import kept_nodes
+from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
 from funcaot.aot.tape import Tape
+from funcaot.errors import UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +32,14 @@ class Operand:
         by_value: Whether the graph may read it. An operand that isn't read is only there so
             that autograd has an edge to it: residuals stand in for its value.
         volatile: Whether the caller overwrites it after the call, so it can't be saved as it is.
+        private: Whether nobody outside can see it: a residual of the forward.
     """
 
     node: fx.Node
     leaf: torch.Tensor | None = None
     by_value: bool = True
     volatile: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +50,15 @@ class Residual:
         node: The tape's node whose value it is.
         operand: Position among the segment's operands, if it is one of them.
         output: Position among the graph's outputs otherwise.
+        reason: Why it is kept.
+        consumers: Autograd nodes that it is kept for.
     """
 
     node: fx.Node
     operand: int | None
     output: int | None
+    reason: str = "an operand"
+    consumers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +99,8 @@ class Segment:
         effect_nodes: Nodes that run even if nobody uses their results.
         carried: Nodes whose values the graph gives out too, though nothing differentiates them:
             residuals of the segment that this one was derived from.
+        start: The first node traced for it; None if the tape began with it.
+        drawn: Nodes that ran in an earlier segment and must not run again.
     """
 
     tape: Tape
@@ -103,6 +112,8 @@ class Segment:
     kind: str = "forward"
     effect_nodes: tuple[fx.Node, ...] = ()
     carried: tuple[fx.Node, ...] = ()
+    start: fx.Node | None = None
+    drawn: frozenset[fx.Node] = frozenset()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -158,33 +169,75 @@ class Segment:
         """The forms that exist so far."""
         return tuple(self._forms.values())
 
+    @cached_property
+    def drawn_after(self) -> frozenset[fx.Node]:
+        """Nodes that must not run again once this segment has run."""
+        nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
+        return self.drawn | drawn(nodes) | drawn(self.effect_nodes)
+
     def _make_form(self, keeping: bool) -> Form:
         index = {op.node: i for i, op in enumerate(self.operands) if op.by_value}
         if keeping:
-            demands = frontier(self.tape, self.graph_outputs)
-            kept = kept_nodes(tuple(index), self.output_nodes, demands)
+            kept = self._choose(tuple(index))
         else:
-            kept = tuple(index)
+            kept = tuple(Kept(node, "an operand", (), shared=True) for node in index)
         residuals: list[Residual] = []
         extra: list[fx.Node] = []
-        for node in kept:
-            position = index.get(node)
-            if position is not None and not (keeping and self.operands[position].volatile):
-                residuals.append(Residual(node, position, None))
-            elif node in self.output_nodes:
-                residuals.append(Residual(node, None, self.output_nodes.index(node)))
-            else:
-                residuals.append(Residual(node, None, len(self.output_nodes) + len(extra)))
-                extra.append(node)
-        module = graphs.extract(
-            self.tape.root,
-            tuple(index),
-            [*self.output_nodes, *extra],
-            keep_alive=self.effect_nodes,
-        )
+        visible = self.output_nodes[: len(self.graph_outputs)]
+        roots = {graphs.view_root(node) for node in visible}
+        # The caller may overwrite what it was given without a residual's knowing.
+        copied = [
+            index
+            for index, node in enumerate(self.output_nodes)
+            if index >= len(visible) and graphs.view_root(node) in roots
+        ]
+        for item in kept:
+            position, output = index.get(item.node), None
+            if position is None or not item.shared:
+                position = None
+                if item.node in self.output_nodes and item.shared:
+                    output = self.output_nodes.index(item.node)
+                else:
+                    output = len(self.output_nodes) + len(extra)
+                    extra.append(item.node)
+                    if graphs.view_root(item.node) in roots:
+                        copied.append(output)
+            residuals.append(Residual(item.node, position, output, item.reason, item.consumers))
+        module = self._extract(tuple(index), [*self.output_nodes, *extra])
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
-        program = GraphProgram(graphs.with_own_outputs(module), kind, self.name, self.settings)
+        module = graphs.with_own_outputs(module, copied)
+        program = GraphProgram(module, kind, self.name, self.settings)
         return Form(program, tuple(index.values()), tuple(residuals))
+
+    def _choose(self, operands: tuple[fx.Node, ...]) -> tuple[Kept, ...]:
+        private = [operand.node for operand in self.operands if operand.private]
+        return choose(
+            Problem(
+                operands,
+                frozenset([*private, *self.carried]),
+                frozenset(operand.node for operand in self.operands if operand.volatile),
+                self.output_nodes,
+                frontier(self.tape, self.graph_outputs),
+                self.settings.policy,
+            )
+        )
+
+    def _extract(self, available: tuple[fx.Node, ...], wanted: Sequence[fx.Node]) -> fx.GraphModule:
+        again = graphs.closure(wanted, available) & self.drawn
+        if again:
+            names = sorted({str(node.target) for node in again})
+            raise UnsupportedError(
+                f"A derivative of {self.settings.name} needs a value that its forward didn't "
+                f"keep and that can't be computed again: {', '.join(names)}.",
+                remedy="save it with ctx.save_for_backward in the Function that uses it.",
+            )
+        return graphs.extract(
+            self.tape.root,
+            available,
+            wanted,
+            keep_alive=self.effect_nodes,
+            since=self.start,
+        )
 
     def assemble(
         self, operands: Sequence[torch.Tensor | None], made: Sequence[torch.Tensor]

@@ -73,6 +73,18 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the elements fill a block of memory, each once, in some order."""
+    step = 1
+    for length, size in sorted(
+        (length, size) for length, size in zip(stride, shape, strict=True) if size != 1
+    ):
+        if length != step:
+            return False
+        step *= size
+    return True
+
+
 def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
     """Whether base autograd or a ``grad`` level in progress differentiates this tensor."""
     if tensor.requires_grad:

@@ -10,7 +10,9 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
+from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot.aot import graphs
+from funcaot.aot.location import calling_line
 from funcaot.aot.spec import TensorSpec
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
@@ -27,12 +29,17 @@ class Tape:
     Attributes:
         graph: The graph; placeholders may come late, since tangents arrive on demand.
         root: Module that owns the graph's constants.
+        regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
+            autograd inside and the first one after it.
     """
 
     def __init__(self) -> None:
         """Make an empty tape."""
+        self.regions: list[tuple[int, int]] = []
+        self._region: int | None = None
         self._fake_mode = tracing.FakeTensorMode(allow_non_fake_inputs=False)
         self._tracer = tracing.new_tracer()
+        self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
         self._values: dict[fx.Node, Any] = {}
@@ -62,12 +69,33 @@ class Tape:
             torch.set_grad_enabled(grad_mode),
             intercepting(),
             capturing(self),
+            observing_checkpoints(self._checkpointed),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
             self._functional_mode,
         ):
             yield
+
+    def _note(self, node: fx.Node) -> None:
+        node.meta["source"] = calling_line()
+        node.meta["region"] = self._region
+
+    @contextlib.contextmanager
+    def _checkpointed(self) -> Iterator[None]:
+        """Mark what is recorded inside as a region whose values aren't kept."""
+        if self._region is not None:
+            # Inside another one, which computes everything again anyway.
+            yield
+            return
+        self._region = len(self.regions)
+        start = sequence_number()
+        self.regions.append((start, start))
+        try:
+            yield
+        finally:
+            self.regions[self._region] = (start, sequence_number())
+            self._region = None
 
     def placeholder(
         self, name: str, spec: TensorSpec, example: torch.Tensor | None = None, *, leaf: bool = True

@@ -125,6 +125,10 @@ def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
         dtype=value.dtype,
         bytes=value.numel() * value.element_size() if origin == "intermediate" else 0,
         origin=origin,
+        op="input" if residual.node.op == "placeholder" else str(residual.node.target),
+        source=residual.node.meta.get("source") if origin != "input" else None,
+        reason=residual.reason,
+        consumers=residual.consumers,
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from funcaot.aot.signature import Signature
+from funcaot.aot.location import Location
 from funcaot.aot.spec import TensorSpec
 
 
@@ -21,6 +22,10 @@ class ResidualReport:
         dtype: Element type.
         bytes: Size of its elements; 0 if it is an input or an output, which exist anyway.
         origin: ``"input"``, ``"output"`` or ``"intermediate"``.
+        op: The op that made it, ``"input"`` for an input.
+        source: ``file:line`` in the user's code that called the op, None if unknown.
+        reason: Why it is kept instead of being computed again.
+        consumers: Autograd nodes that ask for it, or for something computed from it.
     """
 
     name: str
@@ -28,6 +33,18 @@ class ResidualReport:
     dtype: torch.dtype
     bytes: int
     origin: str
+    op: str
+    source: Location | None
+    reason: str
+    consumers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """``mm float32[8, 8], 256 bytes, model.py:12: too expensive ..., for MulBackward0``."""
+        kind = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        size = f"{self.bytes:,} bytes" if self.origin == "intermediate" else f"an {self.origin}"
+        place = "" if self.source is None else f", {self.source}"
+        users = f", for {', '.join(self.consumers)}" if self.consumers else ""
+        return f"{self.name} {kind}, {size}{place}: {self.reason}{users}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from funcaot.report.records import DerivativeReport, EntryReport, GraphReport, Report
 
+# Residuals listed in the text; the record has all of them.
+_SHOWN = 20
+
 
 def render(report: Report) -> str:
     """The summary that ``print(funcaot.report(f))`` shows."""
@@ -32,6 +35,10 @@ def _entry(number: int, entry: EntryReport) -> Iterator[str]:
             f"      keeps {len(entry.residuals)} values for the backward, "
             f"{len(intermediates)} of them computed, {entry.residual_bytes:,} bytes"
         )
+        for residual in sorted(intermediates, key=lambda item: -item.bytes)[:_SHOWN]:
+            yield f"        {residual}"
+        if len(intermediates) > _SHOWN:
+            yield f"        ... and {len(intermediates) - _SHOWN} smaller ones"
     for derivative in (*entry.backwards, *entry.pushforwards):
         yield from _derivative(derivative, "      ")
     if entry.timings:

@@ -64,8 +64,8 @@ output = output((relu, mul))""",
         self.assertExpectedInline(
             printed(contiguous),
             """\
-relu = relu()
 mul = mul()
+relu = relu()
 tangent_0 = tangent_0()
 threshold_backward = threshold_backward.default(tangent_0, relu, 0)
 cos = cos.default(mul)
@@ -76,8 +76,8 @@ output = output((mul_2,))""",
         self.assertExpectedInline(
             printed(transposed),
             """\
-relu = relu()
 mul = mul()
+relu = relu()
 tangent_1 = tangent_1()
 threshold_backward_1 = threshold_backward.default(tangent_1, relu, 0)
 cos_1 = cos.default(mul)

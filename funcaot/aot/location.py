@@ -1,0 +1,49 @@
+"""Where in the user's code an op was called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+
+import funcaot.errors as _own
+
+_SKIPPED = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(_own.__file__)) + os.sep,
+)
+_DEPTH = 200
+
+
+class Location(NamedTuple):
+    """A line of code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        """``model.py:12``."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+@cache
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        return file.startswith(("<stdin>", "<ipython"))
+    return not file.startswith(_SKIPPED)
+
+
+def calling_line() -> Location | None:
+    """The innermost line that belongs neither to torch nor to funcaot, None if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return None
+        if _is_users(frame.f_code.co_filename):
+            return Location(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
