@@ -99,11 +99,11 @@ _LIKE_POINTWISE = {
 _CHEAP = {
     "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm",
     "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "cudnn_batch_norm",
-    "_batch_norm_with_update_functional", "_fused_rms_norm", "cat", "stack", "index", "index_select",
-    "gather", "embedding", "constant_pad_nd", "flip", "roll", "repeat", "slice_scatter",
-    "select_scatter", "diagonal_scatter", "as_strided_copy", "upsample_nearest2d", "avg_pool2d",
-    "_adaptive_avg_pool2d", "max_pool2d_with_indices", "linalg_vector_norm", "pixel_shuffle",
-    "cumsum", "one_hot", "masked_fill", "index_put",
+    "_batch_norm_with_update_functional", "_fused_rms_norm", "cat", "stack", "index",
+    "index_select", "gather", "embedding", "constant_pad_nd", "flip", "roll", "repeat",
+    "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_copy",
+    "upsample_nearest2d", "avg_pool2d", "_adaptive_avg_pool2d", "max_pool2d_with_indices",
+    "linalg_vector_norm", "pixel_shuffle", "cumsum", "one_hot", "masked_fill", "index_put",
 }  # fmt: skip
 
 
@@ -130,9 +130,7 @@ def _op_of(node: fx.Node) -> torch._ops.OpOverload | None:
 
 
 def is_pinned(node: fx.Node) -> bool:
-    """Whether a node must never run twice: it draws numbers, or is a user's Function or a call
-    of a higher-order op.
-    """
+    """Whether a node must never run twice: random ops, user Functions, higher-order ops."""
     if node.op != "call_function":
         return False
     if graphs.is_random(node) or graphs.is_function_node(node):

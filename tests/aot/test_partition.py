@@ -1,5 +1,7 @@
 """What is kept for a backward, against eager: values, errors, and how much."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -308,3 +310,36 @@ def test_views_of_one_product_are_kept_as_the_product(policy):
         assert_close(mine, theirs)
     graph = funcaot.report(compiled).entries[0].backwards[0].graph
     assert sum(node.target is torch.ops.aten.mm.default for node in graph.graph.nodes) == 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_running_statistics_are_updated_once(policy):
+    original = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+    x = torch.randn(16, 4)
+    states = []
+    for compiled in (False, True):
+        model = copy.deepcopy(original)
+        run = funcaot.compile(model, backend="eager", policy=policy) if compiled else model
+        for _ in range(2):
+            run(x).square().sum().backward()
+        states.append([*model.buffers(), *(parameter.grad for parameter in model.parameters())])
+    for mine, theirs in zip(*states, strict=True):
+        assert_close(mine, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_inductor_keeps_no_alias_of_an_output(policy):
+    def f(x, w):
+        y = x @ w
+        return y, F.dropout(F.gelu(y + 1), 0.5).sin().sum()
+
+    compiled = funcaot.compile(f, policy=policy)
+    x, w = leaf(8, 8), leaf(8, 8)
+    torch.manual_seed(3)
+    y, loss = compiled(x, w)
+    expected = torch.autograd.grad(loss, (x, w), retain_graph=True)
+    with torch.no_grad():
+        y.zero_()
+    for mine, theirs in zip(torch.autograd.grad(loss, (x, w)), expected, strict=True):
+        assert_close(mine, theirs)
