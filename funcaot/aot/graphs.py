@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.tracing import CHECKS
+from funcaot._torch.ops import OpOverload
 from funcaot.errors import GraphError
 
 aten = torch.ops.aten
@@ -103,7 +104,7 @@ def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node's result shares the storage of its first argument."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
     if node.target in _ALIASES:
         return True
@@ -146,7 +147,7 @@ def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers (so that running it again gives other values)."""
     if node.op != "call_function":
         return False
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags
     return False
 
@@ -179,7 +180,7 @@ def check_functional(module: fx.GraphModule, what: str) -> None:
     """
     for node in module.graph.nodes:
         target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+        if isinstance(target, OpOverload) and target._schema.is_mutable:
             raise GraphError(
                 f"The {what} graph isn't functional: {node.name!r} ({target}) mutates an argument."
                 f"\n{_short(module.graph)}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from funcaot._torch.ops import HigherOrderOperator, OpOverload
 from funcaot.aot import graphs
 from funcaot.aot.location import Location
 from funcaot.errors import FuncaotError
@@ -123,10 +124,10 @@ def is_cheap(node: fx.Node) -> bool:
     )
 
 
-def _op_of(node: fx.Node) -> torch._ops.OpOverload | None:
+def _op_of(node: fx.Node) -> OpOverload | None:
     if node.target is operator.getitem:
         node = node.args[0]  # type: ignore[assignment]
-    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
+    return node.target if isinstance(node.target, OpOverload) else None
 
 
 def is_pinned(node: fx.Node) -> bool:
@@ -137,7 +138,7 @@ def is_pinned(node: fx.Node) -> bool:
         return True
     if node.target is operator.getitem:
         return is_pinned(node.args[0])  # type: ignore[arg-type]
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
+    return isinstance(node.target, HigherOrderOperator)
 
 
 _DEPTH = 12
