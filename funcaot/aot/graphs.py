@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.tracing import CHECKS
 from funcaot._torch.ops import OpOverload
+from funcaot._torch.tracing import CHECKS
 from funcaot.errors import GraphError
 
 aten = torch.ops.aten
