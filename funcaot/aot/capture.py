@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import fx
 
 from funcaot._torch import tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
 from funcaot.aot.lifting import Lifting
 from funcaot.aot.signature import Constant, Signature
@@ -97,16 +100,8 @@ def capture(
     args, kwargs = tree_unflatten(traced, signature.tree)
     lifting = Lifting(known, add, name)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
-        try:
-            with lifting:
-                result = function(*args, **kwargs)
-        except tracing.DATA_DEPENDENT_ERRORS as error:
-            raise UnsupportedError(
-                f"{name} depends on the values of a tensor, which a capture doesn't have: "
-                f"{getattr(error, 'func', error)}.",
-                remedy="move the data-dependent part out of the compiled function, or into a "
-                "Function's forward.",
-            ) from error
+        with _explained(name), lifting:
+            result = function(*args, **kwargs)
         flat, tree = tree_flatten(result)
         outputs = tuple(lifting.replace(value) for value in flat)
     return Capture(
@@ -117,6 +112,42 @@ def capture(
         tree,
         tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
     )
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Refuse what a capture can't record; the user's own exceptions pass through unchanged."""
+
+    def refuse(seeding: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{name} calls torch.{seeding}, which would happen once, when it is captured, and not "
+            "at every call.",
+            remedy="seed outside of the compiled function.",
+        )
+
+    try:
+        with seeding_refused(refuse):
+            yield
+    except Exception as error:
+        if not tracing.is_untraceable(error):
+            raise
+        reason = str(getattr(error, "func", None) or error).splitlines()[0]
+        raise UnsupportedError(
+            f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
+            f"have: {reason}{_line_of(error)}.",
+            remedy="keep that part out of the compiled function, or put it into the forward of a "
+            "funcaot.Function, which then runs on real values.",
+        ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """Where the user's code asked for it."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and "/funcaot/" not in frame.filename
+    ]
+    return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _enter(

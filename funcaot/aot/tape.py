@@ -282,5 +282,6 @@ def _outside_of_transforms() -> Iterator[None]:
         tracing.temporarily_clear_interpreter_stack(),
         tracing.disable_current_modes(),
         tracing.set_forward_ad_enabled(True),
+        tracing.printable_under_dual_level(),
     ):
         yield

@@ -120,3 +120,38 @@ def test_an_unknown_backend_lists_the_known_ones():
 def test_a_missing_function_is_refused():
     with pytest.raises(funcaot.errors.FuncaotError, match="something to compile"):
         funcaot.compile(3)
+
+
+def test_memory_access_outside_of_a_function_is_refused_with_a_remedy():
+    compiled = funcaot.compile(lambda x: torch.from_numpy(x.numpy() * 2), backend="eager")
+    with pytest.raises(funcaot.errors.UnsupportedError, match="forward of a funcaot"):
+        compiled(torch.randn(3))
+    assert_nothing_is_left()
+
+
+def test_seeding_inside_is_refused():
+    def f(x):
+        torch.manual_seed(3)
+        return torch.rand_like(x)
+
+    compiled = funcaot.compile(f, backend="eager")
+    with pytest.raises(funcaot.errors.UnsupportedError, match="seed outside"):
+        compiled(torch.randn(3))
+    torch.manual_seed(3)
+    assert_nothing_is_left()
+
+
+def test_printing_under_a_dual_level_leaves_dispatch_as_it_was():
+    compiled = funcaot.compile(lambda x: torch.quantile(x, 0.5), backend="eager")
+    x = torch.rand(5)
+    expected = torch.func.jvp(lambda x: torch.quantile(x, 0.5), (x,), (x,))
+    assert_close(torch.func.jvp(compiled, (x,), (x,)), expected)
+    assert "tensor" in repr(x)
+    assert_nothing_is_left()
+
+
+def test_a_failed_check_of_values_raises_as_in_eager():
+    compiled = funcaot.compile(torch.linalg.cholesky, backend="eager")
+    assert_close(compiled(torch.eye(2)), torch.eye(2))
+    with pytest.raises(torch.linalg.LinAlgError):
+        compiled(-torch.eye(2))
