@@ -132,6 +132,15 @@ class OverlayContext:
         setattr(self.__dict__["_funcaot_under"], name, value)
 
 
+def attributes_of(ctx: Any) -> dict[str, Any]:
+    """What the user set on a ctx, whichever kind of ctx it is."""
+    if isinstance(ctx, RecordingContext):
+        return dict(ctx.recorded_attributes)
+    if isinstance(ctx, OverlayContext):
+        return attributes_of(ctx.__dict__["_funcaot_under"])
+    return dict(vars(ctx))
+
+
 def share_saved_tensors(ctx: Any) -> None:
     """Let ``backward`` and ``jvp`` read the same saved tensors: one is made from the other."""
     if ctx.saved_for_forward is None and ctx.to_save is not None:

@@ -9,8 +9,6 @@ from funcaot._torch.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
     new_function_class,
-    once_differentiable,
-    once_differentiable_body,
 )
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.opaque import current_captor
@@ -30,9 +28,10 @@ Rule = Callable[..., Any]
 class RuleRunner:
     """How a generated class runs the user's rules; what torch does where one level is all."""
 
-    def once(self, body: Rule, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
-        """Run the body of a ``once_differentiable`` backward."""
-        return once_differentiable(body)(ctx, *cotangents)
+    def reverse(self, function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+        """Run the reverse rule."""
+        boxed = getattr(function, "boxed_grads_call", False)
+        return reverse_rule(function)(ctx, *((list(cotangents),) if boxed else cotangents))
 
     def jvp(self, rule: Rule, ctx: Any, tangents: tuple[Any, ...]) -> Any:
         """Run the forward rule."""
@@ -109,16 +108,9 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
             )
 
         return missing
-    boxed = getattr(function, "boxed_grads_call", False)
 
     def run(ctx: Any, *cotangents: Any) -> Any:
-        rule = reverse_rule(function)
-        body = once_differentiable_body(rule)
-        if boxed:
-            return rule(ctx, list(cotangents))
-        if body is not None:
-            return runner.once(body, ctx, cotangents)
-        return rule(ctx, *cotangents)
+        return runner.reverse(function, ctx, cotangents)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         captor = current_captor()

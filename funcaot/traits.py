@@ -12,6 +12,7 @@ from funcaot.errors import RuleError
 from funcaot.protocol import program_of
 
 __all__ = [
+    "asks_for",
     "display_name",
     "has_backward",
     "has_jvp",
@@ -75,6 +76,16 @@ def reverse_rule(function: type) -> Callable[..., Any]:
             remedy="delete one of the two staticmethods.",
         )
     return function.vjp if vjp else function.backward
+
+
+def asks_for(function: type, flag: str) -> bool:
+    """Whether the class itself, and no base class of ours or torch's, sets ``flag``."""
+    for ancestor in function.__mro__:
+        if ancestor is _BASE or "funcaot_checks_rules" in ancestor.__dict__:
+            return False
+        if flag in ancestor.__dict__:
+            return bool(ancestor.__dict__[flag])
+    return False
 
 
 def may_generate(function: type, flag: str) -> bool:

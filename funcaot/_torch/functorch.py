@@ -72,8 +72,10 @@ __all__ = [
     "fully_unwrapped",
     "function_mode_active",
     "interpreter_stack",
+    "is_batching_failure",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
+    "is_level_failure",
     "map_tensors",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
@@ -123,6 +125,31 @@ def fully_unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 def python_key_excluded() -> bool:
     """Whether dispatch modes are switched off in this thread."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+
+
+_CANT_BATCH = (
+    "vmap:",
+    "Batching rule not implemented",
+    "data pointer of Tensor",
+    "BatchedTensorImpl",
+    ".numpy() is not supported",
+    "requires_grad_()",
+)
+_NEEDS_NO_LEVEL = ("requires_grad_()", "does not require grad", "data pointer of Tensor")
+
+
+def is_batching_failure(error: Exception) -> bool:
+    """Whether ``error`` says that vmap can't batch what it was given, and not a user's mistake."""
+    message = str(error)
+    if not isinstance(error, RuntimeError) or "randomness" in message:
+        return False
+    return any(part in message for part in _CANT_BATCH)
+
+
+def is_level_failure(error: Exception) -> bool:
+    """Whether ``error`` says that code which runs autograd itself met a functorch level."""
+    message = str(error)
+    return isinstance(error, RuntimeError) and any(part in message for part in _NEEDS_NO_LEVEL)
 
 
 @contextlib.contextmanager

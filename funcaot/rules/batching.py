@@ -15,7 +15,7 @@ from funcaot._torch.functorch import (
     vmap_increment_nesting,
 )
 
-__all__ = ["batch_size_of", "run_batched", "unbatched", "with_dimension"]
+__all__ = ["batch_size_of", "dims_per_leaf", "run_batched", "unbatched", "with_dimension"]
 
 
 def unbatched(values: Any, level: int) -> tuple[Any, Any]:
@@ -33,7 +33,8 @@ def unbatched(values: Any, level: int) -> tuple[Any, Any]:
     return physical, pytree.tree_unflatten([dim for _, dim in pairs], spec)
 
 
-def _dims_per_leaf(dims: Any, spec: Any) -> list[Any]:
+def dims_per_leaf(dims: Any, spec: Any) -> list[Any]:
+    """One dimension or None per leaf of a tree."""
     flat = broadcast_to_and_flatten(dims, spec)
     if flat is None:
         raise AssertionError(f"batch dimensions {dims} don't match {spec}")
@@ -43,7 +44,7 @@ def _dims_per_leaf(dims: Any, spec: Any) -> list[Any]:
 def batch_size_of(values: Any, dims: Any) -> int:
     """The size of the batch dimension, read off the first batched tensor."""
     leaves, spec = pytree.tree_flatten(values)
-    flat_dims = _dims_per_leaf(dims, spec)
+    flat_dims = dims_per_leaf(dims, spec)
     return next(
         leaf.shape[dim] for leaf, dim in zip(leaves, flat_dims, strict=True) if dim is not None
     )
@@ -66,7 +67,7 @@ def run_batched(
         The physical output, and a tree like it with an integer or None per leaf.
     """
     leaves, spec = pytree.tree_flatten(operands)
-    flat_dims = _dims_per_leaf(dims, spec)
+    flat_dims = dims_per_leaf(dims, spec)
     with vmap_increment_nesting(batch_size, randomness) as level:
         batched = [
             leaf if dim is None else add_batch_dimension(leaf, dim, level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,14 @@ from funcaot._torch.functorch import pytree
 from funcaot.errors import ArgumentError, RuleError
 from funcaot.rules.returns import describe
 
-__all__ = ["FlatCall", "OutputStructure", "flatten_call", "flatten_like", "tensors_of"]
+__all__ = [
+    "FlatCall",
+    "OutputStructure",
+    "flatten_call",
+    "flatten_like",
+    "flatten_values",
+    "tensors_of",
+]
 
 
 class _Operand:
@@ -118,6 +125,20 @@ def tensors_of(values: Any) -> tuple[torch.Tensor, ...]:
     return tuple(x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor))
 
 
+def flatten_values(values: tuple[Any, ...]) -> tuple[FlatCall, tuple[torch.Tensor, ...]]:
+    """Flatten arguments that are already in order."""
+    flat = [pytree.tree_flatten(value) for value in values]
+    call = FlatCall(
+        (),
+        tuple(spec for _, spec in flat),
+        tuple(
+            tuple(_OPERAND if isinstance(x, torch.Tensor) else x for x in leaves)
+            for leaves, _ in flat
+        ),
+    )
+    return call, tensors_of([leaves for leaves, _ in flat])
+
+
 def flatten_call(
     function: Callable[..., Any],
     nondiff: tuple[int, ...],
@@ -150,13 +171,7 @@ def flatten_call(
             got="keyword-only parameters",
             remedy="make them positional.",
         )
-    flat = [pytree.tree_flatten(argument) for argument in bound.args]
-    call = FlatCall(
-        tuple(index % len(flat) for index in nondiff) if flat else (),
-        tuple(spec for _, spec in flat),
-        tuple(
-            tuple(_OPERAND if isinstance(x, torch.Tensor) else x for x in leaves)
-            for leaves, _ in flat
-        ),
-    )
-    return call, tensors_of([leaves for leaves, _ in flat]), bound.args
+    call, tensors = flatten_values(bound.args)
+    count = len(bound.args)
+    nondiff = tuple(index % count for index in nondiff) if count else ()
+    return replace(call, nondiff=nondiff), tensors, bound.args

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from funcaot._torch.autograd import once_differentiable_body
+from funcaot._torch.functorch import is_level_failure
 from funcaot.context import OverlayContext
 from funcaot.errors import MissingRuleError
 from funcaot.rules.linearity import check_linear
 from funcaot.rules.metadata import CallMetadata
 from funcaot.traits import display_name, reverse_rule
 
-__all__ = ["jvp_from_backward"]
+__all__ = ["jvp_from_backward", "register_reverse_runner"]
+
+
+ReverseRunner = Callable[[type, Any, tuple[Any, ...]], Any]
+
+
+def _plainly(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+    return reverse_rule(function)(ctx, *cotangents)
+
+
+_runner: list[ReverseRunner] = [_plainly]
+
+
+def register_reverse_runner(runner: ReverseRunner) -> None:
+    """Say how a reverse rule is run at a level; that takes the operator, which is above this."""
+    _runner[0] = runner
 
 
 def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> Any:
@@ -35,8 +52,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
         MissingRuleError: ``backward`` is ``once_differentiable`` and so has no vjp.
         RuleError: ``backward`` isn't linear or not differentiable in the cotangents.
     """
-    reverse = reverse_rule(function)
-    if once_differentiable_body(reverse) is not None:
+    if once_differentiable_body(reverse_rule(function)) is not None:
         raise MissingRuleError(
             f"{display_name(function)} was differentiated in forward mode and its rule can't be "
             "generated",
@@ -52,7 +68,6 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
     )
     where = [j for j, differentiable in enumerate(call.differentiable) if differentiable]
     kept: list[int] = []
-    boxed = getattr(function, "boxed_grads_call", False)
 
     def gradients(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
         full: list[Any] = [
@@ -61,7 +76,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
         ]
         for j, cotangent in zip(where, cotangents, strict=True):
             full[j] = cotangent
-        result = reverse(ctx, full) if boxed else reverse(ctx, *full)
+        result = _runner[0](function, ctx, tuple(full))
         result = result if isinstance(result, tuple) else (result,)
         kept[:] = [
             i
@@ -73,7 +88,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
     zeros = [metadata.zeros() for j in where if (metadata := call.outputs[j]) is not None]
     outputs: list[Any] = [None] * len(call.outputs)
     if where:
-        at_zero, transpose = torch.func.vjp(gradients, *zeros)
+        at_zero, transpose = _transposed(function, gradients, zeros)
         if kept:
             check_linear(function, gradients, zeros, at_zero, transpose)
             # backward may return a gradient that autograd would sum down to the input's shape
@@ -87,3 +102,18 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
         if tangents[i] is not None and outputs[j] is not None:
             outputs[j] = tangents[i].copy_(outputs[j])
     return outputs[0] if call.single else tuple(outputs)
+
+
+def _transposed(function: type, gradients: Any, zeros: list[torch.Tensor]) -> Any:
+    try:
+        return torch.func.vjp(gradients, *zeros)
+    except RuntimeError as error:
+        if not is_level_failure(error):
+            raise
+        raise MissingRuleError(
+            f"{display_name(function)} was differentiated in forward mode and its rule can't be "
+            "generated",
+            expected="a `backward` made of differentiable operations, to be transposed",
+            got=f"one that functorch refuses: {str(error).splitlines()[0]}",
+            remedy="define `jvp(ctx, *tangents)`.",
+        ) from error

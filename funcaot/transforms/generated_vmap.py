@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class, once_differentiable_body
+from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import pytree
 from funcaot.class_cache import cache_of
 from funcaot.context import RecordingContext
 from funcaot.errors import RuleError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 from funcaot.rules.complete import completed
+from funcaot.rules.looping import run_batched_or_looped, run_looped
 from funcaot.rules.metadata import attach
 from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of
-from funcaot.traits import display_name, has_backward, has_jvp, origin_of, reverse_rule
-from funcaot.transforms.once import once_at_every_level
+from funcaot.traits import asks_for, display_name, has_backward, has_jvp, origin_of
+from funcaot.transforms.reverse import run_reverse
 
 __all__ = ["BatchDimensions", "vmapped"]
 
@@ -94,6 +95,8 @@ class _Vmapped:
 
     def __init__(self, function: type, in_dims: tuple[Any, ...], randomness: str) -> None:
         self.function, self.in_dims, self.randomness = function, in_dims, randomness
+        # A class that asks for the generated rule means the batched one, and hears if it can't be.
+        self.may_loop = not asks_for(origin_of(function), "generate_vmap_rule")
 
     def as_class(self) -> type:
         function = self.function
@@ -114,7 +117,13 @@ class _Vmapped:
         return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
     def _run(self, body: Any, operands: Any, dims: Any, batch_size: int) -> tuple[Any, Any]:
-        return run_batched(body, operands, dims, batch_size=batch_size, randomness=self.randomness)
+        options = {"batch_size": batch_size, "randomness": self.randomness}
+        if getattr(origin_of(self.function), "vmap_by_loop", False):
+            return run_looped(body, operands, dims, owner=display_name(self.function), **options)
+        if self.may_loop:
+            owner = display_name(self.function)
+            return run_batched_or_looped(body, operands, dims, owner=owner, **options)
+        return run_batched(body, operands, dims, **options)
 
     def forward(self, *operands: Any) -> tuple[Any, ...]:
         size = batch_size_of(operands, self.in_dims)
@@ -152,7 +161,14 @@ class _Vmapped:
         inputs_at = {id(value): i for i, value in enumerate(inputs)}
         inputs_at = {j: inputs_at[id(v)] for j, v in enumerate(values) if id(v) in inputs_at}
         dims = (self.in_dims, dimensions.dims)
-        kept, kept_dims = self._run(example, (tuple(inputs), tuple(values)), dims, size)
+        # Never in a loop: attributes of ctx that aren't tensors have to hold for every example.
+        kept, kept_dims = run_batched(
+            example,
+            (tuple(inputs), tuple(values)),
+            dims,
+            batch_size=size,
+            randomness=self.randomness,
+        )
         self._replay(ctx, inputs, values, found, kept)
         saved_dims, forward_dims, attribute_dims = kept_dims if any(kept) else ((), (), ())
         recorder = found["recorder"]
@@ -210,14 +226,7 @@ class _Vmapped:
 
         def example(saved: Any, tensors: Any, cotangents: Any) -> Any:
             context = record.context(ctx, saved, tensors)
-            rule = reverse_rule(self.function)
-            body = once_differentiable_body(rule)
-            if getattr(self.function, "boxed_grads_call", False):
-                cotangents = (list(cotangents),)
-            if body is None:
-                result = rule(context, *cotangents)
-            else:
-                result = once_at_every_level(body, context, cotangents)
+            result = run_reverse(self.function, context, cotangents)
             checked_gradients(self.function, result, record.input_shapes)
             result = result if isinstance(result, tuple) else (result,)
             return tuple(

@@ -21,7 +21,7 @@ from funcaot.class_cache import cache_of
 from funcaot.context import OverlayContext
 from funcaot.operator import custom_function_call
 from funcaot.single_level import RuleRunner, single_level_class
-from funcaot.transforms.once import once_at_every_level
+from funcaot.transforms.reverse import run_reverse
 
 __all__ = ["LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
 
@@ -61,9 +61,9 @@ def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
 class LevelRunner(RuleRunner):
     """Runs the user's rules at one level among others."""
 
-    def once(self, body: Any, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
-        """See :mod:`funcaot.transforms.once`."""
-        return once_at_every_level(body, ctx, cotangents)
+    def reverse(self, function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+        """See :mod:`funcaot.transforms.reverse`."""
+        return run_reverse(function, ctx, cotangents)
 
     def jvp(self, rule: Any, ctx: Any, tangents: tuple[Any, ...]) -> Any:
         """Run the forward rule one level down.

@@ -1,0 +1,163 @@
+"""Run a user's reverse rule at a level among others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import once_differentiable_body
+from funcaot._torch.functorch import is_batching_failure, is_level_failure, transforms_active
+from funcaot.context import RecordingContext, attributes_of
+from funcaot.errors import MissingRuleError
+from funcaot.operator import custom_function_call
+from funcaot.rules.flat_call import FlatCall, flatten_values
+from funcaot.rules.jvp_from_backward import register_reverse_runner
+from funcaot.traits import display_name, reverse_rule
+from funcaot.transforms.once import once_at_every_level
+
+__all__ = ["BackwardPerExample", "BackwardWithoutLevels", "run_reverse", "run_rule"]
+
+
+def run_reverse(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+    """Run ``backward`` of ``function``, whatever it's decorated with, at the current level."""
+    return run_rule(function, reverse_rule(function), ctx, cotangents)
+
+
+def run_rule(
+    function: type, rule: Callable[..., Any], ctx: Any, cotangents: tuple[Any, ...]
+) -> Any:
+    """Run a reverse rule, as a Function of its own if it can't run at this level as it is.
+
+    Adjoint methods and checkpoints call ``requires_grad_`` and ``torch.autograd.grad`` in backward,
+    which functorch refuses; and a rule may do what ``vmap`` can't batch. As a Function of what it
+    reads, such a rule has its levels peeled off, all of them or the batched ones, before it runs.
+    """
+    body = once_differentiable_body(rule)
+    boxed = getattr(function, "boxed_grads_call", False)
+    arguments = (list(cotangents),) if boxed else cotangents
+    try:
+        if body is not None:
+            return once_at_every_level(body, ctx, arguments)
+        return rule(ctx, *arguments)
+    except RuntimeError as error:
+        if not transforms_active():
+            raise
+        without_levels = is_level_failure(error)
+        if not without_levels and not is_batching_failure(error):
+            raise
+        needs, saved, attributes = ctx.needs_input_grad, ctx.saved_tensors, attributes_of(ctx)
+        call, tensors = flatten_values((saved, attributes, tuple(arguments)))
+        rule = rule if body is None else body
+    kind = BackwardWithoutLevels if without_levels else BackwardPerExample
+    return custom_function_call(kind, function, rule, needs, call, *tensors)
+
+
+class BackwardPerExample(torch.autograd.Function):
+    """A reverse rule as a Function, on its saved tensors, attributes and cotangents.
+
+    As a Function it meets ``vmap`` one level at a time, and is run once per example there.
+    """
+
+    generate_vmap_rule = True
+    vmap_by_loop = True
+    generate_jvp_rule = False
+
+    @staticmethod
+    def forward(
+        function: type, rule: Any, needs: tuple[bool, ...], call: FlatCall, *tensors: Any
+    ) -> Any:
+        """Run the rule."""
+        saved, attributes, cotangents = call.arguments(tensors)
+        ctx = RecordingContext(
+            needs, saved_tensors=saved, attributes=attributes, owner=display_name(function)
+        )
+        result = rule(ctx, *cotangents)
+        return result if isinstance(result, tuple) else (result,)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the operands."""
+        ctx.fixed, tensors = inputs[:4], inputs[4:]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        """Pull back through the rule."""
+        kept = [j for j, cotangent in enumerate(cotangents) if cotangent is not None]
+        rule, where, primals = _as_function_of_floats(ctx, kept)
+        gradients = torch.func.vjp(rule, *primals)[1](tuple(cotangents[j] for j in kept))
+        found = dict(zip(where, gradients, strict=True))
+        return (None,) * 4 + tuple(found.get(i) for i in range(len(ctx.saved_tensors)))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Push through the rule."""
+        output = BackwardPerExample.forward(*ctx.fixed, *ctx.saved_tensors)
+        kept = [j for j, value in enumerate(output) if isinstance(value, torch.Tensor)]
+        rule, where, primals = _as_function_of_floats(ctx, kept)
+        given = tuple(
+            torch.zeros_like(p) if tangents[4 + i] is None else tangents[4 + i]
+            for i, p in zip(where, primals, strict=True)
+        )
+        pushed = dict(zip(kept, torch.func.jvp(rule, tuple(primals), given)[1], strict=True))
+        return tuple(pushed.get(j) for j in range(len(output)))
+
+
+def _as_function_of_floats(
+    ctx: Any, kept: list[int]
+) -> tuple[Callable[..., Any], list[int], list[torch.Tensor]]:
+    """The rule as a function of its floating-point tensors, to differentiate."""
+    tensors = ctx.saved_tensors
+    where = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
+
+    def rule(*primals: torch.Tensor) -> tuple[Any, ...]:
+        filled = list(tensors)
+        for i, primal in zip(where, primals, strict=True):
+            filled[i] = primal
+        output = BackwardPerExample.forward(*ctx.fixed, *filled)
+        return tuple(output[j] for j in kept)
+
+    return rule, where, [tensors[i] for i in where]
+
+
+class BackwardWithoutLevels(torch.autograd.Function):
+    """A reverse rule that has to run where no level is active, since it uses autograd itself."""
+
+    generate_vmap_rule = True
+    vmap_by_loop = True
+    generate_jvp_rule = False
+    forward = staticmethod(BackwardPerExample.forward)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Remember whose rule it is."""
+        ctx.function = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        """Refuse: what the rule did with autograd isn't visible to other levels."""
+        raise _refusal(ctx.function)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Refuse, as :meth:`backward` does."""
+        if all(tangent is None for tangent in tangents):
+            return None
+        raise _refusal(ctx.function)
+
+
+def _refusal(function: type) -> MissingRuleError:
+    return MissingRuleError(
+        f"A derivative was taken of the backward of {display_name(function)} (a second derivative, "
+        "or forward mode generated from it)",
+        expected="a backward made of differentiable operations",
+        got="one that uses requires_grad_ and torch.autograd.grad itself, which run without levels",
+        remedy="write the gradient in closed form, or with torch.func.vjp.",
+    )
+
+
+register_reverse_runner(run_reverse)
