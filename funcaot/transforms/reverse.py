@@ -96,15 +96,19 @@ class BackwardPerExample(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Push through the rule."""
-        output = BackwardPerExample.forward(*ctx.fixed, *ctx.saved_tensors)
-        kept = [j for j, value in enumerate(output) if isinstance(value, torch.Tensor)]
-        rule, where, primals = _as_function_of_floats(ctx, kept)
-        given = tuple(
-            torch.zeros_like(p) if tangents[4 + i] is None else tangents[4 + i]
-            for i, p in zip(where, primals, strict=True)
-        )
-        pushed = dict(zip(kept, torch.func.jvp(rule, tuple(primals), given)[1], strict=True))
-        return tuple(pushed.get(j) for j in range(len(output)))
+        return run_rule(BackwardPerExample, _push, ctx, tangents)
+
+
+def _push(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+    output = BackwardPerExample.forward(*ctx.fixed, *ctx.saved_tensors)
+    kept = [j for j, value in enumerate(output) if isinstance(value, torch.Tensor)]
+    rule, where, primals = _as_function_of_floats(ctx, kept)
+    given = tuple(
+        torch.zeros_like(p) if tangents[4 + i] is None else tangents[4 + i]
+        for i, p in zip(where, primals, strict=True)
+    )
+    pushed = dict(zip(kept, torch.func.jvp(rule, tuple(primals), given)[1], strict=True))
+    return tuple(pushed.get(j) for j in range(len(output)))
 
 
 def _as_function_of_floats(
