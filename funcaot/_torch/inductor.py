@@ -19,6 +19,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table of decompositions that Inductor's lowerings expect."""
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        # The decompositions use the lowerings' tables without importing them.
+        import torch._inductor.lowering
         from torch._inductor.decomposition import select_decomp_table
 
     return dict(select_decomp_table())
@@ -43,8 +45,6 @@ def compile_graph(
 
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        # The passes use the lowerings' tables without importing them.
-        import torch._inductor.lowering
         from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 
     fake_mode = example_fake_mode(example_inputs, module)
