@@ -5,6 +5,7 @@ They load about a thousand modules; import this only where one of them is used.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -15,14 +16,25 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+
+def _without_seed(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    return operator(*args, **kwargs)
+
+
+# Random operators are wrapped to seed themselves at each call, which is Python that no capture
+# sees; the tests seed outside instead.
+for _module in [module for name, module in sys.modules.items() if name.startswith("torch.testing")]:
+    if hasattr(_module, "wrapper_set_seed"):
+        _module.wrapper_set_seed = _without_seed
+
 __all__ = ["OpInfo", "SampleInput", "autograd_functions", "operators"]
 
 
 def autograd_functions() -> tuple[Any, ...]:
-    """torch's database of ``autograd.Function`` classes, as ``OpInfo`` records."""
+    """Torch's database of ``autograd.Function`` classes, as ``OpInfo`` records."""
     return tuple(autograd_function_db)
 
 
 def operators() -> tuple[Any, ...]:
-    """torch's database of operators, as ``OpInfo`` records."""
+    """Torch's database of operators, as ``OpInfo`` records."""
     return tuple(op_db)

@@ -22,7 +22,7 @@ from funcaot.testing.samples import SEED
 EPILOG = """\
 examples:
   python -m funcaot check mypackage.layers:Softmax
-  python -m funcaot check layers.py:Softmax --inputs "torch.rand(3, 4), 0.1" --inputs "torch.rand(2), 1"
+  python -m funcaot check layers.py:Scale --inputs "torch.rand(3, 4), 2" --inputs "torch.rand(2), 1"
   python -m funcaot check layers.py:Round --ref layers.py:round_reference --json
 exit status: 0 passed, 1 something is wrong, 2 the check could not run
 """
@@ -162,8 +162,8 @@ def evaluate(expression: str, target: Any) -> tuple[Any, ...]:
     # Finite differences need double precision, and people write torch.rand(3).
     torch.set_default_dtype(torch.float64)
     try:
-        value = eval(expression, known)  # noqa: S307  (the user's own command line)
-    except Exception as error:  # noqa: BLE001  (any exception of the user's expression)
+        value = eval(expression, known)
+    except Exception as error:
         raise FuncaotError(
             f"funcaot check can't evaluate --inputs {expression!r}: {error}.",
             expected="Python with torch, for example: torch.rand(3, 4), 2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,7 +67,9 @@ class Composition:
     def needs(self) -> frozenset[str]:
         """Which ``supports_*`` fields of a ``FunctionInfo`` the chain uses."""
         needed = frozenset().union(*(entry.needs for entry in self.transforms))
-        return needed | {"gradgrad"} if sum(entry.order for entry in self.transforms) > 1 else needed
+        return (
+            needed | {"gradgrad"} if sum(entry.order for entry in self.transforms) > 1 else needed
+        )
 
     def apply(self, program: Program) -> Program:
         """The program under the whole chain, innermost transform first."""
@@ -120,7 +123,7 @@ def is_possible(composition: Composition) -> bool:
         return False
     if names.count("batched_grads") and "dual" in names:
         return False
-    if any(pair == ("functionalize", "functionalize") for pair in zip(names, names[1:])):
+    if any(pair == ("functionalize", "functionalize") for pair in itertools.pairwise(names)):
         return False
     return names.count("compile") + names.count("compile_inductor") <= 1
 
@@ -162,7 +165,7 @@ def pairs() -> Iterator[Composition]:
     for outer in composable:
         for inner in composable:
             chain = Composition((outer, inner))
-            if is_possible(chain) and not "inductor" in chain.name:
+            if is_possible(chain) and "inductor" not in chain.name:
                 yield chain
 
 

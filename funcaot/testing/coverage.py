@@ -91,7 +91,13 @@ def operators_page(outcomes: Sequence[Outcome]) -> str:
         total = counts[WORKS] + counts[RAISES] + counts[WRONG]
         share = f"{counts[WORKS] / total:.1%}" if total else ""
         lines.append(f"| {step} | {counts[WORKS]} | {counts[RAISES]} | {counts[WRONG]} | {share} |")
-    lines += ["", "## What does not work", "", "| operator | step | what | why |", "|---|---|---|---|"]
+    lines += [
+        "",
+        "## What does not work",
+        "",
+        "| operator | step | what | why |",
+        "|---|---|---|---|",
+    ]
     for outcome in outcomes:
         if outcome.status in (RAISES, WRONG):
             gap = gap_for(outcome.operator, outcome.step)

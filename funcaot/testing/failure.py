@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from funcaot._torch.make_fx import make_fx
 from funcaot.testing.generator import Case, build
 from funcaot.testing.records import Sample
 from funcaot.testing.samples import SEED

@@ -129,7 +129,9 @@ def run_case(case: Case) -> Difference:
         raise Mismatch(f"{case.id}: {difference.message}")
     changed = compare(program.primals, before)
     if changed.message is not None:
-        raise Mismatch(f"{case.id}: the call changed an input it does not declare: {changed.message}")
+        raise Mismatch(
+            f"{case.id}: the call changed an input it does not declare: {changed.message}"
+        )
     return difference
 
 
@@ -238,6 +240,4 @@ def inductor_cases(infos: Iterable[FunctionInfo], device: str = "cpu") -> Iterat
     known = {info.name: info for info in infos}
     for name, composition in INDUCTOR_SAMPLE:
         if name in known:
-            yield from cases_of(
-                known[name], [parse(composition)], all_samples=False, device=device
-            )
+            yield from cases_of(known[name], [parse(composition)], all_samples=False, device=device)

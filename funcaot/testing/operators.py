@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot.api import compile as funcaot_compile
 from funcaot.errors import FuncaotError
 from funcaot.testing.compare import compare
@@ -59,7 +59,7 @@ class Call:
 
 def call_of(operator: Callable[..., Any], sample: Any) -> Call:
     """The operator on one sample, as a function of its tensors."""
-    leaves, structure = pytree.tree_flatten((sample.values, sample.kwargs))
+    leaves, structure = tree_flatten((sample.values, sample.kwargs))
     places = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
     tensors = tuple(leaves[index] for index in places)
     constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -68,7 +68,7 @@ def call_of(operator: Callable[..., Any], sample: Any) -> Call:
         filled = list(constants)
         for place, primal in zip(places, primals, strict=True):
             filled[place] = primal
-        args, kwargs = pytree.tree_unflatten(filled, structure)
+        args, kwargs = tree_unflatten(filled, structure)
         return tensor_leaves(operator(*args, **kwargs))
 
     argnums = tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot.testing.derivatives import Derivatives
 from funcaot.testing.records import FunctionInfo, Sample
 
@@ -37,7 +37,10 @@ class Program:
     example: tuple[Tensor, ...]
 
     def then(
-        self, run: TensorFunction, expected: TensorFunction, primals: tuple[Tensor, ...] | None = None
+        self,
+        run: TensorFunction,
+        expected: TensorFunction,
+        primals: tuple[Tensor, ...] | None = None,
     ) -> Program:
         """The transformed pair, on the same primals or on others.
 
@@ -59,7 +62,7 @@ def program_of(info: FunctionInfo, sample: Sample, derivatives: Derivatives) -> 
     Returns:
         A program of the sample's tensors that returns a tuple of tensors.
     """
-    leaves, structure = pytree.tree_flatten((sample.values, sample.kwargs))
+    leaves, structure = tree_flatten((sample.values, sample.kwargs))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     tensors = [leaves[index] for index in places]
     argnums = tuple(index for index, tensor in enumerate(tensors) if tensor.requires_grad)
@@ -68,7 +71,7 @@ def program_of(info: FunctionInfo, sample: Sample, derivatives: Derivatives) -> 
         filled = list(leaves)
         for place, primal in zip(places, primals, strict=True):
             filled[place] = primal
-        args, kwargs = pytree.tree_unflatten(filled, structure)
+        args, kwargs = tree_unflatten(filled, structure)
         return tensor_leaves(operation(*args, **kwargs))
 
     reference = info.ref if info.ref is not None else info.op
@@ -86,7 +89,7 @@ def program_of(info: FunctionInfo, sample: Sample, derivatives: Derivatives) -> 
 
 def tensor_leaves(result: Any) -> tuple[Tensor, ...]:
     """The tensors of a result, in order; numbers and None are left out."""
-    return tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
+    return tuple(leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor))
 
 
 def detached(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

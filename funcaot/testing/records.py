@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from funcaot._torch.pytree import tree_map
 
 
 @dataclass(frozen=True)
@@ -153,16 +154,19 @@ def describe_value(value: Any) -> str:
     return f"{dtype}{list(value.shape)}{marks}"
 
 
-def copied(tensor: Tensor) -> Tensor:
+def copied_tensor(value: Any) -> Any:
     """A leaf of the same values, strides and requires_grad, with storage of its own."""
+    if not isinstance(value, Tensor):
+        return value
+    tensor = value
     return copy.deepcopy(tensor.detach()).requires_grad_(tensor.requires_grad)
 
 
 def copied_sample(sample: Any) -> Any:
     """A sample whose tensors are copies."""
     if not isinstance(sample, Sample):
-        return pytree.tree_map_only(Tensor, copied, sample)
-    values, kwargs = pytree.tree_map_only(Tensor, copied, (sample.values, sample.kwargs))
+        return tree_map(copied_tensor, sample)
+    values, kwargs = tree_map(copied_tensor, (sample.values, sample.kwargs))
     return replace(sample, input=values[0], args=values[1:], kwargs=kwargs)
 
 

@@ -39,9 +39,7 @@ def shapes(
         >>> len(shapes(max_dims=2).example()) <= 2
         True
     """
-    return strategies.lists(
-        strategies.integers(min_side, max_side), max_size=max_dims
-    ).map(tuple)
+    return strategies.lists(strategies.integers(min_side, max_side), max_size=max_dims).map(tuple)
 
 
 @strategies.composite

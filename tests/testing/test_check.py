@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from tests.testing import planted_bugs as planted
 
 import funcaot
 from funcaot import Function
@@ -13,6 +12,7 @@ from funcaot.testing import Mismatch, check
 from funcaot.testing.check.rendering import as_html, as_json, as_rich, as_text
 from funcaot.testing.database.forward_only import BackwardOnly, JvpOnly
 from funcaot.testing.database.odd_rules import GradientReversal
+from tests.testing import planted_bugs as planted
 
 FEW = ["grad", "vmap"]
 

@@ -1,9 +1,9 @@
 """The tests can fail: every planted mistake is found, by the row that is meant to find it."""
 
 import pytest
-from tests.testing.planted_bugs import PLANTED, Correct
 
 from funcaot.testing import check
+from tests.testing.planted_bugs import PLANTED, Correct
 
 SHORT = ["call", "grad", "vmap", "vmap_last", "jvp", "autograd_of_autograd"]
 

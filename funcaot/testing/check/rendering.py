@@ -28,7 +28,7 @@ def notes_of(row: Row) -> str:
 
 def summary_of(result: CheckResult) -> str:
     """The last line."""
-    counts = {status: 0 for status in SYMBOLS}
+    counts = dict.fromkeys(SYMBOLS, 0)
     for row in result.rows:
         counts[row.status] += 1
     parts = [f"{count} {status}" for status, count in counts.items() if count]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from funcaot._torch.pytree import tree_flatten
 from funcaot.errors import FuncaotError
 from funcaot.operator import custom_function_call
 from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo
@@ -102,7 +103,9 @@ def guess_samples(target: Any, seed: int) -> list[Sample]:
         FuncaotError: No guess was accepted; the message says how to give inputs.
     """
     count = required_arguments(target)
-    call = (lambda *args: custom_function_call(target, *args)) if is_function_class(target) else target
+    call = (
+        (lambda *args: custom_function_call(target, *args)) if is_function_class(target) else target
+    )
     found: list[Sample] = []
     problems: list[str] = []
     for shape in GUESSES:
@@ -149,9 +152,7 @@ def problem_of(call: Callable[..., Any], values: Iterable[Any]) -> str | None:
         outputs = call(*values)
     except Exception as error:  # noqa: BLE001  (any exception of user code: a wrong guess)
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    tensors = [
-        leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)
-    ]
+    tensors = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor)]
     if not tensors:
         return "no tensor was returned"
     finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors)

@@ -307,9 +307,7 @@ INFOS = (
             Limitation(
                 "*jacrev*", "torch.func.vmap refuses to write a batched value into one buffer"
             ),
-            Limitation(
-                "*batched_grads*", "vmap refuses to write a batched value into one buffer"
-            ),
+            Limitation("*batched_grads*", "vmap refuses to write a batched value into one buffer"),
         ),
     ),
     opinfo(

@@ -1,4 +1,4 @@
-"""Functions with one rule of two: only a jvp, only a backward, or neither beyond the first order."""
+"""Functions with one rule of two: only a jvp, only a backward, or no second order."""
 
 from __future__ import annotations
 
@@ -163,9 +163,7 @@ class DifferentSaved(Function):
 
 
 INFOS = (
-    opinfo(
-        CubeFromJvp, unary(), ref=lambda x: x**3, features=("jvp only", "generated backward")
-    ),
+    opinfo(CubeFromJvp, unary(), ref=lambda x: x**3, features=("jvp only", "generated backward")),
     opinfo(
         DivideFromJvp,
         binary(0.5, 2.0),

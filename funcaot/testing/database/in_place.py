@@ -166,7 +166,12 @@ def in_place(function, count, samples, ref, **known) -> FunctionInfo:
     """The record of an in-place Function that is tested on clones."""
     features = ("mark_dirty", *known.pop("features", ()))
     return opinfo(
-        function, samples, ref=ref, op=partial(on_clone, function, count), features=features, **known
+        function,
+        samples,
+        ref=ref,
+        op=partial(on_clone, function, count),
+        features=features,
+        **known,
     )
 
 
@@ -179,9 +184,7 @@ INFOS = (
         features=("non-differentiable output",),
         true_derivative=False,
     ),
-    in_place(
-        ExpInPlace, 1, unary(), ref=lambda x: (x.exp(), x.exp()), features=("save output",)
-    ),
+    in_place(ExpInPlace, 1, unary(), ref=lambda x: (x.exp(), x.exp()), features=("save output",)),
     in_place(
         ScaleBothInPlace,
         2,
@@ -189,13 +192,9 @@ INFOS = (
         ref=lambda x, y: (2 * x, 3 * y, 2 * x, 3 * y),
         features=("several outputs",),
     ),
-    in_place(
-        AccumulateInPlace, 1, binary(), ref=lambda total, x: (total + x * x, total + x * x)
-    ),
+    in_place(AccumulateInPlace, 1, binary(), ref=lambda total, x: (total + x * x, total + x * x)),
     in_place(DirtyAndNew, 1, binary(), ref=lambda x, y: (x + y, x * y, x + y)),
-    in_place(
-        NegateInPlaceOldStyle, 1, unary(), ref=lambda x: (-x, -x), features=("old style",)
-    ),
+    in_place(NegateInPlaceOldStyle, 1, unary(), ref=lambda x: (-x, -x), features=("old style",)),
     opinfo(
         ExpInPlace,
         from_maker(dirty_view_samples),

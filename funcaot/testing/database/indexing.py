@@ -268,7 +268,9 @@ INFOS = (
     ),
     opinfo(
         RealFourier,
-        from_maker(lambda make: [Sample(make(4), name="vector"), Sample(make(2, 3), name="matrix")]),
+        from_maker(
+            lambda make: [Sample(make(4), name="vector"), Sample(make(2, 3), name="matrix")]
+        ),
         ref=lambda x: torch.fft.fft(x),
         complex_output=True,
         features=("FFT", "complex output"),
@@ -281,7 +283,9 @@ INFOS = (
     ),
     opinfo(
         MovingAverage,
-        from_maker(lambda make: [Sample(make(4), name="vector"), Sample(make(2, 3), name="matrix")]),
+        from_maker(
+            lambda make: [Sample(make(4), name="vector"), Sample(make(2, 3), name="matrix")]
+        ),
         ref=lambda x: 0.5 * (x[..., 1:] + x[..., :-1]),
         features=("view in forward",),
     ),

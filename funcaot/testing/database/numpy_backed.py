@@ -31,20 +31,20 @@ class NumpyCube(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         (x,) = inputs
-        cube, slope = output
+        _cube, slope = output
         ctx.mark_non_differentiable(slope)
         ctx.save_for_backward(x, slope)
         ctx.save_for_forward(x, slope)
 
     @staticmethod
     def backward(ctx, grad, grad_slope):
-        x, slope = ctx.saved_tensors
+        x, _slope = ctx.saved_tensors
         # A product of Functions, so that the derivative of this line is right as well.
         return NumpyMultiply.apply(NumpyMultiply.apply(x, x), 3 * grad)
 
     @staticmethod
     def jvp(ctx, tangent):
-        x, slope = ctx.saved_tensors
+        x, _slope = ctx.saved_tensors
         return NumpyMultiply.apply(NumpyMultiply.apply(x, x), 3 * tangent), None
 
     @staticmethod

@@ -256,7 +256,10 @@ def halves_reference(x):
 
 INFOS = (
     opinfo(
-        SinCos, unary(), ref=lambda x: (x.sin(), x.cos()), features=("several outputs", "save output")
+        SinCos,
+        unary(),
+        ref=lambda x: (x.sin(), x.cos()),
+        features=("several outputs", "save output"),
     ),
     opinfo(
         UnmaterializedPair,

@@ -75,16 +75,15 @@ def batched_grads(program: Program) -> Program:
     def cotangents_of(index: int) -> list[Tensor]:
         return [weights_like(program.example[place], 0.5 * index) for place in differentiable]
 
-    stacked = [torch.stack(column) for column in zip(*map(cotangents_of, range(BATCH)), strict=True)]
-
     def run(*primals: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             inner = differentiable_views(primals, program.argnums)
             outputs = program.run(*inner)
+            # Only what is computed here: a compiler may trace this.
             reached = [
-                (outputs[place], cotangent)
-                for place, cotangent in zip(differentiable, stacked, strict=True)
-                if outputs[place].requires_grad
+                (output, torch.stack([weights_like(output, 0.5 * i) for i in range(BATCH)]))
+                for output in outputs
+                if is_differentiable(output) and output.requires_grad
             ]
             wanted = [inner[index] for index in program.argnums]
             if not reached:

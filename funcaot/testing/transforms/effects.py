@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from funcaot._torch.make_fx import make_fx
 from funcaot.testing.program import Program
 from funcaot.testing.transforms.record import Transform
 

@@ -45,9 +45,7 @@ def jvp(program: Program) -> Program:
     def run(*given: Tensor) -> tuple[Tensor, ...]:
         primals, tangents = given[:count], given[count:]
         active = tuple(primals[index] for index in program.argnums)
-        outputs, results = torch.func.jvp(
-            fixing_others(program, primals), active, tuple(tangents)
-        )
+        outputs, results = torch.func.jvp(fixing_others(program, primals), active, tuple(tangents))
         return (*outputs, *floating(outputs, results))
 
     return program.then(run, expected, arguments)
@@ -105,6 +103,8 @@ def dual(program: Program) -> Program:
 
 TRANSFORMS = (
     Transform("jvp", jvp, FORWARD, order=1, linear=True),
-    Transform("linearize", linearize, FORWARD, order=1, linear=True, depth_one=True, reproducible=False),
+    Transform(
+        "linearize", linearize, FORWARD, order=1, linear=True, depth_one=True, reproducible=False
+    ),
     Transform("dual", dual, FORWARD, order=1, base_only=True, linear=True),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from funcaot._torch.pytree import tree_flatten
 from funcaot.testing.program import (
     Program,
     TensorFunction,
@@ -17,7 +18,7 @@ from funcaot.testing.transforms.record import Transform
 
 def flat_jacobian(result: object) -> tuple[Tensor, ...]:
     """The tensors of a nested tuple of Jacobians, outputs outermost."""
-    return tuple(torch.utils._pytree.tree_leaves(result))
+    return tuple(tree_flatten(result)[0])
 
 
 def differentiable_outputs(function: TensorFunction) -> TensorFunction:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from funcaot.testing.derivatives import EagerAutograd
+from funcaot.testing.derivatives import differentiable_views
 from funcaot.testing.program import (
     Program,
     TensorFunction,
@@ -94,9 +94,7 @@ def with_cotangents(program: Program, layout: str) -> Program:
         spread: list[Tensor | None] = [None] * len(program.example)
         for index, cotangent in zip(differentiable, given, strict=True):
             spread[index] = cotangent
-        outputs, grads = program.derivatives.vjp(
-            program.expected, primals, program.argnums, spread
-        )
+        outputs, grads = program.derivatives.vjp(program.expected, primals, program.argnums, spread)
         return (*outputs, *grads)
 
     return program.then(run, expected, (*program.primals, *cotangents))
@@ -124,14 +122,23 @@ def vjp_strided(program: Program) -> Program:
 
 def autograd(program: Program, *, layout: str = "contiguous") -> Program:
     """``torch.autograd.grad`` with ``create_graph``; composed with itself it is the next order."""
-    eager = EagerAutograd()
 
     def run(*primals: Tensor) -> tuple[Tensor, ...]:
-        cotangents = [
-            in_layout(weights_like(output).conj(), layout) if is_differentiable(output) else None
-            for output in program.example
-        ]
-        return eager.vjp(program.run, primals, program.argnums, cotangents)[1]
+        with torch.enable_grad():
+            inner = differentiable_views(primals, program.argnums)
+            # Only what is computed here: a compiler may trace this.
+            outputs = [
+                output
+                for output in program.run(*inner)
+                if is_differentiable(output) and output.requires_grad
+            ]
+            wanted = [inner[index] for index in program.argnums]
+            if not outputs:
+                return tuple(torch.zeros_like(primal) for primal in wanted)
+            cotangents = [in_layout(weights_like(output).conj(), layout) for output in outputs]
+            return torch.autograd.grad(
+                outputs, wanted, cotangents, create_graph=True, materialize_grads=True
+            )
 
     return program.then(run, weighted_gradient(program))
 
