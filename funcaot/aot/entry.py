@@ -60,6 +60,10 @@ class Entry:
         forward_mode = self.signature.ambient.forward_mode
         if tensors is None or len(tensors) != len(self.lifted_specs):
             return None
+        identities = {id(tensor) for tensor in tensors}
+        if len(identities) < len(tensors) or any(id(leaf) in identities for leaf in leaves):
+            # They were different tensors, none of them an argument, when this was captured.
+            return None
         for tensor, spec in zip(tensors, self.lifted_specs, strict=True):
             if (
                 not isinstance(tensor, torch.Tensor)
