@@ -158,7 +158,7 @@ class SegmentFunction:
             bool(needed) and operand.leaf is not None
             for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
         )
-        entry, functions = self._backward_for(needs, ctx.edge_indices, tangents, values)
+        entry, functions = self.backward_for(needs, ctx.edge_indices, tangents, values)
         if entry.segment is None:
             return nothing
         present = [tangent for tangent in tangents if tangent is not None]
@@ -208,13 +208,14 @@ class SegmentFunction:
         output = self.segment.graph_outputs[index]
         return torch.zeros(output.shape, dtype=output.dtype, device=output.device)
 
-    def _backward_for(
+    def backward_for(
         self,
         needs: tuple[bool, ...],
         edges: tuple[int, ...],
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
+        """The backward for tangents like these, traced if there is none."""
         key = BackwardKey(needs, _tangent_specs(tangents), torch.is_grad_enabled(), edges)
         found = self.backwards.get(key)
         if found is not None:

@@ -17,13 +17,14 @@ import torch
 
 from funcaot import config
 from funcaot._torch import autograd, functorch, guards, nodes, tracing
-from funcaot.aot.backward import Backward, BackwardKey
+from funcaot.aot import graphs
+from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.layout import layouts_of
 from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed, unpacked
-from funcaot.aot.spec import spec_of
 
-_PLAIN_BACKWARD = {"key", "segment", "edges", "targets", "timings"}
+_PLAIN_BACKWARD = {"key", "segment", "targets", "timings"}
 
 
 def run_expression(source: Source, form: Form, operands: Sequence[str]) -> str:
@@ -113,19 +114,24 @@ class FastNode:
         present = [tangent for tangent in tangents if tangent is not None]
         distinct = list({id(tensor): tensor for tensor in present}.values())
         compared = [*distinct, *saved]
-        if not present or not _is_common(present, saved):
+        if not present or not _is_common(present, saved) or not self._are_as_traced(saved):
             return
         needs = tuple(operand.leaf is not None for operand in self.owner.segment.operands)
-        specs = tuple(
-            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
-        )
-        found = self.owner.backwards.get(BackwardKey(needs, specs, False))
-        if found is None or not _is_plain(found[0]):
+        found = self.owner.backward_for(needs, self._edges, tangents, saved)
+        if not _is_plain(found[0]):
             return
         check = guards.tensor_check(compared)
         self._branches.append(_Branch(tuple(_pattern(tangents)), check, *found))
         self.backwards = len(self._branches)
         self._write_backward()
+
+    def _are_as_traced(self, saved: Sequence[torch.Tensor]) -> bool:
+        """Whether what was saved has the layouts that the backward's graph trusts it to have."""
+        layouts = layouts_of([graphs.value_of(kept.node) for kept in self.owner.form.residuals])
+        return layouts is not None and all(
+            tuple(tensor.shape) == layout.shape and layout.fits(tensor)
+            for tensor, layout in zip(saved, layouts, strict=True)
+        )
 
     def _write_backward(self) -> None:
         source = Source(

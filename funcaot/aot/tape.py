@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch import autograd, nodes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot.aot import graphs
 from funcaot.aot.location import calling_line
@@ -283,5 +283,6 @@ def _outside_of_transforms() -> Iterator[None]:
         tracing.disable_current_modes(),
         tracing.set_forward_ad_enabled(True),
         tracing.printable_under_dual_level(),
+        nodes.without_saved_tensor_hooks(),
     ):
         yield

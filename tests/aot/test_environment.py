@@ -51,7 +51,7 @@ def check(compiled, original, expected, x=None, times=3):
     x = torch.randn(2, 3) if x is None else x
     for _ in range(times):
         assert_close(compiled(x), original(x))
-        inputs = [p for p in original.parameters()] if isinstance(original, nn.Module) else []
+        inputs = list(original.parameters()) if isinstance(original, nn.Module) else []
         if inputs:
             weights = torch.randn(2, 3)
             ours = torch.autograd.grad(compiled(x), inputs, weights, allow_unused=True)
