@@ -239,6 +239,31 @@ class TestSignatures:
             close(transform(total)(X, T), transform(reference)(X, T))
 
 
+class Same(Function):
+    generate_vmap_rule = True
+    generate_jvp_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 7 * g
+
+
+def test_only_output_is_an_input_that_is_not_dirty():
+    close(vmap(Same.apply)(X), X)
+    close(vmap(grad(lambda x: Same.apply(x).sum()))(X), torch.full_like(X, 7.0))
+    close(grad(lambda x: vmap(Same.apply)(x).sum())(X), torch.full_like(X, 7.0))
+    close(functionalize(grad(lambda x: vmap(Same.apply)(x).sum()))(X), torch.full_like(X, 7.0))
+    close(jvp(vmap(Same.apply), (X,), (X,))[1], 7 * X)
+
+
 class Noise(Function):
     generate_vmap_rule = True
 

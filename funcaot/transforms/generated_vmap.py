@@ -18,9 +18,10 @@ from funcaot.rules.looping import run_batched_or_looped, run_looped
 from funcaot.rules.metadata import attach
 from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of
 from funcaot.traits import asks_for, display_name, has_backward, has_jvp, origin_of
+from funcaot.transforms.dirty import may_mark_dirty
 from funcaot.transforms.reverse import run_reverse
 
-__all__ = ["BatchDimensions", "vmapped"]
+__all__ = ["BatchDimensions", "dimensions_of", "vmapped"]
 
 _RECORD = "_funcaot_vmapped"
 
@@ -49,6 +50,7 @@ class _Record:
     attributes: dict[str, Any]
     attribute_specs: dict[str, tuple[Any, tuple[Any, ...]]]
     attribute_dims: tuple[Any, ...]
+    alone: bool
 
     def context(self, ctx: Any, saved: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
         """A ctx for one example, with its saved tensors and its attributes."""
@@ -80,6 +82,20 @@ def vmapped(function: type, in_dims: tuple[Any, ...], randomness: str) -> type:
     if key not in cache:
         cache[key] = _Vmapped(completed(function), in_dims, randomness).as_class()
     return cache[key]
+
+
+def dimensions_of(
+    output: Any, operands: tuple[Any, ...], in_dims: tuple[Any, ...]
+) -> tuple[list[Any], BatchDimensions]:
+    """Separate the output of a vmapped Function from its dimensions.
+
+    One operand alone, returned as it is, comes without: autograd lets a Function change a view in
+    place only if it returns nothing else.
+    """
+    if isinstance(output, tuple):
+        return list(output[:-1]), output[-1]
+    place = next(i for i, operand in enumerate(operands) if operand is output)
+    return [output], BatchDimensions((in_dims[place],), single=True)
 
 
 def _frozen(dims: Any) -> Any:
@@ -125,15 +141,18 @@ class _Vmapped:
             return run_batched_or_looped(body, operands, dims, owner=owner, **options)
         return run_batched(body, operands, dims, **options)
 
-    def forward(self, *operands: Any) -> tuple[Any, ...]:
+    def forward(self, *operands: Any) -> Any:
         size = batch_size_of(operands, self.in_dims)
         output, dims = self._run(self.function.forward, operands, self.in_dims, size)
         if isinstance(output, tuple):
             return (*output, BatchDimensions(dims, single=False))
+        returned = any(output is operand for operand in operands)
+        if returned and may_mark_dirty(self.function):
+            return output  # where its batch is, is known; see dimensions_of
         return output, BatchDimensions((dims,), single=True)
 
-    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        *values, dimensions = outputs
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        values, dimensions = dimensions_of(output, inputs, self.in_dims)
         size = batch_size_of(inputs, self.in_dims)
         found: dict[str, Any] = {}
 
@@ -186,6 +205,7 @@ class _Vmapped:
             },
             attribute_specs=found["specs"],
             attribute_dims=attribute_dims,
+            alone=not isinstance(output, tuple),
         )
         attach(ctx, _RECORD, record, display_name(self.function))
 
@@ -218,7 +238,7 @@ class _Vmapped:
     def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         record: _Record = ctx._funcaot_vmapped
         saved, tensors = _split(ctx.saved_tensors, len(record.saved_dims))
-        cotangents = cotangents[:-1]  # the last output holds dimensions
+        cotangents = cotangents[: len(record.output_dims)]  # a last output may hold dimensions
         cotangent_dims = tuple(
             None if cotangent is None else dim
             for cotangent, dim in zip(cotangents, record.output_dims, strict=True)
@@ -243,7 +263,7 @@ class _Vmapped:
             for gradient, dim, in_dim in zip(gradients, gradient_dims, self.in_dims, strict=False)
         )
 
-    def jvp(self, ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+    def jvp(self, ctx: Any, *tangents: Any) -> Any:
         record: _Record = ctx._funcaot_vmapped
         kept = record.saved_dims if record.forward_dims is None else record.forward_dims
         kept = () if record.forward_dims is None else kept
@@ -266,7 +286,7 @@ class _Vmapped:
             self._tangent_for(index, tangent, dim, record)
             for index, (tangent, dim) in enumerate(zip(result, result_dims, strict=True))
         ]
-        return (*moved, None)
+        return moved[0] if record.alone else (*moved, None)
 
     def _tangent_for(self, index: int, tangent: Any, dim: int | None, record: _Record) -> Any:
         wanted = record.output_dims[index]

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import run_without_legacy_vmap
+from funcaot._torch.functorch import pytree, run_without_legacy_vmap
 from funcaot.operator import custom_function_call
+from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 
 
 def legacy_batched_rule(function: type, operands: tuple[Any, ...]) -> Any:
@@ -17,7 +18,15 @@ def legacy_batched_rule(function: type, operands: tuple[Any, ...]) -> Any:
         def call(*values: Any) -> Any:
             return custom_function_call(function, *values)
 
-        return torch.func.vmap(call, in_dims=in_dims, out_dims=0)(*physical)
+        size = batch_size_of(physical, in_dims)
+        output, dims = run_batched(call, physical, in_dims, batch_size=size, randomness="error")
+        return pytree.tree_map(
+            lambda value, dim: (
+                with_dimension(value, dim, 0, size) if isinstance(value, torch.Tensor) else value
+            ),
+            output,
+            dims,
+        )
 
     return run_without_legacy_vmap(batched, operands)
 

@@ -18,7 +18,7 @@ from funcaot.operator import custom_function_call
 from funcaot.rules.batching import unbatched
 from funcaot.rules.returns import describe
 from funcaot.traits import display_name, has_vmap, may_generate
-from funcaot.transforms.generated_vmap import BatchDimensions, vmapped
+from funcaot.transforms.generated_vmap import dimensions_of, vmapped
 
 
 def vmap_rule(interpreter: Any, function: type, *operands: Any) -> Any:
@@ -97,9 +97,8 @@ def _generated_rule(
         )
     batched = vmapped(function, in_dims, interpreter.randomness())
     with interpreter.lower():
-        *output, dimensions = custom_function_call(batched, *physical)
-    if not isinstance(dimensions, BatchDimensions):
-        raise AssertionError("a vmapped Function lost its dimensions")
+        result = custom_function_call(batched, *physical)
+    output, dimensions = dimensions_of(result, physical, in_dims)
     flat_dims = pytree.tree_leaves(dimensions.dims)
     return (output[0] if dimensions.single else tuple(output)), flat_dims
 
