@@ -25,6 +25,8 @@ class Config:
         entries_in_all: Captured programs that all compiled functions keep together.
         fast_calls: Signatures per function that get generated code.
         fast_backwards: Layouts of grad_outputs per program that get generated code.
+        backward_layouts: Layouts of grad_outputs per program that a backward is compiled for; for
+            further ones its traced graph runs as it is, with a warning.
     """
 
     fast_path: bool = True
@@ -32,6 +34,7 @@ class Config:
     entries_in_all: int = 4096
     fast_calls: int = 8
     fast_backwards: int = 4
+    backward_layouts: int = 8
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}

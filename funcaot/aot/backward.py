@@ -11,6 +11,7 @@ import torch
 from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
+from funcaot.aot.sharing import TANGENT
 from funcaot.aot.spec import TensorSpec
 from funcaot.errors import UnsupportedError
 
@@ -92,6 +93,9 @@ def trace_backward(
         return Backward(key, None, (None,) * len(key.needs))
     _refuse_once_differentiable(outputs)
     nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
+    for node in nodes:
+        if node is not None:
+            node.meta[TANGENT] = True
     last = next(iter(reversed(segment.tape.graph.nodes)))
     gradients = segment.tape.gradients(
         outputs,
@@ -162,5 +166,6 @@ def _assemble(
         kind="backward",
         start=min(segment.node_of(tensor) for tensor in tangents),
         drawn=segment.drawn_after,
+        executables=segment.backward_executables,
     )
     return Backward(key, following, tuple(targets))

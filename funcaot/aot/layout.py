@@ -70,6 +70,17 @@ def checking(run: Run, layouts: Sequence[Layout], name: str) -> Run:
     return run_checked
 
 
+def restriding(run: Run, changes: Sequence[tuple[int, Layout]]) -> Run:
+    """A callable that first copies some operands to the layout that it was made for."""
+
+    def run_restrided(operands: list[Any]) -> Sequence[Any]:
+        for index, layout in changes:
+            operands[index] = _restrided(operands[index], layout)
+        return run(operands)
+
+    return run_restrided
+
+
 def _restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
     fresh = torch.empty_strided(
         layout.shape, layout.stride, dtype=operand.dtype, device=operand.device

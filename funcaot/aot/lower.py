@@ -27,12 +27,14 @@ class Lowered:
         trusting: The same, for operands that are known to have the layouts it was compiled for.
         module: The graph that went to the compiler.
         compiler: Name of the compiler that really made it.
+        shared: Whether it was made for another graph.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
     trusting: Callable[[list[Any]], Sequence[Any]]
     module: fx.GraphModule
     compiler: str
+    shared: bool = False
 
 
 def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:

@@ -16,6 +16,7 @@ from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
 from funcaot.aot.policy import POLICIES, Policy
+from funcaot.aot.sharing import Executables
 from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
@@ -26,6 +27,7 @@ class Statistics:
     """Counters of one compiled function, shared by everything derived from it."""
 
     graphs_compiled: int = 0
+    graphs_shared: int = 0
     backward_traces: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
@@ -65,12 +67,28 @@ class GraphProgram:
         timings: Seconds per stage.
     """
 
-    def __init__(self, module: fx.GraphModule, kind: str, name: str, settings: Settings) -> None:
-        """Wrap a graph; nothing is compiled yet."""
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        kind: str,
+        name: str,
+        settings: Settings,
+        executables: Executables | None = None,
+    ) -> None:
+        """Wrap a graph; nothing is compiled yet.
+
+        Args:
+            module: The graph.
+            kind: See the class.
+            name: See the class.
+            settings: Shared by everything derived from one compiled function.
+            executables: Where an executable of an equal graph may be found.
+        """
         self.module = module
         self.kind = kind
         self.name = name
         self.settings = settings
+        self._executables = executables
         self.timings: dict[str, float] = {}
         self.children: dict[tuple[Any, ...], tuple[GraphProgram, tuple[int | None, ...]]] = {}
         self._lowered: Lowered | None = None
@@ -101,9 +119,16 @@ class GraphProgram:
     def _lower(self) -> Lowered:
         start = time.perf_counter()
         pruned = _without_unused_inputs(self.module)
-        lowered = lower(pruned, self.settings.compiler, self.kind, self.settings.name)
+        settings = self.settings
+        if self._executables is None:
+            lowered = lower(pruned, settings.compiler, self.kind, settings.name)
+        else:
+            lowered = self._executables.lower(pruned, settings.compiler, self.kind)
         self.timings["lower"] = time.perf_counter() - start
-        self.settings.statistics.graphs_compiled += 1
+        if lowered.shared:
+            settings.statistics.graphs_shared += 1
+        else:
+            settings.statistics.graphs_compiled += 1
         return lowered
 
     def __call__(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:

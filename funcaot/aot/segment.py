@@ -18,6 +18,7 @@ from funcaot.aot import graphs
 from funcaot.aot.frontier import frontier
 from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
+from funcaot.aot.sharing import Executables
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -101,6 +102,7 @@ class Segment:
             residuals of the segment that this one was derived from.
         start: The first node traced for it; None if the tape began with it.
         drawn: Nodes that ran in an earlier segment and must not run again.
+        executables: What was compiled for segments like this one.
     """
 
     tape: Tape
@@ -114,9 +116,11 @@ class Segment:
     carried: tuple[fx.Node, ...] = ()
     start: fx.Node | None = None
     drawn: frozenset[fx.Node] = frozenset()
+    executables: Executables | None = None
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
+    backward_executables: Executables = field(init=False)
 
     def __post_init__(self) -> None:
         """Find out which outputs the graph makes and which are operands as they came."""
@@ -137,6 +141,7 @@ class Segment:
         self.output_nodes = tuple(dict.fromkeys((*made, *self.carried)))
         self.graph_outputs = tuple(tensors)
         self._forms: dict[bool, Form] = {}
+        self.backward_executables = Executables(self.settings.name)
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         """The tape's node of one of the tape's tensors."""
@@ -206,7 +211,7 @@ class Segment:
         module = self._extract(tuple(index), [*self.output_nodes, *extra])
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
         module = graphs.with_own_outputs(module, copied)
-        program = GraphProgram(module, kind, self.name, self.settings)
+        program = GraphProgram(module, kind, self.name, self.settings, self.executables)
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _choose(self, operands: tuple[fx.Node, ...]) -> tuple[Kept, ...]:

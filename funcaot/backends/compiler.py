@@ -26,6 +26,7 @@ class Compiler:
         inline: Whether nodes of user Functions are replaced by their forward first.
         accepts: Whether the compiler takes an input like this one; a graph with another input
             runs as it is.
+        compiles: Whether making an executable takes time, so that equal graphs share one.
         checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
     """
 
@@ -35,6 +36,7 @@ class Compiler:
     inline: bool = True
     accepts: Callable[[Any], bool] = _takes_anything
     checks_layouts: bool = True
+    compiles: bool = True
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

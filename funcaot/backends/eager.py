@@ -19,4 +19,4 @@ def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Call
     return run
 
 
-COMPILER = Compiler(name="eager", compile=_compile, inline=False)
+COMPILER = Compiler(name="eager", compile=_compile, inline=False, compiles=False)

@@ -53,6 +53,7 @@ def report(compiled: Any) -> Report:
         name=function.settings.name,
         backend=function.settings.compiler.name,
         graphs_compiled=statistics.graphs_compiled,
+        graphs_shared=statistics.graphs_shared,
         backward_traces=statistics.backward_traces,
         cache_hits=function.cache_hits,
         cache_misses=statistics.cache_misses,
@@ -99,7 +100,7 @@ def _graph(program: GraphProgram) -> GraphReport:
     return GraphReport(
         name=program.name,
         graph=program.module,
-        compiler=program.lowered.compiler if program.is_compiled else None,
+        compiler=_compiler(program),
         timings=dict(program.timings),
         derived=tuple(_graph(child) for child, _ in program.children.values()),
         opaque=tuple(
@@ -108,6 +109,13 @@ def _graph(program: GraphProgram) -> GraphReport:
             if graphs.is_opaque(node)
         ),
     )
+
+
+def _compiler(program: GraphProgram) -> str | None:
+    if not program.is_compiled:
+        return None
+    lowered = program.lowered
+    return f"{lowered.compiler}, shared" if lowered.shared else lowered.compiler
 
 
 def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from funcaot.aot.signature import Signature
 from funcaot.aot.location import Location
+from funcaot.aot.signature import Signature
 from funcaot.aot.spec import TensorSpec
 
 
@@ -135,6 +135,7 @@ class Report:
         name: The function.
         backend: Name of the compiler.
         graphs_compiled: Graphs handed to the compiler so far.
+        graphs_shared: Backward graphs that run an executable made for an equal one.
         backward_traces: Backwards traced so far, of any order.
         cache_hits: Calls served by an existing entry.
         cache_misses: Calls that were captured.
@@ -144,6 +145,7 @@ class Report:
     name: str
     backend: str
     graphs_compiled: int
+    graphs_shared: int
     backward_traces: int
     cache_hits: int
     cache_misses: int

@@ -14,7 +14,7 @@ def render(report: Report) -> str:
     """The summary that ``print(funcaot.report(f))`` shows."""
     lines = [
         f"{report.name}: backend {report.backend}, {len(report.entries)} signature(s), "
-        f"{report.graphs_compiled} graph(s) compiled, "
+        f"{report.graphs_compiled} graph(s) compiled, {report.graphs_shared} shared, "
         f"{report.backward_traces} backward(s) traced, "
         f"{report.cache_hits} cache hit(s), {report.cache_misses} miss(es)"
     ]
