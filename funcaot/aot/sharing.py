@@ -84,7 +84,12 @@ class Executables:
     def _may_compile(self, module: fx.GraphModule, description: Description) -> bool:
         """Whether to compile for one more layout of tangents; if not, say so once."""
         limit = config.get().backward_layouts
-        operands = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
+        # Tangents are named anew by each trace; which outputs have one is in the positions.
+        operands = tuple(
+            "tangent" if node.meta.get(TANGENT) else node.name
+            for node in module.graph.nodes
+            if node.op == "placeholder"
+        )
         layouts = self._layouts.setdefault((operands, len(_outputs(module))), set())
         if len(layouts) < limit or description.tangents in layouts:
             layouts.add(description.tangents)
