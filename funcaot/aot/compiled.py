@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from funcaot._torch import tracing
+from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot.cache import EntryCache
 from funcaot.aot.entry import Entry, make_entry
 from funcaot.aot.fast_call import MISS
+from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
@@ -84,7 +86,12 @@ class CompiledFunction:
             found = self._cache.find(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                found = make_entry(self.function, signature, leaves, self.settings)
+                try:
+                    found = make_entry(self.function, signature, leaves, self.settings)
+                except FirstStepError:
+                    # The optimizer makes its state now; the next call is captured.
+                    args, kwargs = tree_unflatten(leaves, signature.tree)
+                    return self.function(*args, **kwargs)
                 self._cache.add(found[0])
         entry, lifted = found
         try:

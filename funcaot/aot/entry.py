@@ -15,6 +15,7 @@ from funcaot.aot import reader
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, capture
 from funcaot.aot.effects import Effects, Mutation, analyse
+from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
@@ -34,6 +35,8 @@ class Entry:
         read_lifted: Reads the closed-over tensors, or None if the call has no environment.
         lifted_specs: What they looked like at capture.
         differentiable: Whether autograd records calls.
+        gradients: What happens to ``.grad``, if something does; then the captured function
+            returns ``(result, values)``.
         timings: Seconds per stage.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
@@ -46,6 +49,7 @@ class Entry:
     read_lifted: reader.Reader | None
     lifted_specs: tuple[TensorSpec, ...]
     differentiable: bool
+    gradients: GradientEffects | None = None
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
@@ -54,9 +58,9 @@ class Entry:
         self, function: Callable[..., Any], leaves: Sequence[Any]
     ) -> tuple[torch.Tensor, ...] | None:
         """The closed-over tensors now, or None if the entry doesn't fit them any more."""
-        if self.read_lifted is None:
-            return ()
-        tensors = self.read_lifted(function, leaves)
+        tensors = () if self.read_lifted is None else self.read_lifted(function, leaves)
+        if tensors is not None and self.gradients is not None:
+            tensors = self.gradients.read(leaves, tensors)
         forward_mode = self.signature.ambient.forward_mode
         if tensors is None or len(tensors) != len(self.lifted_specs):
             return None
@@ -88,7 +92,12 @@ class Entry:
             else _finish(output, inputs, results)
             for output in self.effects.outputs
         ]
-        return tree_unflatten(outputs, self.capture.tree)
+        result = tree_unflatten(outputs, self.capture.tree)
+        if self.gradients is None:
+            return result
+        result, values = result
+        self.gradients.apply(leaves, lifted, values)
+        return result
 
     def _protect(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What autograd may save must not be the object that the epilogue overwrites."""
@@ -162,13 +171,17 @@ def make_entry(
     """
     timings: dict[str, float] = {}
     clock = _Clock(timings)
-    captured = capture(function, signature, leaves, settings.name)
+    tracker = GradientTracker(function, leaves, settings.name)
+    captured = capture(tracker, signature, leaves, settings.name)
+    gradients = tracker.effects(captured.lifted)
+    hidden = () if gradients is None else gradients.hidden
+    environment = [value for i, value in enumerate(captured.lifted) if i not in hidden]
     clock.stage("capture")
     effects = analyse(captured, settings.name)
     clock.stage("effects")
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
-    read = reader.make_reader(function, leaves, captured.lifted, settings.name)
+    read = reader.make_reader(function, leaves, environment, settings.name)
     clock.stage("environment")
     entry = Entry(
         signature,
@@ -178,6 +191,7 @@ def make_entry(
         read,
         tuple(entry.spec for entry in captured.inputs if entry.argument is None),
         signature.ambient.grad_mode and any(out.requires_grad for out in segment.graph_outputs),
+        gradients,
         timings,
     )
     return entry, captured.lifted

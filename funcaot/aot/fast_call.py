@@ -68,6 +68,7 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
     repeated = len(entry.signature.repeats)
     return (
         0 < len(distinct) == len(tensors) - repeated
+        and entry.gradients is None
         and not ambient.forward_mode
         and not ambient.modes
         and not functorch.transforms_active()

@@ -1,0 +1,217 @@
+"""``optimizer.step()`` inside a captured function: its state is lifted, its Python numbers guarded."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from funcaot._torch import tracing
+from funcaot.errors import UnsupportedError
+
+
+class FirstStepError(Exception):
+    """An optimizer makes its state at its first step: that call runs eagerly, the next is captured.
+
+    State made during a capture would be a symbolic tensor in the user's optimizer.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class StateTensor:
+    """A tensor of an optimizer's state, by where it is found again."""
+
+    optimizer: weakref.ref[Optimizer]
+    parameter: weakref.ref[torch.Tensor]
+    key: Any
+
+    def read(self) -> torch.Tensor | None:
+        """The tensor that is there now."""
+        optimizer, parameter = self.optimizer(), self.parameter()
+        if optimizer is None or parameter is None or parameter not in optimizer.state:
+            return None
+        return optimizer.state[parameter].get(self.key)
+
+
+@dataclass(frozen=True, eq=False)
+class Hyperparameters:
+    """Learning rate, betas and so on of an optimizer, which a captured step has as constants.
+
+    A tensor (``lr=torch.tensor(1e-3)``) isn't a constant but an input: it is compared by identity.
+    """
+
+    optimizer: weakref.ref[Optimizer]
+    groups: tuple[dict[str, Any], ...]
+
+    def hold(self) -> bool:
+        """Whether they still are what they were."""
+        optimizer = self.optimizer()
+        return optimizer is not None and _same(self.groups, hyperparameters(optimizer))
+
+
+def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
+    """A copy of each group, with parameters as weak references."""
+    return tuple(
+        {
+            key: tuple(map(weakref.ref, value)) if key == "params" else value
+            for key, value in group.items()
+        }
+        for group in optimizer.param_groups
+    )
+
+
+def _same(first: tuple[dict[str, Any], ...], second: tuple[dict[str, Any], ...]) -> bool:
+    if len(first) != len(second):
+        return False
+    for one, other in zip(first, second, strict=True):
+        if one.keys() != other.keys():
+            return False
+        for key, value in one.items():
+            if isinstance(value, torch.Tensor) or isinstance(other[key], torch.Tensor):
+                if value is not other[key]:
+                    return False
+            elif value != other[key]:
+                return False
+    return True
+
+
+@dataclass(eq=False)
+class StepWatcher:
+    """Sees each ``step`` of a capture, and what the optimizer's state was before.
+
+    Attributes:
+        hyperparameters: Of each optimizer that stepped.
+        state: State tensors of each optimizer that stepped, by ``id``.
+        depth: How many steps are running now.
+    """
+
+    name: str
+    hyperparameters: list[Hyperparameters] = field(default_factory=list)
+    state: dict[int, StateTensor] = field(default_factory=dict)
+    depth: int = 0
+    _before: list[dict[torch.Tensor, dict[Any, Any]]] = field(default_factory=list)
+    _groups: list[tuple[dict[str, Any], Any, Any]] = field(default_factory=list)
+    _thread: int = field(default_factory=threading.get_ident)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the optimizers of this thread."""
+        handles = (
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._restore_groups()
+
+    def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self.depth += 1
+        here = weakref.ref(optimizer)
+        self.hyperparameters.append(Hyperparameters(here, hyperparameters(optimizer)))
+        before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+        self._before.append(before)
+        for parameter, state in before.items():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    self.state[id(value)] = StateTensor(here, weakref.ref(parameter), key)
+        self._write_tensor_by_tensor(optimizer)
+
+    def _write_tensor_by_tensor(self, optimizer: Optimizer) -> None:
+        """Take the path that is the same arithmetic by ops which a capture can record.
+
+        Lists of numbers that became tensors, and fused kernels, can't be; the graph's compiler
+        fuses the ops anyway. SGD counts no steps and keeps its own path, which may overwrite .grad.
+        """
+        counts = not isinstance(optimizer, torch.optim.SGD)
+        for group in optimizer.param_groups:
+            fused, rate = group.get("fused"), group.get("lr")
+            if "foreach" in group and (fused or counts or isinstance(rate, torch.Tensor)):
+                self._groups.append((group, group["foreach"], fused))
+                group["foreach"] = group["fused"] = False
+
+    def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != self._thread or not self._before:
+            return
+        self.depth -= 1
+        self._restore_groups()
+        before = self._before.pop()
+        made = any(
+            isinstance(value, tracing.FunctionalTensor)
+            for state in optimizer.state.values()
+            for value in state.values()
+        )
+        if made:
+            optimizer.state.clear()
+            optimizer.state.update(before)
+            raise FirstStepError
+        self._refuse_counting(optimizer, before)
+
+    def _restore_groups(self) -> None:
+        while self._groups:
+            group, group["foreach"], group["fused"] = self._groups.pop()
+
+    def _refuse_counting(self, optimizer: Optimizer, before: dict[Any, dict[Any, Any]]) -> None:
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                old = before.get(parameter, {}).get(key)
+                if not isinstance(value, torch.Tensor) and value is not old and value != old:
+                    raise UnsupportedError(
+                        f"{self.name} runs {type(optimizer).__name__}.step(), which counts in a "
+                        f"Python number, {key!r}: a captured step wouldn't count.",
+                        remedy="step this optimizer outside of the compiled function.",
+                    )
+
+
+def with_tensor_scalars(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an op of a step where Python numbers may have become tensors.
+
+    ``step.item()`` gives a tensor in double precision, so that Python's arithmetic with it is done
+    in the graph, with the same rounding; ops that take such a number only as a Python one are
+    written with ops that take a tensor.
+
+    Returns:
+        The result, or ``NotImplemented`` for an op that runs as it is.
+    """
+    if func is torch.Tensor.item:
+        return args[0].reshape(()).double()
+    rewrite = _REWRITES.get(func)
+    return NotImplemented if rewrite is None else rewrite(func, args, kwargs)
+
+
+def _scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    alpha = kwargs.get("alpha")
+    if not isinstance(alpha, torch.Tensor):
+        return NotImplemented
+    return func(args[0], args[1] * alpha)
+
+
+def _quotient(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value = kwargs.get("value", args[3] if len(args) > 3 else None)
+    if not isinstance(value, torch.Tensor):
+        return NotImplemented
+    target, first, second = args[:3]
+    return target.add_(first * value / second)
+
+
+_REWRITES: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.add: _scaled,
+    torch.Tensor.add_: _scaled,
+    torch.Tensor.addcdiv_: _quotient,
+}
