@@ -258,9 +258,7 @@ class GradientTracker(TorchFunctionMode):
         state = tuple(
             (places[key], item) for key, item in self._steps.state.items() if key in places
         )
-        return GradientEffects(
-            gradients, state, tuple(self._steps.hyperparameters), len(lifted)
-        )
+        return GradientEffects(gradients, state, tuple(self._steps.hyperparameters), len(lifted))
 
 
 def _hooks(tensor: torch.Tensor) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``optimizer.step()`` inside a captured function: its state is lifted, its Python numbers guarded."""
+"""``optimizer.step()`` inside a capture: its state is lifted, its Python numbers are guarded."""
 
 from __future__ import annotations
 
