@@ -14,7 +14,7 @@ from funcaot.testing.composition import applies, parse
 from funcaot.testing.database import FUNCTIONS
 from funcaot.testing.generator import Case
 from funcaot.testing.operator_gaps import ALL_STEPS, gap_for
-from funcaot.testing.operators import NOT_EAGER, RAISES, WORKS, WRONG, Outcome, examine
+from funcaot.testing.operators import INCONSISTENT, NOT_EAGER, RAISES, WORKS, WRONG, Outcome, examine
 from funcaot.testing.records import FunctionInfo
 from funcaot.testing.torch_opinfo import full_name
 
@@ -104,6 +104,13 @@ def operators_page(outcomes: Sequence[Outcome]) -> str:
             detail = outcome.detail.replace("|", "\\|").replace("\n", " ")
             reason = gap.reason if gap else ""
             lines.append(f"| {outcome.operator} | {outcome.step} | {detail} | {reason} |")
+    lines += ["", "## Where torch disagrees with itself", ""]
+    lines += [
+        f"- {outcome.operator}: eager forward mode differs from eager backward; the compiled jvp is "
+        "the transpose of the backward."
+        for outcome in outcomes
+        if outcome.status == INCONSISTENT
+    ]
     not_eager = sum(outcome.status == NOT_EAGER for outcome in outcomes)
     lines += ["", f"Left out: {not_eager} cases that eager torch does not support either.", ""]
     return "\n".join(lines)

@@ -15,12 +15,14 @@ from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot.api import compile as funcaot_compile
 from funcaot.errors import FuncaotError
 from funcaot.testing.compare import compare
-from funcaot.testing.derivatives import differentiable_views
+from funcaot.testing.derivatives import EagerAutograd, differentiable_views
 from funcaot.testing.program import TensorFunction, is_differentiable, tensor_leaves, weights_like
 from funcaot.testing.torch_opinfo import full_name, samples_of
 from funcaot.testing.transforms.reverse import in_layout
 
 WORKS, RAISES, WRONG, NOT_EAGER = "works", "raises", "wrong", "not in eager"
+# torch's forward and backward formulas disagree; the compiled jvp is that of the backward.
+INCONSISTENT = "torch disagrees with itself"
 SAMPLES = 2
 SEED = 7
 
@@ -32,7 +34,8 @@ class Outcome:
     Attributes:
         operator: Its full name.
         step: The name of the step.
-        status: ``works``, ``raises``, ``wrong`` or ``not in eager``.
+        status: ``works``, ``raises``, ``wrong``, ``not in eager`` or, of jvp, that torch's own
+            forward and backward formulas disagree and the compiled one follows the backward.
         detail: The error, or the difference.
     """
 
@@ -190,8 +193,10 @@ def examine(
         One outcome per step: the worst of the samples.
     """
     name = full_name(operator)
+    if not operator.supported_dtypes(device):
+        return ()
     worst: dict[str, Outcome] = {}
-    ranks = (NOT_EAGER, WORKS, RAISES, WRONG)
+    ranks = (NOT_EAGER, WORKS, INCONSISTENT, RAISES, WRONG)
     chosen = itertools.islice(samples_of(operator, device, dtype_for(operator, device)), samples)
     for sample in chosen:
         call = call_of(operator.op, sample)
@@ -223,7 +228,17 @@ def outcome_of(step: str, call: Call, compiled: Callable[..., Any]) -> Outcome:
     difference = compare(actual, expected)
     if difference.message is None:
         return Outcome("", step, WORKS)
+    if step == "jvp" and compare(actual, transposed_backward(call)).message is None:
+        return Outcome("", step, INCONSISTENT, difference.message)
     return Outcome("", step, WRONG, difference.message)
+
+
+def transposed_backward(call: Call) -> tuple[Tensor, ...]:
+    """What forward mode is according to torch's own backward formula."""
+    tangents = tuple(weights_like(call.primals[index], 0.9) for index in call.argnums)
+    outputs, results = EagerAutograd().jvp(call.function, call.primals, call.argnums, tangents)
+    pairs = [pair for pair in zip(outputs, results, strict=True) if is_differentiable(pair[0])]
+    return (*(output for output, _ in pairs), *(result for _, result in pairs))
 
 
 def short(error: Exception) -> str:
