@@ -156,6 +156,28 @@ def test_dead_wrappers_after_vjp_has_returned():
     close(again, vjp(plain, X)[1](torch.ones_like(X))[0])
 
 
+def test_a_transform_inside_backward_after_vjp_has_returned():
+    class Checkpointed(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x.sin() * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            return vjp(Checkpointed.forward, *ctx.saved_tensors)[1](g)
+
+    def outer(h):
+        return grad(lambda x: vjp(h, x)[1](T)[0].sin().sum())
+
+    close(outer(Checkpointed.apply)(X), outer(Checkpointed.forward)(X))
+
+
 class TestForwardModeWithoutFunctorch:
     def test_dual_numbers(self):
         with forward_ad.dual_level():

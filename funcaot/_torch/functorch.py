@@ -88,6 +88,7 @@ __all__ = [
     "unwrap_batch_dimension",
     "unwrap_dead",
     "unwrap_for_grad",
+    "unwrap_if_dead",
     "vmap_increment_nesting",
     "wrap_for_grad",
 ]

@@ -11,7 +11,7 @@ from funcaot._torch.autograd import in_dual_level
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
 from funcaot.single_level import single_level_class
-from funcaot.transforms.levels import LevelRunner, apply_level
+from funcaot.transforms.levels import BaseRunner, apply_level
 
 
 class _BelowAutograd:
@@ -49,7 +49,7 @@ def direct_apply(function: type) -> Callable[..., Any]:
         output = function.forward(*operands)
         return _distinct(output) if in_dual_level() else output
 
-    return single_level_class(function, forward, LevelRunner()).apply
+    return single_level_class(function, forward, BaseRunner()).apply
 
 
 def _distinct(outputs: Any) -> Any:

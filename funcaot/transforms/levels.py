@@ -14,7 +14,9 @@ from funcaot._torch.functorch import (
     map_tensors,
     peek_interpreter_stack,
     single_level_functions_allowed,
+    unwrap_dead,
     unwrap_for_grad,
+    unwrap_if_dead,
     wrap_for_grad,
 )
 from funcaot.class_cache import cache_of
@@ -23,7 +25,7 @@ from funcaot.operator import custom_function_call
 from funcaot.single_level import RuleRunner, single_level_class
 from funcaot.transforms.reverse import run_reverse
 
-__all__ = ["LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
+__all__ = ["BaseRunner", "LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
 
 
 class _Pending(threading.local):
@@ -58,12 +60,24 @@ def apply_level(function: type, call: Any, operands: tuple[Any, ...]) -> Any:
         _pending.call = None
 
 
-class LevelRunner(RuleRunner):
-    """Runs the user's rules at one level among others."""
+class BaseRunner(RuleRunner):
+    """Runs the user's rules where no level was active when forward ran."""
 
     def reverse(self, function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
         """See :mod:`funcaot.transforms.reverse`."""
         return run_reverse(function, ctx, cotangents)
+
+
+class LevelRunner(BaseRunner):
+    """Runs the user's rules at one level among others."""
+
+    def reverse(self, function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+        """Run the reverse rule on values that are alive.
+
+        The function that ``vjp`` returns may be called after the level has ended. What was saved is
+        then wrapped for a dead level, whose number the next transform inside the rule takes over.
+        """
+        return run_reverse(function, _MappedContext(ctx, unwrap_if_dead), unwrap_dead(cotangents))
 
     def jvp(self, rule: Any, ctx: Any, tangents: tuple[Any, ...]) -> Any:
         """Run the forward rule one level down.
@@ -83,7 +97,7 @@ class LevelRunner(RuleRunner):
 
         lowered = map_tensors(unwrap, tangents)
         with forward_grad_enabled(True), interpreter.lower():
-            result = rule(_LoweredContext(ctx, unwrap), *lowered)
+            result = rule(_MappedContext(ctx, unwrap), *lowered)
         output = rewrapped(result, lowered, tangents, lambda tensor: wrap_for_grad(tensor, level))
         for tangent in output if isinstance(output, tuple) else (output,):
             # Autograd asks the version of a dirty input's tangent whether it was updated in place;
@@ -93,16 +107,16 @@ class LevelRunner(RuleRunner):
         return output
 
 
-class _LoweredContext(OverlayContext):
-    """A ctx whose tensors are seen one level down."""
+class _MappedContext(OverlayContext):
+    """A ctx whose tensors are seen through a function of each."""
 
-    def __init__(self, ctx: Any, unwrap: Any) -> None:
-        """Look at ``ctx`` through ``unwrap``."""
-        super().__init__(ctx, _funcaot_unwrap=unwrap)
+    def __init__(self, ctx: Any, function: Any) -> None:
+        """Look at ``ctx`` through ``function``."""
+        super().__init__(ctx, _funcaot_function=function)
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
-        return map_tensors(self.__dict__["_funcaot_unwrap"], (value,))[0]
+        return map_tensors(self.__dict__["_funcaot_function"], (value,))[0]
 
 
 class LowerLevel:
