@@ -26,6 +26,8 @@ class Function(torch.autograd.Function):
             the cotangents, differentiable in them, and doesn't branch on their values.
         generate_backward_rule: Make reverse mode from ``jvp``, under the same conditions on
             ``jvp`` and the tangents.
+        vmap_by_loop: With ``generate_vmap_rule``, run one example after another; for rules that
+            ``vmap`` can't batch, like those written with NumPy.
         allow_nonlinear_rule: Skip the check that a rule to be transposed is linear, and take its
             linearization at zero.
 
@@ -50,6 +52,7 @@ class Function(torch.autograd.Function):
     generate_vmap_rule = False
     generate_jvp_rule = False
     generate_backward_rule = False
+    vmap_by_loop = False
     allow_nonlinear_rule = False
     funcaot_checks_rules = True
 

@@ -300,3 +300,27 @@ class TestRandomness:
         g = vmap(both, randomness="different")(torch.ones(4, 3))
         torch.manual_seed(0)
         close(g, vmap(lambda x: Noise.apply(x)[0], randomness="different")(torch.ones(4, 3)))
+
+
+class NumpySin(Function):
+    generate_vmap_rule = True
+    vmap_by_loop = True
+
+    @staticmethod
+    def forward(x):
+        return torch.from_numpy(x.detach().numpy().copy()).sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.from_numpy(ctx.saved_tensors[0].detach().numpy().copy()).cos()
+
+
+def test_vmap_by_loop():
+    close(vmap(NumpySin.apply)(X), X.sin())
+    close(vmap(vmap(NumpySin.apply))(X), X.sin())
+    close(grad(lambda x: vmap(NumpySin.apply)(x).sum())(X), X.cos())
+    close(vmap(grad(lambda x: NumpySin.apply(x).sum()))(X), X.cos())
