@@ -14,7 +14,15 @@ from funcaot.testing.composition import applies, parse
 from funcaot.testing.database import FUNCTIONS
 from funcaot.testing.generator import Case
 from funcaot.testing.operator_gaps import ALL_STEPS, gap_for
-from funcaot.testing.operators import INCONSISTENT, NOT_EAGER, RAISES, WORKS, WRONG, Outcome, examine
+from funcaot.testing.operators import (
+    INCONSISTENT,
+    NOT_EAGER,
+    RAISES,
+    WORKS,
+    WRONG,
+    Outcome,
+    examine,
+)
 from funcaot.testing.records import FunctionInfo
 from funcaot.testing.torch_opinfo import full_name
 

@@ -29,7 +29,43 @@ class OperatorGap:
         )
 
 
-GAPS: tuple[OperatorGap, ...] = ()
+VALUES = (
+    "item",
+    "allclose",
+    "combinations",
+    "corrcoef",
+    "cov",
+    "equal",
+    "istft",
+    "masked_select",
+    "unique",
+    "unique_consecutive",
+    "bincount",
+    "nonzero",
+    "argwhere",
+    "nn.functional.ctc_loss",
+    "nn.functional.gaussian_nll_loss",
+    "linalg.lstsq",
+    "linalg.lstsq.grad_oriented",
+)
+
+GAPS: tuple[OperatorGap, ...] = (
+    OperatorGap(
+        VALUES,
+        ALL_STEPS,
+        "the result's shape, or which branch is taken, depends on the values of a tensor",
+    ),
+    OperatorGap(
+        ("narrow", "nn.functional.one_hot"),
+        tuple(step for step in ALL_STEPS if step != "vmap"),
+        "a start or a number of classes is read from a tensor",
+    ),
+    OperatorGap(
+        ("normal.in_place",),
+        ("vmap",),
+        "the numbers of a batched in-place draw come in another order",
+    ),
+)
 
 
 def gap_for(operator: str, step: str) -> OperatorGap | None:

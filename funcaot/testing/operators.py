@@ -24,6 +24,7 @@ WORKS, RAISES, WRONG, NOT_EAGER = "works", "raises", "wrong", "not in eager"
 # torch's forward and backward formulas disagree; the compiled jvp is that of the backward.
 INCONSISTENT = "torch disagrees with itself"
 SAMPLES = 2
+UNINITIALIZED = ("empty", "new_empty")
 SEED = 7
 
 
@@ -198,8 +199,10 @@ def examine(
     worst: dict[str, Outcome] = {}
     ranks = (NOT_EAGER, WORKS, INCONSISTENT, RAISES, WRONG)
     chosen = itertools.islice(samples_of(operator, device, dtype_for(operator, device)), samples)
+    # What these return is whatever the memory held before.
+    function = zeroed(operator.op) if operator.name.startswith(UNINITIALIZED) else operator.op
     for sample in chosen:
-        call = call_of(operator.op, sample)
+        call = call_of(function, sample)
         compiled = funcaot_compile(call.function, backend=backend)
         for step in steps_for(operator, call):
             outcome = replace(outcome_of(step, call, compiled), operator=name)
@@ -207,6 +210,15 @@ def examine(
             if before is None or ranks.index(outcome.status) > ranks.index(before.status):
                 worst[step] = outcome
     return tuple(worst.values())
+
+
+def zeroed(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator whose results have the right shapes and strides, and zeros."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args, **kwargs).zero_()
+
+    return function
 
 
 def outcome_of(step: str, call: Call, compiled: Callable[..., Any]) -> Outcome:

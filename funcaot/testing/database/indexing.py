@@ -253,7 +253,6 @@ INFOS = (
         SparseEmbedding,
         from_maker(embedding_samples),
         ref=lambda table, index: table.index_select(0, index),
-        supports_gradgrad=False,
         features=("sparse gradient",),
         limitations=(
             Limitation("*jacrev*", NO_SPARSE_BATCH),
