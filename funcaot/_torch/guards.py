@@ -44,10 +44,13 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     Args:
         tensors: Strided tensors, each object once, at least one.
     """
+    # Annotated in torch's stubs as one flat list.
+    sizes: Any = [list(tensor.shape) for tensor in tensors]
+    strides: Any = [list(tensor.stride()) for tensor in tensors]
     guards = TensorGuards(
         *tensors,
-        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+        dynamic_dims_sizes=sizes,
+        dynamic_dims_strides=strides,
     )
     return guards.check
 
@@ -88,6 +91,12 @@ def autocast_state() -> tuple[tuple[str, torch.dtype, bool], ...]:
 
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla", "maia")
+
+
+def fills_uninitialized_memory() -> bool:
+    """Whether deterministic mode fills new memory."""
+    options: Any = torch.utils.deterministic
+    return options.fill_uninitialized_memory
 
 
 def matmul_precision() -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         # The decompositions use the lowerings' tables without importing them.
-        import torch._inductor.lowering
+        import torch._inductor.lowering  # noqa: F401
         from torch._inductor.decomposition import select_decomp_table
 
     return dict(select_decomp_table())
@@ -88,11 +88,12 @@ def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[None]:
     if not static:
         yield
         return
-    tag = torch.compiler.config.cache_key_tag
+    options: Any = torch.compiler.config
+    tag = options.cache_key_tag
     original = PythonWrapperCodegen.codegen_input_size_asserts
     PythonWrapperCodegen.codegen_input_size_asserts = lambda self: None  # type: ignore[method-assign]
     try:
-        with torch.compiler.config.patch(cache_key_tag=f"{tag}funcaot"):
+        with options.patch(cache_key_tag=f"{tag}funcaot"):
             yield
     finally:
         PythonWrapperCodegen.codegen_input_size_asserts = original  # type: ignore[method-assign]

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import _tensor_str as tensor_printing
 from torch import fx
+from torch._C import _functorch as functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -161,8 +163,8 @@ def is_capturing() -> bool:
 
 def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor one functorch level below, or None if this is no wrapper."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return torch._C._functorch.get_unwrapped(tensor)
+    if functorch.is_functorch_wrapped_tensor(tensor):
+        return functorch.get_unwrapped(tensor)
     return None
 
 
@@ -171,7 +173,6 @@ def one_example(tensor: torch.Tensor) -> torch.Tensor | None:
 
     None if the batch is empty, or on the vmap of ``is_grads_batched``, which hides the values.
     """
-    functorch = torch._C._functorch
     if functorch.is_legacy_batchedtensor(tensor):
         return None
     while functorch.is_functorch_wrapped_tensor(tensor):
@@ -188,7 +189,6 @@ def one_example(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _first(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
-    functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return tensor.detach().select(dimension, 0)
     inner = functorch.get_unwrapped(tensor)
@@ -200,7 +200,7 @@ def _first(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
 
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is in progress in this thread."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return functorch.peek_interpreter_stack() is not None
 
 
 def track(value: Any, proxy: fx.Proxy, tracer: PythonKeyTracer) -> Any:
@@ -220,8 +220,8 @@ def forward_mode_active() -> bool:
     """Whether some level in progress, or a ``dual_level``, carries tangents forward."""
     if torch.autograd.forward_ad._current_level >= 0:
         return True
-    stack = torch._C._functorch.get_interpreter_stack()
-    jvp = torch._C._functorch.TransformType.Jvp
+    stack = functorch.get_interpreter_stack()
+    jvp = functorch.TransformType.Jvp
     return stack is not None and any(level.key() == jvp for level in stack)
 
 
@@ -283,7 +283,7 @@ class _Representation:
 
     lock = threading.Lock()
     users = 0
-    original = staticmethod(torch._tensor_str._str)
+    original = staticmethod(tensor_printing._str)
 
 
 def _represent(tensor: torch.Tensor, **options: Any) -> str:
@@ -305,11 +305,11 @@ def printable_under_dual_level() -> Iterator[None]:
         return
     with _Representation.lock:
         _Representation.users += 1
-        torch._tensor_str._str = _represent
+        tensor_printing._str = _represent
     try:
         yield
     finally:
         with _Representation.lock:
             _Representation.users -= 1
             if _Representation.users == 0:
-                torch._tensor_str._str = _Representation.original
+                tensor_printing._str = _Representation.original

@@ -112,10 +112,7 @@ class SegmentFunction:
         if constant:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)
-        values = [
-            operands[residual.operand] if residual.operand is not None else outputs[residual.output]
-            for residual in self.form.residuals
-        ]
+        values = [residual.of(operands, outputs) for residual in self.form.residuals]
         saved = {residual.operand for residual in self.form.residuals}
         # A level sees its own needs only; derivatives of other levels flow through these edges too.
         everywhere = functorch.transforms_active() or autograd.in_dual_level()

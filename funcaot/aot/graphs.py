@@ -72,7 +72,7 @@ def extract(
             )
         if node.target in _ALIASES and node not in visible:
             # Autograd's own detaches; nobody differentiates an extracted graph.
-            copies[node] = copies[node.args[0]]
+            copies[node] = copies[node.all_input_nodes[0]]
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in wanted))

@@ -47,7 +47,7 @@ def call_at_level(
         UnsupportedError: Under a level that a graph can't run at; ``grad`` and ``jvp`` levels
             are peeled by the operator before a graph is called.
     """
-    interpreter = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
+    interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
     key = interpreter.key()
     if key == functorch.TransformType.Vmap:
         return _call_batched(program, interpreter, operands)
@@ -55,7 +55,7 @@ def call_at_level(
         api = functorch.FunctorchFunctionalizeAPI(interpreter)
         inner = api.unwrap_tensors(tuple(operands))
         with api.redispatch_to_next():
-            outputs = program(*inner)
+            outputs: Any = program(*inner)
         return tuple(api.wrap_tensors(outputs))
     raise UnsupportedError(
         f"The graph {program.name} was called under a level of kind {key}.",

@@ -39,6 +39,7 @@ def between_opaque(module: fx.GraphModule, compile_part: Callable[[fx.GraphModul
     for node in whole.graph.nodes:
         if node.op == "call_module":
             piece = whole.get_submodule(node.target)
+            assert isinstance(piece, fx.GraphModule)
             if not any(graphs.is_opaque(inner) for inner in piece.graph.nodes):
                 setattr(whole, node.target, _Part(compile_part(_with_tuple(piece)), piece))
     forward = whole.forward

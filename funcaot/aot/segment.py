@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import fx
@@ -60,6 +61,10 @@ class Residual:
     output: int | None
     reason: str = "an operand"
     consumers: tuple[str, ...] = ()
+
+    def of(self, operands: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """The value among those of one call."""
+        return outputs[self.output or 0] if self.operand is None else operands[self.operand]
 
 
 @dataclass(frozen=True, eq=False)

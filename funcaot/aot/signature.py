@@ -126,7 +126,7 @@ def read_ambient(*, forward_mode: bool) -> Ambient:
         deterministic=(
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
+            guards.fills_uninitialized_memory(),
         ),
         precision=guards.matmul_precision(),
         modes=guards.active_modes(),

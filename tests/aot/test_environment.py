@@ -1,4 +1,4 @@
-"""What a function closes over: read anew at each call, and compared where it decides the program."""
+"""What a function closes over: read at each call, and compared where it decides the program."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Generated code means what the general path means: the same calls with it, without it, in eager."""
+"""Generated code means what the general path means: calls with it, without it, in eager."""
 
 import contextlib
 
