@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import _tensor_str as tensor_printing
 from torch import fx
-from torch._C import _functorch as functorch
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
