@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,16 @@ from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
 from funcaot.backends.compiler import Compiler
+from funcaot.errors import UnsupportedError
+
+
+class _Inlined(threading.local):
+    """How many compiled functions are being inlined into a capture, one in another."""
+
+    depth = 0
+
+
+_inlined = _Inlined()
 
 
 class CompiledFunction:
@@ -68,7 +79,7 @@ class CompiledFunction:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if tracing.is_capturing():
-            return self.function(*args, **kwargs)
+            return self._inline(args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
             return result
@@ -80,6 +91,21 @@ class CompiledFunction:
         result = entry(leaves, lifted)
         self._cache.hit(entry, leaves, lifted)
         return result
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _inlined.depth += 1
+        try:
+            return self.function(*args, **kwargs)
+        except RecursionError:
+            if _inlined.depth == 1:
+                raise
+            raise UnsupportedError(
+                f"{self.settings.name} calls itself without an end while it is captured.",
+                remedy="end the recursion by a Python value, or by a branch on one; a branch on a "
+                "tensor's value isn't taken in a capture.",
+            ) from None
+        finally:
+            _inlined.depth -= 1
 
     def _capture_and_run(self, signature: Signature, leaves: list[Any]) -> Any:
         with self.settings.lock:

@@ -209,6 +209,22 @@ def with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
+def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with ``empty_like`` of known shape, so that vmap gives all one draw.
+
+    Dropout draws into ``empty_like(x)``: of a batched ``x`` that would be a batched draw, which
+    vmap refuses where ``randomness="same"`` was asked for.
+    """
+    for node in module.graph.nodes:
+        value = value_of(node)
+        if node.target is aten.empty_like.default and isinstance(value, torch.Tensor):
+            node.target = aten.empty_strided.default
+            node.args = (tuple(value.shape), tuple(value.stride()))
+            node.kwargs = {"dtype": value.dtype, "device": value.device}
+    module.recompile()
+    return module
+
+
 def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.GraphModule:
     """Change a graph so that no output is one of its inputs: such an output becomes a copy.
 

@@ -193,6 +193,8 @@ class GraphProgram:
         ]
         available = [tape.node_of(tensor) for tensor in inputs]
         batchable = graphs.with_reshapes(self.module)
+        if batch.randomness == "same":
+            batchable = graphs.with_unbatched_draws(batchable)
         with tape.recording(grad_mode=False):
             outputs, out_dims = run_batched(batchable, in_dims, batch, inputs)
             wanted = [tape.node_of(tensor) for tensor in outputs]

@@ -1,0 +1,207 @@
+"""A whole training step as one compiled function: forward, backward and optimizer.
+
+Two networks, the digits network and a small GPT, each against eager, ``torch.compile`` of the
+forward and of the optimizer's step, and ``jax.jit`` if jax is installed.
+
+    python examples/training_step.py [--network digits|gpt] [--threads 1] [--backend inductor]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import funcaot
+from side_by_side import Step, compare
+
+WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 4, 2, 32, 8
+
+
+class Block(nn.Module):
+    """Attention and a network, each with a norm before and a connection around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.register_buffer("mask", torch.ones(LENGTH, LENGTH).tril().bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.project(self.norm(x)).view(batch, length, 3, HEADS, width // HEADS)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-2, -1)) * (width // HEADS) ** -0.5
+        mixed = scores.masked_fill(~self.mask, float("-inf")).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.after(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """A character model."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, WIDTH)
+        self.positions = nn.Parameter(0.02 * torch.randn(LENGTH, WIDTH))
+        self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, vocabulary)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.tokens(x) + self.positions))).flatten(0, 1)
+
+
+def digits() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
+    """The network for scikit-learn's digits, and batches."""
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(),
+                             nn.Linear(64, 10))
+
+    return make, [(x[i : i + 128], y[i : i + 128]) for i in range(0, 1664, 128)]
+
+
+def text() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
+    """The GPT on the text of this file, and batches."""
+    characters = Path(__file__).read_text()
+    known = sorted(set(characters))
+    codes = torch.tensor([known.index(c) for c in characters])
+    starts = torch.randint(
+        0, len(codes) - LENGTH - 1, (20, BATCH), generator=torch.Generator().manual_seed(0)
+    )
+    cut = [[codes[s : s + LENGTH + 1] for s in row] for row in starts]
+    rows = [torch.stack(row) for row in cut]
+    batches = [(row[:, :-1].contiguous(), row[:, 1:].flatten()) for row in rows]
+    return functools.partial(GPT, len(known)), batches
+
+
+def make(way: str, network: tuple, backend: str) -> Step:
+    """A training step with AdamW, from the same start."""
+    torch.manual_seed(0)
+    model, batches = network[0](), network[1]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    forward, update = model, optimizer.step
+    if way == "torch.compile":
+        forward, update = torch.compile(model), torch.compile(optimizer.step)
+    elif way == "funcaot: forward":
+        forward = funcaot.compile(model, backend=backend)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(forward(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        update()
+        return loss.detach()
+
+    if way == "funcaot: whole step":
+        step = funcaot.compile(step, backend=backend)
+    return lambda index: step(*batches[index % len(batches)])
+
+
+def make_jax(name: str, network: tuple) -> Step:
+    """The same step for ``jax.jit``, from the same start."""
+    import jax
+    import jax.numpy as jnp
+
+    torch.manual_seed(0)
+    model, batches = network[0](), network[1]
+    parameters = {k: jnp.asarray(v.detach().numpy().copy()) for k, v in model.named_parameters()}
+    mask = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+
+    def linear(p, at, x):
+        return x @ p[f"{at}.weight"].T + p[f"{at}.bias"]
+
+    def norm(p, at, x):
+        centered = x - x.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
+        return centered * scale * p[f"{at}.weight"] + p[f"{at}.bias"]
+
+    def block(p, at, x):
+        batch, length, width = x.shape
+        parts = linear(p, f"{at}.project", norm(p, f"{at}.norm", x))
+        parts = parts.reshape(batch, length, 3, HEADS, width // HEADS)
+        q, k, v = parts.transpose(2, 0, 3, 1, 4)
+        scores = (q @ k.swapaxes(-2, -1)) * (width // HEADS) ** -0.5
+        mixed = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)) @ v
+        mixed = mixed.swapaxes(1, 2).reshape(batch, length, width)
+        x = x + linear(p, f"{at}.out", mixed)
+        up = linear(p, f"{at}.up", norm(p, f"{at}.after", x))
+        return x + linear(p, f"{at}.down", jax.nn.gelu(up))
+
+    def logits(p, x):
+        if name == "digits":
+            x = jax.nn.relu(linear(p, "0", x))
+            return linear(p, "4", jax.nn.relu(linear(p, "2", x)))
+        x = p["tokens.weight"][x] + p["positions"]
+        for i in range(LAYERS):
+            x = block(p, f"blocks.{i}", x)
+        return linear(p, "head", norm(p, "norm", x)).reshape(-1, p["head.bias"].shape[0])
+
+    def loss_of(p, x, y):
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits(p, x)), y[:, None], 1)
+        return -picked.mean()
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1, 2, 3))
+    def step(p, m, v, t, x, y):
+        loss, g = jax.value_and_grad(loss_of)(p, x, y)
+        t = t + 1
+        first, second = 1 - 0.9**t, 1 - 0.999**t
+        m = {k: 0.9 * m[k] + 0.1 * g[k] for k in p}
+        v = {k: 0.999 * v[k] + 0.001 * g[k] ** 2 for k in p}
+        p = {
+            k: p[k] * (1 - 1e-5) - 1e-3 / first * m[k] / (jnp.sqrt(v[k] / second) + 1e-8)
+            for k in p
+        }
+        return loss, p, m, v, t
+
+    zeros = {k: p * 0 for k, p in parameters.items()}
+    state = [parameters, zeros, {k: p * 0 for k, p in zeros.items()}, jnp.zeros(())]
+    data = [[jnp.asarray(t.numpy()) for t in batch] for batch in batches]
+
+    def run(index: int):
+        loss, *state[:] = step(*state, *data[index % len(data)])
+        return loss.block_until_ready()
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", choices=("digits", "gpt"), default="digits")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--figure", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    network = digits() if arguments.network == "digits" else text()
+    ways = ("eager", "torch.compile", "funcaot: forward", "funcaot: whole step")
+    makers = {way: functools.partial(make, way, network, arguments.backend) for way in ways}
+    try:
+        import jax  # noqa: F401
+    except ImportError:
+        print("jax isn't installed: not compared")
+    else:
+        makers["jax.jit"] = functools.partial(make_jax, arguments.network, network)
+    compare(
+        f"Training step of the {arguments.network} network, AdamW",
+        makers,
+        steps=arguments.steps,
+        rounds=arguments.rounds,
+        figure=arguments.figure or Path(f"build/training_step_{arguments.network}.png"),
+        tolerance=2e-2,
+    )
+
+
+if __name__ == "__main__":
+    main()
