@@ -68,7 +68,6 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
     repeated = len(entry.signature.repeats)
     return (
         0 < len(distinct) == len(tensors) - repeated
-        and entry.gradients is None
         and not ambient.forward_mode
         and not ambient.modes
         and not functorch.transforms_active()
@@ -136,13 +135,19 @@ class _Writer:
             )
 
     def _write_lifted(self) -> None:
-        read = self.entry.read_lifted
-        if read is None:
+        read, gradients = self.entry.read_lifted, self.entry.gradients
+        if read is None and gradients is None:
             return
-        holders = [self.names[position] for position in read.positions]
-        root = listed([self.source.constant(self.function, "function"), *holders])
-        self.source.line(f"lifted = {self.source.constant(read.read, 'read')}(({root},))")
-        self.source.line("if lifted is None: return MISS")
+        self.source.line("lifted = ()")
+        if read is not None:
+            holders = [self.names[position] for position in read.positions]
+            root = listed([self.source.constant(self.function, "function"), *holders])
+            self.source.line(f"lifted = {self.source.constant(read.read, 'read')}(({root},))")
+            self.source.line("if lifted is None: return MISS")
+        if gradients is not None:
+            read_all = self.source.constant(gradients.read, "read_all")
+            self.source.line(f"lifted = {read_all}([{listed(self.names)}], lifted)")
+            self.source.line("if lifted is None: return MISS")
         self.lifted_names = [self.source.name("l") for _ in self.lifted]
         if self.lifted_names:
             self.source.line(unpacked(self.lifted_names, "lifted"))
@@ -205,6 +210,7 @@ class _Writer:
         known = {"value", "result", "source", "view"}
         return (
             segment is not None
+            and entry.gradients is None
             and bool(segment.output_nodes)
             and not entry.signature.ambient.autocast
             and not any(others)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -63,7 +64,11 @@ class Gradient:
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has a ``.grad`` and hooks exactly if the captured one had."""
-        return (tensor.grad is None) == (self.lifted is None) and len(_hooks(tensor)) == self.hooks
+        if (tensor.grad is None) != (self.lifted is None):
+            return False
+        if self.hooks:
+            return len(_hooks(tensor)) == self.hooks
+        return not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,7 @@ class GradientEffects:
     hyperparameters: tuple[Hyperparameters, ...]
     count: int
 
-    @property
+    @cached_property
     def hidden(self) -> frozenset[int]:
         """Positions of lifted tensors that are read here and not in the environment."""
         found = {gradient.lifted for gradient in self.gradients if gradient.lifted is not None}

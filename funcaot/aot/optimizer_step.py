@@ -56,7 +56,9 @@ class Hyperparameters:
     def hold(self) -> bool:
         """Whether they still are what they were."""
         optimizer = self.optimizer()
-        return optimizer is not None and _same(self.groups, hyperparameters(optimizer))
+        if optimizer is None or len(optimizer.param_groups) != len(self.groups):
+            return False
+        return all(map(_same, self.groups, optimizer.param_groups))
 
 
 def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
@@ -70,18 +72,18 @@ def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _same(first: tuple[dict[str, Any], ...], second: tuple[dict[str, Any], ...]) -> bool:
-    if len(first) != len(second):
+def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
+    if saved.keys() != group.keys():
         return False
-    for one, other in zip(first, second, strict=True):
-        if one.keys() != other.keys():
-            return False
-        for key, value in one.items():
-            if isinstance(value, torch.Tensor) or isinstance(other[key], torch.Tensor):
-                if value is not other[key]:
-                    return False
-            elif value != other[key]:
+    for key, value in saved.items():
+        now = group[key]
+        if key == "params":
+            if len(now) != len(value) or any(
+                ref() is not tensor for ref, tensor in zip(value, now, strict=True)
+            ):
                 return False
+        elif now is not value and (isinstance(now, torch.Tensor) or now != value):
+            return False
     return True
 
 
