@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,14 @@ from torch import fx
 
 # Inductor keeps global state while it compiles; one compilation at a time.
 _LOCK = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -129,6 +130,10 @@ class EntryCache:
                 entry.generations = 0
             self._set_chain(())
 
+    def renew_lock(self) -> None:
+        """Replace the lock of everything derived from this function, after a fork."""
+        object.__setattr__(self._settings, "lock", threading.RLock())
+
     def _put_first(self, call: FastCall, entry: Entry) -> None:
         with self._settings.lock:
             if entry in self._order:
@@ -196,3 +201,14 @@ def _configured(config_now: config.Config) -> None:
 
 
 config.on_change(_configured)
+
+
+def _renew_locks() -> None:
+    """In a forked child: locks that a thread of the parent held have nobody to release them."""
+    global _lock
+    _lock = threading.Lock()
+    for cache in list(_caches):
+        cache.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -1,0 +1,378 @@
+"""Entries: bounded, least recently used first, gone with their function; interrupted, forked, copied."""
+
+import copy
+import gc
+import os
+import pickle
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import funcaot
+from funcaot.aot.entry import Entry
+from funcaot.errors import FuncaotError, RecompileWarning, StageError
+
+
+def double(x):
+    return x * 2
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
+def compiled_double(**options):
+    return funcaot.compile(lambda x: x * 2, backend="eager", **options)
+
+
+def misses(compiled):
+    return funcaot.report(compiled).cache_misses
+
+
+def sizes(compiled):
+    return sorted(entry.signature.leaves[0].shape[0] for entry in compiled.entries)
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_the_least_recently_used_entry_of_a_function_is_dropped(fast_path):
+    compiled = compiled_double()
+    with funcaot.config.patch(entries_per_function=3, fast_path=fast_path):
+        for size in (1, 2, 3):
+            for _ in range(3):
+                compiled(torch.ones(size))
+        compiled(torch.ones(1))
+        compiled(torch.ones(4))
+        assert sizes(compiled) == [1, 3, 4]
+        compiled(torch.ones(3))
+        compiled(torch.ones(2))
+        assert sizes(compiled) == [2, 3, 4]
+        assert misses(compiled) == 5
+        assert_close(compiled(torch.ones(1)), torch.full((1,), 2.0))
+
+
+def test_the_warning_names_what_keeps_changing():
+    compiled = funcaot.compile(lambda x, scale, kind: x * scale, backend="eager")
+    with funcaot.config.patch(entries_per_function=3), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for step in range(6):
+            compiled(torch.ones(2, 2), 0.5 + step, "mean")
+    (warning,) = seen
+    assert warning.category is RecompileWarning
+    assert "the value of leaf 1 (4 values, now 3.5)" in str(warning.message)
+    assert "leaf 0" not in str(warning.message)
+    assert "leaf 2" not in str(warning.message)
+    assert "entries_per_function" in str(warning.message)
+
+
+def test_what_keeps_changing_may_be_a_shape():
+    compiled = compiled_double()
+    with (
+        funcaot.config.patch(entries_per_function=2),
+        pytest.warns(RecompileWarning, match=r"the shape of leaf 0 \(3 values, now \[3, 1\]\)"),
+    ):
+        for size in (1, 2, 3):
+            compiled(torch.ones(size, 1))
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_the_bound_of_all_functions_together(fast_path):
+    funcaot.clear()
+    functions = [compiled_double() for _ in range(4)]
+    with funcaot.config.patch(entries_in_all=6, fast_path=fast_path):
+        for size in (1, 2, 3):
+            for function in functions:
+                function(torch.ones(size))
+            functions[0](torch.ones(1))  # stays in use
+        assert sum(len(function.entries) for function in functions) <= 6
+        assert 1 in sizes(functions[0])
+        for function in functions:
+            assert_close(function(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_clear():
+    first, second = compiled_double(), compiled_double()
+    for _ in range(3):
+        first(torch.ones(2)), second(torch.ones(2))
+    first.clear()
+    assert first.entries == ()
+    assert len(second.entries) == 1
+    assert_close(first(torch.ones(2)), torch.full((2,), 2.0))
+    assert misses(first) == 2
+    funcaot.clear()
+    assert first.entries == second.entries == ()
+
+
+def test_hits_are_counted_on_every_path():
+    compiled = compiled_double()
+    for _ in range(10):
+        compiled(torch.ones(2))
+    assert funcaot.report(compiled).cache_hits == 9
+    compiled.clear()
+    assert funcaot.report(compiled).cache_hits == 9
+
+
+# --- configuration ------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_lists_the_known_ones():
+    with pytest.raises(FuncaotError, match="entries_per_function"):
+        funcaot.config.set(speed="high")
+
+
+def test_a_value_of_another_type_is_refused():
+    with pytest.raises(FuncaotError, match="int, at least 0"):
+        funcaot.config.set(entries_in_all="many")
+    with pytest.raises(FuncaotError, match="bool"):
+        funcaot.config.set(fast_path=1)
+
+
+def test_options_come_from_the_environment():
+    made = funcaot.config.from_environment(
+        {"FUNCAOT_FAST_PATH": "off", "FUNCAOT_ENTRIES_IN_ALL": "7", "OTHER": "1"}
+    )
+    assert (made.fast_path, made.entries_in_all) == (False, 7)
+    with pytest.raises(FuncaotError, match="FUNCAOT_FAST_PATH"):
+        funcaot.config.from_environment({"FUNCAOT_FAST_PATH": "perhaps"})
+
+
+def test_a_patch_is_undone_when_its_block_raises():
+    before = funcaot.config.get()
+    with pytest.raises(ValueError, match="out"), funcaot.config.patch(fast_calls=1):
+        assert funcaot.config.get().fast_calls == 1
+        raise ValueError("out")
+    assert funcaot.config.get() is before
+
+
+# --- nothing is kept alive ----------------------------------------------------------------------
+
+
+def count_lambdas(count):
+    references = []
+    for index in range(count):
+        weight = torch.ones(3)
+        compiled = funcaot.compile(lambda x, weight=weight: x * weight, backend="eager")
+        x = torch.ones(3, requires_grad=True)
+        for _ in range(3 if index % 10 == 0 else 1):
+            compiled(x).sum().backward()
+        references += [weakref.ref(compiled), weakref.ref(weight), weakref.ref(compiled.entries[0])]
+        del compiled, weight
+    gc.collect()
+    return sum(reference() is not None for reference in references)
+
+
+def test_entries_die_with_their_function():
+    assert count_lambdas(30) == 0
+
+
+@pytest.mark.slow
+def test_no_leak_over_ten_thousand_functions():
+    count_lambdas(50)
+    before = sum(isinstance(thing, Entry) for thing in gc.get_objects())
+    assert count_lambdas(10_000) == 0
+    assert sum(isinstance(thing, Entry) for thing in gc.get_objects()) == before
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_tensors_are_not_kept_alive_by_a_cache(fast_path):
+    with funcaot.config.patch(fast_path=fast_path):
+        module = Small()
+        compiled = funcaot.compile(module, backend="eager")
+        x = torch.ones(2, 3, requires_grad=True)
+        for _ in range(3):
+            out = compiled(x)
+            out.sum().backward()
+        references = [weakref.ref(tensor) for tensor in (x, out, x.grad, module.linear.weight)]
+        references.append(weakref.ref(module.linear))
+        module.linear = nn.Linear(3, 3)
+        del x, out
+        gc.collect()
+        assert [reference() for reference in references] == [None] * len(references)
+
+
+# --- threads, processes, interruptions ----------------------------------------------------------
+
+
+def in_threads(work, count=8):
+    errors, barrier = [], threading.Barrier(count)
+
+    def run(index):
+        try:
+            barrier.wait()
+            work(index)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_concurrent_first_calls_compile_once(backend):
+    module = Small()
+    compiled = funcaot.compile(module, backend=backend)
+
+    def work(index):
+        torch.manual_seed(index)
+        x = torch.randn(2, 3, requires_grad=True)
+        ours, theirs = compiled(x), module(x)
+        assert_close(ours, theirs)
+        assert_close(torch.autograd.grad(ours.sum(), x), torch.autograd.grad(theirs.sum(), x))
+
+    in_threads(work)
+    made = funcaot.report(compiled)
+    assert made.cache_misses == 1
+    assert made.backward_traces == 1
+    assert made.graphs_compiled == 2
+
+
+def test_concurrent_calls_with_changing_signatures():
+    compiled = funcaot.compile(lambda x, scale: (x * scale).sin(), backend="eager")
+
+    def work(index):
+        for step in range(60):
+            size, scale = 1 + (step + index) % 4, step % 2
+            x = torch.randn(size, requires_grad=step % 3 > 0)
+            with torch.set_grad_enabled(step % 5 > 0):
+                out = compiled(x, scale)
+                assert_close(out, (x * scale).sin())
+            if out.requires_grad:
+                (ours,) = torch.autograd.grad(out.sum(), x)
+                assert_close(ours, (x * scale).cos().detach() * scale)
+
+    in_threads(work, 4)
+
+
+def test_fork_after_use():
+    compiled = compiled_double()
+    compiled(torch.ones(2)), compiled(torch.ones(2))
+    with compiled.settings.lock:
+        child = os.fork()
+        if child == 0:
+            try:
+                # In another thread, as the parent's lock would let its own thread pass.
+                results = []
+                thread = threading.Thread(
+                    target=lambda: results.extend(
+                        [compiled(torch.ones(2)), compiled(torch.ones(3))]
+                    )
+                )
+                thread.start()
+                thread.join(60)
+                right = [r.tolist() for r in results] == [[2.0] * 2, [2.0] * 3]
+                os._exit(0 if right else 1)
+            finally:
+                os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+class Interrupting:
+    """Raises when asked to, at one point of the pipeline."""
+
+    def __init__(self, error):
+        self.error = error
+        self.armed = True
+
+    def __call__(self, *args):
+        if self.armed:
+            raise self.error
+
+    def compiler(self, module, inputs):
+        self()
+        return module
+
+    def backward_compiler(self, module, inputs):
+        return module
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("stopped")], ids=repr)
+@pytest.mark.parametrize(
+    "stage", ["function", "forward compiler", "backward rule", "backward compiler"]
+)
+def test_an_exception_in_any_stage_leaves_the_function_usable(stage, error):
+    stop = Interrupting(error)
+
+    class Rule(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            if stage == "backward rule":
+                stop()
+            return g * 3
+
+    def function(x):
+        if stage == "function":
+            stop()
+        return Rule.apply(x).sin()
+
+    passing = stop.backward_compiler
+    compiled = funcaot.aot_function(
+        function,
+        stop.compiler if stage == "forward compiler" else passing,
+        stop.compiler if stage == "backward compiler" else passing,
+    )
+    x = torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        with pytest.raises((type(error), StageError)):
+            torch.autograd.grad(compiled(x).sum(), x)
+    stop.armed = False
+    for _ in range(3):
+        (ours,) = torch.autograd.grad(compiled(x).sum(), x)
+        assert_close(ours, torch.autograd.grad(function(x).sum(), x)[0])
+    assert torch.is_grad_enabled()
+
+
+# --- copies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))],
+    ids=["deepcopy", "pickle"],
+)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_copied_module_compiles_anew(copied, backend):
+    compiled = funcaot.compile(Small(), backend=backend)
+    x = torch.randn(2, 3)
+    if backend == "eager":
+        compiled(x), compiled(x)
+    other = copied(compiled)
+    assert isinstance(other, Small)
+    assert misses(other) == 0
+    if backend == "eager":
+        with torch.no_grad():
+            other.linear.weight.mul_(2)
+        for _ in range(3):
+            assert_close(other(x), Small.forward(other, x))
+            assert_close(compiled(x), Small.forward(compiled, x))
+        assert misses(other) == 1
+        assert not torch.equal(other(x), compiled(x))
+
+
+def test_a_copied_function_compiles_anew():
+    compiled = funcaot.compile(double, backend="eager")
+    compiled(torch.ones(2))
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert misses(other) == 0
+        assert_close(other(torch.ones(2)), torch.full((2,), 2.0))
