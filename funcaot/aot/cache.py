@@ -172,6 +172,8 @@ _all: deque[tuple[weakref.ref[EntryCache], weakref.ref[Entry], int]] = deque()
 def _sweep(cache: EntryCache, entry: Entry) -> None:
     with _lock:
         _all.append((weakref.ref(cache), weakref.ref(entry), entry.calls))
+        while _all and _all[0][1]() is None:
+            _all.popleft()
         dropped: list[tuple[EntryCache, Entry]] = []
         rounds = 2 * len(_all)
         while len(_all) > max(config.get().entries_in_all, 1) and rounds:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch.ops import OpOverload
 from funcaot._torch.tracing import CHECKS
 from funcaot.errors import GraphError
@@ -76,7 +77,7 @@ def extract(
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     graph.output(tuple(copies[node] for node in wanted))
-    return fx.GraphModule(root, graph)
+    return forget_source_with(fx.GraphModule(root, graph))
 
 
 def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:
@@ -206,7 +207,7 @@ def with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
         if copies[node].target is aten.view.default:
             copies[node].target = aten.reshape.default
-    return fx.GraphModule(module, graph)
+    return forget_source_with(fx.GraphModule(module, graph))
 
 
 def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
@@ -248,4 +249,5 @@ def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.G
     if chosen:
         output.args = (tuple(values),)
         module.recompile()
+        forget_source_with(module)
     return module

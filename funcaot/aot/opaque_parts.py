@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 from torch.fx.passes.split_module import split_module
 
+from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs
 
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -74,4 +75,4 @@ def _with_tuple(piece: fx.GraphModule) -> fx.GraphModule:
             graph.output((copies[node.args[0]],))
         else:
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-    return fx.GraphModule(piece, graph)
+    return forget_source_with(fx.GraphModule(piece, graph))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch import functorch, guards
 from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
@@ -212,4 +213,4 @@ def _without_unused_inputs(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.nodes:
         if node.op != "placeholder" or node.users:
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-    return fx.GraphModule(module, graph)
+    return forget_source_with(fx.GraphModule(module, graph))

@@ -1,0 +1,101 @@
+"""Many calls that keep changing, in two threads: right values, and memory that stays bounded."""
+
+import gc
+import os
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+
+import funcaot
+
+CALLS = 200_000
+SECONDS = float(os.environ.get("FUNCAOT_SOAK_SECONDS", "150"))
+BOUND = 24
+
+
+def resident_megabytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Worker:
+    """Calls one compiled function in ever new ways, and checks each result."""
+
+    def __init__(self, seed, module, compiled):
+        self.random = torch.Generator().manual_seed(seed)
+        self.module, self.compiled = module, compiled
+        self.calls = self.wrong = 0
+        self.error = None
+
+    def pick(self, count):
+        return int(torch.randint(count, (), generator=self.random))
+
+    def call(self):
+        # A burst of calls that look the same, so that generated code runs, then something else.
+        size, scale, kind = 1 + self.pick(40), self.pick(3), self.pick(4)
+        for _ in range(1 + self.pick(400)):
+            x = torch.randn(size, 4, generator=self.random, requires_grad=kind < 2)
+            with torch.set_grad_enabled(kind != 3):
+                ours, theirs = self.compiled(x, scale), self.module(x, scale)
+            right = torch.allclose(ours, theirs, atol=1e-5)
+            if right and kind == 0:
+                (ours,) = torch.autograd.grad(ours.sum(), x)
+                (theirs,) = torch.autograd.grad(theirs.sum(), x)
+                right = torch.allclose(ours, theirs, atol=1e-5)
+            self.calls += 1
+            self.wrong += not right
+
+    def run(self, deadline, total):
+        try:
+            while time.monotonic() < deadline or self.calls < total:
+                self.call()
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            self.error = error
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, scale):
+        return torch.tanh(self.linear(x)) * scale
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads Linux's /proc")
+def test_soak():
+    module = Scaled()
+    compiled = funcaot.compile(module, backend="eager")
+    workers = [Worker(seed, module, compiled) for seed in range(2)]
+    start = time.monotonic()
+    threads = [
+        threading.Thread(target=worker.run, args=(start + SECONDS, CALLS // 2))
+        for worker in workers
+    ]
+    sizes = []
+    with funcaot.config.patch(entries_per_function=BOUND), warnings.catch_warnings():
+        warnings.simplefilter("ignore", funcaot.errors.RecompileWarning)
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(1)
+            gc.collect()
+            sizes.append(resident_megabytes())
+            assert len(funcaot.report(compiled).entries) <= BOUND
+        for thread in threads:
+            thread.join()
+    assert [worker.error for worker in workers] == [None, None]
+    assert sum(worker.wrong for worker in workers) == 0
+    assert sum(worker.calls for worker in workers) >= CALLS
+    third = len(sizes) // 3
+    grown = max(sizes[-third:]) - max(sizes[third : 2 * third])
+    report = funcaot.report(compiled)
+    print(
+        f"{sum(worker.calls for worker in workers)} calls in {time.monotonic() - start:.0f} s, "
+        f"{report.cache_misses} compilations, {grown:+.1f} MB from the middle third to the last"
+    )
+    assert grown < 16, sizes
