@@ -57,9 +57,10 @@ docs: $(VENV)/.installed-docs
 	$(RUN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-bench: | compiler $(VENV)/.installed-examples
-	@set -e; for script in benchmarks/*.py; do \
-	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python -P $$script $(ARGS); done
+bench: | compiler $(VENV)/.installed-bench
+	@set -e; for script in $(filter-out %/common.py %/page.py,$(wildcard benchmarks/*.py)) \
+	    benchmarks/page.py; do \
+	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python $$script $(ARGS); done
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .venv .venv-*

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch import functorch, guards
+from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
