@@ -91,7 +91,7 @@ def operators_page(outcomes: Sequence[Outcome]) -> str:
         '`funcaot.compile(..., backend="eager")`, compared with eager: forward, backward with',
         "contiguous and with odd tangents, double backward, vmap of the compiled operator, jvp.",
         "",
-        "| step | works | raises a clear error | wrong | of what eager supports |",
+        "| step | works | raises | wrong | of what eager supports |",
         "|---|---|---|---|---|",
     ]
     for step in ALL_STEPS:
@@ -114,8 +114,8 @@ def operators_page(outcomes: Sequence[Outcome]) -> str:
             lines.append(f"| {outcome.operator} | {outcome.step} | {detail} | {reason} |")
     lines += ["", "## Where torch disagrees with itself", ""]
     lines += [
-        f"- {outcome.operator}: eager forward mode differs from eager backward; the compiled jvp is "
-        "the transpose of the backward."
+        f"- {outcome.operator}: eager forward mode differs from eager backward; the compiled jvp "
+        "is the transpose of the backward."
         for outcome in outcomes
         if outcome.status == INCONSISTENT
     ]

@@ -42,8 +42,11 @@ def as_text(result: CheckResult) -> str:
     notes_width = max(30, shutil.get_terminal_size((100, 24)).columns - width - 20)
     lines = [f"{result.name}", *[f"  {sample}" for sample in result.samples], ""]
     lines.append(f"{'check':<{width}}  {'':<5}  {'error':>8}  notes")
+    said: set[str] = set()
     for row in result.rows:
-        notes = textwrap.wrap(notes_of(row), notes_width) or [""]
+        text = "as above" if notes_of(row) in said else notes_of(row)
+        said |= {notes_of(row)} - {""}
+        notes = textwrap.wrap(text, notes_width) or [""]
         head = f"{row.name:<{width}}  {SYMBOLS[row.status]:<5}  {error_of(row):>8}  "
         lines.append((head + notes[0]).rstrip())
         lines += [" " * len(head) + note for note in notes[1:]]

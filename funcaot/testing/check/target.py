@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from funcaot._torch.pytree import tree_flatten
+from funcaot.aot.compiled import CompiledFunction
 from funcaot.errors import FuncaotError
 from funcaot.operator import custom_function_call
 from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo
@@ -55,7 +56,8 @@ def with_oracle(info: FunctionInfo, ref: Callable[..., Any] | None) -> FunctionI
         return replace(info, ref=ref)
     if info.function is None:
         # Any callable: eager autograd is right by the "gradient" row, or that row says otherwise.
-        return replace(info, ref=info.op)
+        plain = info.op.function if isinstance(info.op, CompiledFunction) else info.op
+        return replace(info, ref=plain)
     has_backward = info.supports_autograd and not getattr(
         info.function, "generate_backward_rule", False
     )
