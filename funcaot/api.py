@@ -50,8 +50,8 @@ def compile(
             ``"memory"`` also normalizations, reductions and indexing; ``"save_all"`` keeps what
             autograd saves. A function of a ``Candidate`` returns True to keep it, False to
             compute it again, None for the balanced choice. Random ops and user Functions never
-            run twice; ``torch.utils.checkpoint`` inside ``function`` is honoured by all but
-            ``"save_all"``.
+            run twice; ``torch.utils.checkpoint`` inside ``function`` is honoured, its
+            ``context_fn`` is not.
 
     Returns:
         A function that is called like ``function``; for a module, a module that shares

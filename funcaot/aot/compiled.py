@@ -127,7 +127,12 @@ class CompiledFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle compiles anew on the other side."""
-        return CompiledFunction, (self.function, self.settings.compiler, self.settings.name)
+        return CompiledFunction, (
+            self.function,
+            self.settings.compiler,
+            self.settings.name,
+            self.settings.policy,
+        )
 
     def __repr__(self) -> str:
         """One line."""

@@ -80,7 +80,7 @@ def choose(problem: Problem) -> tuple[Kept, ...]:
     for node, demand in zip(nodes, demands, strict=True):
         wanted.setdefault(node, []).append(demand)
     search = _Search(problem, wanted, shared)
-    kept = search.everything() if problem.policy.everything else search.cut()
+    kept = search.cut()
     consumers = _consumers(search.order, set(kept), wanted)
     return tuple(
         Kept(node, search.reason(node), consumers.get(node, ()), node in shared)
@@ -199,6 +199,8 @@ class _Search:
         chosen = self._user_choice(node)
         if chosen is not None:
             return f"kept by the policy {self.policy.name}" if chosen else None
+        if self.policy.everything:
+            return "saved by autograd"
         if not self.policy.recomputes(node):
             return f"too expensive to compute again ({_op_name(node)})"
         return None
@@ -280,22 +282,12 @@ class _Search:
             return INFINITE
         return _bytes(node) * (_COPYING if node in self.operands else 1) + _OVERHEAD
 
-    def everything(self) -> set[fx.Node]:
-        """What autograd saved, stripped of views that cost nothing to redo."""
-        return {
-            root
-            for root in (graphs.view_root(node) for node in self.wanted)
-            if root.op != "get_attr"
-        }
-
     def reason(self, node: fx.Node) -> str:
         """Why a kept node is kept."""
         if node in self.outputs and node in self.shared:
             return "an output of the function"
         if node in self.barriers:
             return self.barriers[node]
-        if self.policy.everything:
-            return "saved by autograd"
         if node.meta.get("drawn"):
             return "random, kept as booleans: drawn again, it would be different"
         return "smaller than what it is computed from"

@@ -50,7 +50,7 @@ class Policy:
         recomputes: Whether an op is worth running again; views, constants and checkpointed
             regions always are, random ops and user Functions never.
         depth: How many recomputable ops in a row may be run again to get one value.
-        everything: Keep exactly what autograd saved.
+        everything: Keep exactly what autograd saved: run nothing again but checkpointed regions.
         choice: A user's function; where it gives None, the rest of the policy decides.
     """
 
@@ -104,7 +104,7 @@ _CHEAP = {
     "index_select", "gather", "embedding", "constant_pad_nd", "flip", "roll", "repeat",
     "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_copy",
     "upsample_nearest2d", "avg_pool2d", "_adaptive_avg_pool2d", "max_pool2d_with_indices",
-    "linalg_vector_norm", "pixel_shuffle", "cumsum", "one_hot", "masked_fill", "index_put",
+    "linalg_vector_norm", "pixel_shuffle", "one_hot", "masked_fill",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from funcaot._torch import autograd, nodes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot.aot import graphs
 from funcaot.aot.location import calling_line
+from funcaot.aot.random_order import IN_MEMORY_ORDER
 from funcaot.aot.spec import TensorSpec
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
@@ -73,6 +74,7 @@ class Tape:
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
+            tracing.decompose(IN_MEMORY_ORDER),
             self._functional_mode,
         ):
             yield
