@@ -93,6 +93,10 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         for name, made in content["models"].items()
         for stage, seconds in made["funcaot"]["stages"].items()
     ]
+    warm = [
+        [name, f"{made['first']:.1f}", f"{made['second']:.1f}"]
+        for name, made in content["warm"].items()
+    ]
     points = [
         [str(point["operations"]), f"{point['forward']:.2f}", f"{point['backward']:.2f}"]
         for point in content["curve"]
@@ -105,6 +109,10 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "time. A forward alone traces and compiles no backward.",
         "",
         *table(["model, call", "torch.compile", "funcaot", "ratio"], rows),
+        "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process and "
+        "in a second one:",
+        "",
+        *table(["model", "first", "second"], warm),
         "Seconds per stage:",
         "",
         *table(["model, call", "stage", "seconds"], stages),

@@ -24,12 +24,14 @@ class BackwardKey(NamedTuple):
         tangents: Spec of each output's tangent, None where there is none.
         create_graph: Whether the backward will itself be differentiated.
         edges: Operands of the forward that are passed on only for their autograd edge.
+        autocast: Device types that autocast while the backward runs, which its ops see as in eager.
     """
 
     needs: tuple[bool, ...]
     tangents: tuple[TensorSpec | None, ...]
     create_graph: bool
     edges: tuple[int, ...]
+    autocast: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.guards import autocast_state
 from funcaot.aot.backward import Backward, BackwardKey, trace_backward
 from funcaot.aot.forward_mode import (
     FusedPushforward,
@@ -213,7 +214,9 @@ class SegmentFunction:
         values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
         """The backward for tangents like these, traced if there is none."""
-        key = BackwardKey(needs, _tangent_specs(tangents), torch.is_grad_enabled(), edges)
+        key = BackwardKey(
+            needs, _tangent_specs(tangents), torch.is_grad_enabled(), edges, autocast_state()
+        )
         found = self.backwards.get(key)
         if found is not None:
             return found

@@ -324,6 +324,23 @@ def test_autocast_in_the_call_and_around_the_backward(path):
         )
 
 
+def test_autocast_only_around_the_backward(path):
+    weight = torch.randn(3, 3, requires_grad=True)
+
+    def function(x):
+        return x @ weight
+
+    compiled = funcaot.compile(function, backend="eager")
+    for step in range(6):
+        x = torch.randn(3, 3, requires_grad=True)
+        ours, theirs = compiled(x), function(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=step % 2 > 0):
+            ours = torch.autograd.grad(ours.sum(), (x, weight))
+            theirs = torch.autograd.grad(theirs.sum(), (x, weight))
+        assert [g.dtype for g in ours] == [g.dtype for g in theirs]
+        assert_close(ours, theirs, rtol=0, atol=0)
+
+
 def test_random_numbers_are_drawn_anew(path):
     compiled = funcaot.compile(lambda x: torch.nn.functional.dropout(x, 0.5), backend="eager")
     x = torch.ones(100, requires_grad=True)
