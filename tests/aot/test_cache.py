@@ -1,12 +1,14 @@
 """Entries: bounded, least recently used first, gone with their function; interrupted, forked, copied."""
 
 import copy
+import dataclasses
 import gc
 import os
 import pickle
 import threading
 import warnings
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -380,3 +382,13 @@ def test_a_copied_function_compiles_anew():
     for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
         assert misses(other) == 0
         assert_close(other(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_every_option_is_documented():
+    page = Path(__file__).parents[2] / "docs" / "recompilation.md"
+    text = page.read_text()
+    for option in dataclasses.fields(funcaot.config.Config):
+        assert f"`{option.name}`" in text
+        assert f"`FUNCAOT_{option.name.upper()}`" in text
+        default = int(option.default) if isinstance(option.default, bool) else option.default
+        assert f"| `{default}` |" in text
