@@ -124,8 +124,7 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
-        module = value.__module__ or ""
-        return not (module == "torch" or module.startswith(("torch.", "funcaot.")))
+        return not _is_machinery(value.__module__ or "")
     if isinstance(value, list | tuple | dict | set):
         return 0 < len(value) <= _CONTAINER_LIMIT
     if isinstance(value, types.ModuleType):
@@ -133,6 +132,17 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, type):
         return False
     return hasattr(value, "__dict__") and not callable(getattr(value, "__torch_function__", None))
+
+
+def _is_machinery(module: str) -> bool:
+    """Whether functions of a module reach no tensors of the user's, whatever they close over.
+
+    Those of ``funcaot.testing`` do: they call the user's, and its database is written as users
+    write.
+    """
+    if module.startswith("funcaot.testing."):
+        return False
+    return module == "torch" or module.startswith(("torch.", "funcaot."))
 
 
 def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:

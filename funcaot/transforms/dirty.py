@@ -16,8 +16,10 @@ from funcaot._torch.functorch import (
     fully_unwrapped,
     temporarily_clear_interpreter_stack,
 )
+from funcaot._torch.tracing import is_untraceable
 from funcaot.class_cache import cache_of
 from funcaot.context import OverlayContext, RecordingContext
+from funcaot.opaque import current_captor
 from funcaot.traits import has_backward, has_jvp, has_vmap, may_generate, origin_of, reverse_rule
 
 __all__ = ["dirty_inputs", "out_of_place"]
@@ -95,11 +97,23 @@ def _trial(function: type, operands: tuple[Any, ...]) -> Pairs:
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 return _marked(function, _empty_like(operands))
-        except Exception:
+        except Exception as error:
             if any(isinstance(v, torch.Tensor) and type(v) not in _REAL for v in plain):
-                raise
+                return _trial_of_captor(function, operands, error)
         copies = _copies(operands, plain)
         return _marked(function, copies)
+
+
+def _trial_of_captor(function: type, operands: tuple[Any, ...], error: Exception) -> Pairs:
+    """A trial on copies of the real values that a capture in progress knows, if it does."""
+    captor = current_captor()
+    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
+    values = captor.real_values(tensors) if captor and is_untraceable(error) else None
+    if captor is None or values is None:
+        raise error
+    rest = iter(values)
+    copies = [next(rest).clone() if isinstance(v, torch.Tensor) else v for v in operands]
+    return _marks(function, copies, captor.run(function, tuple(copies)))
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
@@ -128,7 +142,10 @@ def _copies(operands: tuple[Any, ...], plain: list[Any]) -> list[Any]:
 
 
 def _marked(function: type, operands: list[Any]) -> Pairs:
-    output = function.forward(*operands)
+    return _marks(function, operands, function.forward(*operands))
+
+
+def _marks(function: type, operands: list[Any], output: Any) -> Pairs:
     recorder = RecordingContext(tuple(isinstance(v, torch.Tensor) for v in operands))
     function.setup_context(recorder, tuple(operands), output)
     outputs = output if isinstance(output, tuple) else (output,)

@@ -42,7 +42,8 @@ class FunctionNode:
         self._is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
         self._constants = tuple(value for value in operands if not isinstance(value, torch.Tensor))
         self.__name__ = self.__qualname__ = display_name(function)
-        self.__module__ = function.__module__
+        # Not the Function's own: a graph's code names what is in torch instead of holding it.
+        self.__module__ = "funcaot"
 
     def operands(self, *tensors: Any) -> tuple[Any, ...]:
         """Put tensor operands and constants back in order."""
