@@ -105,6 +105,11 @@ def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(tensor.elem)
 
 
+def without_functional_wrapper(tensor: torch.Tensor) -> torch.Tensor:
+    """What is inside of the C++ wrapper that a ``FunctionalTensor`` holds (or the tensor)."""
+    return torch._from_functional_tensor(tensor) if torch._is_functional_tensor(tensor) else tensor
+
+
 def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     """The graph node whose value this tensor is now, or None if it was never traced."""
     slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)
@@ -231,6 +236,7 @@ _UNTRACEABLE_TEXT = (
     "access the data pointer on an invalid python storage",
     "a bytes-like object is required, not 'F",
     "Cannot call numpy",
+    "its data is not allocated yet",
 )
 
 
