@@ -177,8 +177,13 @@ def main() -> None:
     batches = [
         [torch.from_numpy(data[key][i : i + 32]) for key in "xzef"] for i in range(0, 96, 32)
     ]
-    ways = ("eager", "torch.compile of the energy", "funcaot: energy", "funcaot: energy and forces",
-            "funcaot: whole step")
+    ways = (
+        "eager",
+        "torch.compile of the energy",
+        "funcaot: energy",
+        "funcaot: energy and forces",
+        "funcaot: whole step",
+    )
     makers = {way: functools.partial(make, way, batches, arguments.backend) for way in ways}
     try:
         import jax  # noqa: F401

@@ -69,7 +69,9 @@ def compare(
     Returns:
         Milliseconds per step of each way that runs.
     """
-    table = Table("way", "ms per step", f"{reference} / way", "largest loss difference", title=title)
+    table = Table(
+        "way", "ms per step", f"{reference} / way", "largest loss difference", title=title
+    )
     refused = {name: refusal(make) for name, make in makers.items()}
     running = {name: make for name, make in makers.items() if refused[name] is None}
     curves = {name: losses_of(make, steps) for name, make in running.items()}
@@ -92,9 +94,7 @@ def compare(
     return times
 
 
-def draw(
-    title: str, curves: dict[str, list[float]], times: dict[str, float], figure: Path
-) -> None:
+def draw(title: str, curves: dict[str, list[float]], times: dict[str, float], figure: Path) -> None:
     """Loss curves on the left, time per step on the right."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     styles = ["-", "--", ":", "-.", (0, (1, 3)), (0, (5, 5))]

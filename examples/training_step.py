@@ -64,8 +64,9 @@ def digits() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
     x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
 
     def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(),
-                             nn.Linear(64, 10))
+        return nn.Sequential(
+            nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
 
     return make, [(x[i : i + 128], y[i : i + 128]) for i in range(0, 1664, 128)]
 
@@ -158,8 +159,7 @@ def make_jax(name: str, network: tuple) -> Step:
         m = {k: 0.9 * m[k] + 0.1 * g[k] for k in p}
         v = {k: 0.999 * v[k] + 0.001 * g[k] ** 2 for k in p}
         p = {
-            k: p[k] * (1 - 1e-5) - 1e-3 / first * m[k] / (jnp.sqrt(v[k] / second) + 1e-8)
-            for k in p
+            k: p[k] * (1 - 1e-5) - 1e-3 / first * m[k] / (jnp.sqrt(v[k] / second) + 1e-8) for k in p
         }
         return loss, p, m, v, t
 
