@@ -27,6 +27,8 @@ class Config:
         fast_backwards: Layouts of grad_outputs per program that get generated code.
         backward_layouts: Layouts of grad_outputs per program that a backward is compiled for; for
             further ones its traced graph runs as it is, with a warning.
+        derived_programs: Backwards, forward derivatives and vmapped programs, of each kind, that
+            one program keeps; the one that was used least recently is dropped first.
     """
 
     fast_path: bool = True
@@ -35,6 +37,7 @@ class Config:
     fast_calls: int = 8
     fast_backwards: int = 4
     backward_layouts: int = 8
+    derived_programs: int = 64
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.guards import autocast_state
 from funcaot.aot.backward import Backward, BackwardKey, trace_backward
+from funcaot.aot.derived import Derived
 from funcaot.aot.forward_mode import (
     FusedPushforward,
     Pushforward,
@@ -42,9 +43,9 @@ class SegmentFunction:
         self.segment = segment
         self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
-        self.backwards: dict[BackwardKey, tuple[Backward, SegmentFunctions]] = {}
-        self.pushforwards: dict[tuple[Any, ...], tuple[Pushforward, SegmentFunctions]] = {}
-        self.fused: dict[tuple[Any, ...], tuple[FusedPushforward, SegmentFunctions]] = {}
+        self.backwards: Derived[tuple[Backward, SegmentFunctions]] = Derived()
+        self.pushforwards: Derived[tuple[Pushforward, SegmentFunctions]] = Derived()
+        self.fused: Derived[tuple[FusedPushforward, SegmentFunctions]] = Derived()
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(

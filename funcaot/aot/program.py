@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import fx
@@ -14,6 +13,7 @@ from torch import fx
 from funcaot._torch import functorch, guards
 from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs
+from funcaot.aot.derived import Derived
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
 from funcaot.aot.policy import POLICIES, Policy
@@ -91,7 +91,7 @@ class GraphProgram:
         self.settings = settings
         self._executables = executables
         self.timings: dict[str, float] = {}
-        self.children: dict[tuple[Any, ...], tuple[GraphProgram, tuple[int | None, ...]]] = {}
+        self.children: Derived[tuple[GraphProgram, tuple[int | None, ...]]] = Derived()
         self._lowered: Lowered | None = None
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         # A compiler isn't given operands that the graph doesn't use.

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import funcaot
 
 sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases  # noqa: E402
+import orders_cases as cases
 
 
 def gradients(function, order, *inputs):

@@ -51,7 +51,7 @@ BINARY = {
 
 @dataclass(frozen=True)
 class Program:
-    """Assignments ``v2 = ...``, ``v3 = ...`` from ``v0 = x`` and ``v1 = w``; the last is returned."""
+    """Assignments ``v2 = ...`` and so on, from ``v0 = x`` and ``v1 = w``; the last is returned."""
 
     steps: tuple[tuple[str, int, int], ...]
 

@@ -9,7 +9,7 @@ from torch import func
 from torch.testing import assert_close
 
 sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases  # noqa: E402
+import orders_cases as cases
 
 pytestmark = [
     pytest.mark.filterwarnings(
