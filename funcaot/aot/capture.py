@@ -19,7 +19,7 @@ from funcaot.aot.lifting import Lifting
 from funcaot.aot.signature import Constant, Signature
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
-from funcaot.errors import UnsupportedError
+from funcaot.errors import FuncaotError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +128,8 @@ def _explained(name: str) -> Iterator[None]:
     try:
         with seeding_refused(refuse):
             yield
+    except FuncaotError:
+        raise
     except Exception as error:
         if not tracing.is_untraceable(error):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -76,6 +77,8 @@ def extract(
             copies[node] = copies[node.all_input_nodes[0]]
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+        if keyword.iskeyword(getattr(node.target, "_overloadname", "")):
+            copies[node].target = _Renamed(node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))
 
@@ -101,6 +104,18 @@ def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:
                 continue
             scheduled.setdefault(pending.pop())
     return list(scheduled)
+
+
+class _Renamed:
+    """An op whose overload has a name that Python's grammar keeps for itself (``random.from``)."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.__name__ = f"{op._schema.name.removeprefix('aten::')}_{op._overloadname}"
+        self.__module__ = __name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.op(*args, **kwargs)
 
 
 def is_view(node: fx.Node) -> bool:

@@ -33,6 +33,7 @@ class Lifting(TorchFunctionMode):
         super().__init__()
         self.lifted: list[torch.Tensor] = []
         self._known = known
+        self._real: dict[int, torch.Tensor] = {}
         self._add = add
         self._name = name
 
@@ -45,7 +46,15 @@ class Lifting(TorchFunctionMode):
     ) -> Any:
         """Run an op on the tape's tensors only."""
         args, kwargs = tree_map(self.replace, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        if func in tracing.RECURRENT:
+            # The fused kernel keeps nothing for a backward when it runs with grad mode off.
+            with torch.backends.mkldnn.flags(enabled=False):
+                return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            # In place, eager returns the tensor itself, which the caller may assign again.
+            return self._real.get(id(result), result)
+        return result
 
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""
@@ -66,5 +75,6 @@ class Lifting(TorchFunctionMode):
             )
         added = self._add(value)
         self._known[id(value)] = added
+        self._real[id(added)] = value
         self.lifted.append(value)
         return added

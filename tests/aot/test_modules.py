@@ -152,3 +152,38 @@ def test_shared_parameters_get_one_gradient():
     eager(x).sum().backward()
     funcaot.compile(twin, backend="eager")(x).sum().backward()
     assert_close(twin.a.weight.grad, eager.a.weight.grad)
+
+
+def test_buffers_updated_in_place():
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.register_buffer("average", torch.zeros(4))
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.linear(x)
+            self.count += 1
+            self.average.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+            return y + self.average / self.count
+
+    eager = Running()
+    compiled = funcaot.compile(copy.deepcopy(eager), backend="eager")
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        assert_close(compiled(x), eager(x))
+        assert_close(compiled.count, eager.count)
+        assert_close(compiled.average, eager.average)
+    assert len(funcaot.report(compiled).entries) == 1
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_train(kind):
+    eager = kind(4, 5, 2, batch_first=True)
+    compiled = funcaot.compile(copy.deepcopy(eager), backend="eager")
+    x = torch.randn(3, 6, 4)
+    for module in (eager, compiled):
+        module(x)[0].square().sum().backward()
+    for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        assert_close(ours.grad, theirs.grad)
