@@ -274,29 +274,11 @@ class TapeFunctionalMode(FunctionalTensorMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record checks on the traced values, and draws in the order of memory."""
+        """Record a check on the traced values; everything else as torch does."""
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
-        order = _memory_order(func, args)
-        if order is not None:
-            # In place, numbers are drawn in the order of memory; out of place, of indices.
-            with self:
-                func(args[0].permute(order), *args[1:], **(kwargs or {}))
-            return args[0]
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def _memory_order(func: Any, args: tuple[Any, ...]) -> list[int] | None:
-    """The permutation that makes the target of an in-place draw contiguous, if it isn't.
-
-    Of the draws only ``bernoulli`` loses its target's strides when it becomes functional.
-    """
-    if func is not torch.ops.aten.bernoulli_.float or args[0].is_contiguous():
-        return None
-    strides = args[0].stride()
-    order = sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
-    return order if order != list(range(len(strides))) else None
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})
@@ -337,6 +319,20 @@ def printable_under_dual_level() -> Iterator[None]:
             _Representation.users -= 1
             if _Representation.users == 0:
                 tensor_printing._str = _Representation.original
+
+
+@contextlib.contextmanager
+def without_fused_recurrence() -> Iterator[None]:
+    """Let recurrent layers use the kernels that record what a backward needs.
+
+    The fused one for the CPU keeps nothing when it runs with grad mode off, as graphs do.
+    """
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 RECURRENT = frozenset({torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu})

@@ -47,8 +47,7 @@ class Lifting(TorchFunctionMode):
         """Run an op on the tape's tensors only."""
         args, kwargs = tree_map(self.replace, (args, kwargs or {}))
         if func in tracing.RECURRENT:
-            # The fused kernel keeps nothing for a backward when it runs with grad mode off.
-            with torch.backends.mkldnn.flags(enabled=False):
+            with tracing.without_fused_recurrence():
                 return func(*args, **kwargs)
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
