@@ -142,8 +142,8 @@ def make_jax(batches: list) -> Step:
         return ((energies / x.shape[1] - e) ** 2).mean() + ((gradient + f) ** 2).mean()
 
     @jax.jit
-    def step(p, m, v, t, x, z, e, f):
-        loss, g = jax.value_and_grad(loss_of)(p, x, z, e, f)
+    def step(p, m, v, t, batch):
+        loss, g = jax.value_and_grad(loss_of)(p, *batch)
         t = t + 1
         m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
         v = [0.999 * a + 0.001 * b * b for a, b in zip(v, g, strict=True)]
@@ -158,7 +158,7 @@ def make_jax(batches: list) -> Step:
     data = [[jnp.asarray(t.numpy()) for t in batch] for batch in batches]
 
     def run(index: int):
-        loss, *state[:] = step(*state, *data[index % len(data)])
+        loss, *state[:] = step(*state, data[index % len(data)])
         return loss.block_until_ready()
 
     return run

@@ -114,7 +114,7 @@ def make_jax(name: str, network: tuple) -> Step:
     import jax.numpy as jnp
 
     torch.manual_seed(0)
-    model, batches = network[0](), network[1]
+    model, data = network[0](), [[jnp.asarray(t.numpy()) for t in b] for b in network[1]]
     parameters = {k: jnp.asarray(v.detach().numpy().copy()) for k, v in model.named_parameters()}
     mask = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
 
@@ -133,8 +133,7 @@ def make_jax(name: str, network: tuple) -> Step:
         q, k, v = parts.transpose(2, 0, 3, 1, 4)
         scores = (q @ k.swapaxes(-2, -1)) * (width // HEADS) ** -0.5
         mixed = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf)) @ v
-        mixed = mixed.swapaxes(1, 2).reshape(batch, length, width)
-        x = x + linear(p, f"{at}.out", mixed)
+        x = x + linear(p, f"{at}.out", mixed.swapaxes(1, 2).reshape(batch, length, width))
         up = linear(p, f"{at}.up", norm(p, f"{at}.after", x))
         return x + linear(p, f"{at}.down", jax.nn.gelu(up))
 
@@ -148,8 +147,7 @@ def make_jax(name: str, network: tuple) -> Step:
         return linear(p, "head", norm(p, "norm", x)).reshape(-1, p["head.bias"].shape[0])
 
     def loss_of(p, x, y):
-        picked = jnp.take_along_axis(jax.nn.log_softmax(logits(p, x)), y[:, None], 1)
-        return -picked.mean()
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits(p, x)), y[:, None], 1).mean()
 
     @functools.partial(jax.jit, donate_argnums=(0, 1, 2, 3))
     def step(p, m, v, t, x, y):
@@ -163,9 +161,8 @@ def make_jax(name: str, network: tuple) -> Step:
         }
         return loss, p, m, v, t
 
-    zeros = {k: p * 0 for k, p in parameters.items()}
-    state = [parameters, zeros, {k: p * 0 for k, p in zeros.items()}, jnp.zeros(())]
-    data = [[jnp.asarray(t.numpy()) for t in batch] for batch in batches]
+    m, v = ({k: p * 0 for k, p in parameters.items()} for _ in range(2))
+    state = [parameters, m, v, jnp.zeros(())]
 
     def run(index: int):
         loss, *state[:] = step(*state, *data[index % len(data)])
