@@ -76,14 +76,25 @@ class Entry:
                 return None
         return tensors
 
-    def __call__(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> Any:
-        """Run the program on a call's flat leaves."""
+    def __call__(
+        self,
+        leaves: Sequence[Any],
+        lifted: Sequence[torch.Tensor],
+        apply: Callable[..., tuple[torch.Tensor, ...]] | None = None,
+    ) -> Any:
+        """Run the program on a call's flat leaves.
+
+        Args:
+            leaves: Leaves of the arguments.
+            lifted: The tensors that the function closes over now.
+            apply: The segment's Function for calls below all transforms, if this is one.
+        """
         inputs = [
             leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
         ]
         inputs += lifted
         self._check_overlap(inputs)
-        results = self._run(self._protect(inputs))
+        results = self._run(self._protect(inputs), apply)
         for mutation in self.effects.mutations:
             write_back(mutation, inputs[mutation.index], results[mutation.value])
         outputs = [
@@ -109,12 +120,18 @@ class Entry:
                 operands[mutation.index] = tensor.clone()
         return operands
 
-    def _run(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    def _run(
+        self,
+        operands: Sequence[torch.Tensor],
+        apply: Callable[..., tuple[torch.Tensor, ...]] | None,
+    ) -> tuple[torch.Tensor | None, ...]:
         functions, segment = self.functions, self.functions.segment
         if segment is None:
             raise RuntimeError("an entry without a program")
         if not segment.output_nodes:
             return segment.assemble(operands, ())
+        if apply is not None:
+            return segment.assemble(operands, apply(*operands))
         if functorch.transforms_active() or autograd.in_dual_level():
             keeping = self.differentiable or segment.draws
             chosen = functions.keeping if keeping else functions.plain

@@ -224,7 +224,18 @@ class _Writer:
 
     def _write_general_run(self) -> None:
         lifted = "lifted" if self.lifted_names else "()"
-        self.source.line(f"return entry([{listed(self.names)}], {lifted})")
+        entry, segment = self.entry, self.entry.functions.segment
+        apply = "None"
+        if (
+            entry.differentiable
+            and segment is not None
+            and segment.output_nodes
+            and not entry.signature.ambient.autocast
+        ):
+            # The epilogue may have cloned what it overwrites, so layouts aren't what guards saw.
+            node = FastNode(entry.functions.keeping, trusting=False)
+            apply = self.source.constant(node.apply, "apply")
+        self.source.line(f"return entry([{listed(self.names)}], {lifted}, {apply})")
 
     def _write_run(self) -> None:
         source, entry = self.source, self.entry

@@ -27,10 +27,13 @@ from funcaot.aot.source import Source, listed, unpacked
 _PLAIN_BACKWARD = {"key", "segment", "targets", "timings"}
 
 
-def run_expression(source: Source, form: Form, operands: Sequence[str]) -> str:
+def run_expression(
+    source: Source, form: Form, operands: Sequence[str], *, trusting: bool = True
+) -> str:
     """The expression that runs a form's executable on operands, grad mode being off."""
     program = form.program
-    run = source.constant(program.lowered.trusting, "run")
+    lowered = program.lowered
+    run = source.constant(lowered.trusting if trusting else lowered.run, "run")
     return f"{run}([{listed([operands[form.positions[index]] for index in program.used])}])"
 
 
@@ -40,12 +43,15 @@ class FastNode:
     Attributes:
         owner: The segment in its keeping form.
         apply: Takes the operands and returns the graph's outputs: one tensor or a tuple.
+        trusting: Whether guards compared the operands' layouts. Otherwise they are compared when
+            the graph runs, and the outputs are a tuple also if there is one.
         backwards: How many layouts of tangents have generated code.
     """
 
-    def __init__(self, owner: SegmentFunction) -> None:
+    def __init__(self, owner: SegmentFunction, *, trusting: bool = True) -> None:
         """Generate the class; tangents are learned from the first backward on."""
         self.owner = owner
+        self.trusting = trusting
         self.backwards = 0
         saved = {residual.operand for residual in owner.form.residuals}
         self._edges = tuple(
@@ -70,7 +76,9 @@ class FastNode:
         made = len(owner.segment.output_nodes)
         operands = [source.name("a") for _ in owner.segment.operands]
         source.line("ctx.set_materialize_grads(False)")
-        source.line(f"made = {run_expression(source, owner.form, operands)}")
+        source.line(
+            f"made = {run_expression(source, owner.form, operands, trusting=self.trusting)}"
+        )
         constant = [
             f"made[{index}]"
             for index, tensor in enumerate(owner.segment.graph_outputs)
@@ -89,7 +97,8 @@ class FastNode:
         if self._edges:
             source.line(f"ctx.edges = ({''.join(f'{operands[i]}, ' for i in self._edges)})")
         returned = [f"made[{index}]" for index in range(made)]
-        source.line(f"return {returned[0] if made == 1 else listed(returned)}")
+        single = made == 1 and self.trusting
+        source.line(f"return {returned[0] if single else listed(returned) + ','}")
         return source.build(f"forward(ctx, {listed(operands)})")
 
     def _general(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
