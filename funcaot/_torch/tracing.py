@@ -32,6 +32,8 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from funcaot.errors import FuncaotError
+
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
 __all__ = [
@@ -103,11 +105,6 @@ def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor.elem)
-
-
-def without_functional_wrapper(tensor: torch.Tensor) -> torch.Tensor:
-    """What is inside of the C++ wrapper that a ``FunctionalTensor`` holds (or the tensor)."""
-    return torch._from_functional_tensor(tensor) if torch._is_functional_tensor(tensor) else tensor
 
 
 def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
@@ -251,6 +248,8 @@ def is_untraceable(error: BaseException) -> bool:
         (*DATA_DEPENDENT_ERRORS, UnsupportedFakeTensorException, UnsupportedOperatorException),
     ):
         return True
+    if isinstance(error, FuncaotError):  # it may quote another one's text
+        return False
     if isinstance(error, RuntimeError | TypeError | NotImplementedError):
         return any(text in str(error) for text in _UNTRACEABLE_TEXT)
     return False
@@ -278,7 +277,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        # Functorch's own ops come here with torch function modes still on, which would see the
+        # tensors inside of the functional ones.
+        with torch._C.DisableTorchFunction():
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})

@@ -62,8 +62,7 @@ class Lifting(TorchFunctionMode):
         found = self._known.get(id(value))
         if found is not None:
             return found
-        # Ops of functorch reach a tape's modes with this one on; they see what the modes wrap.
-        inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
+        inner = functorch.fully_unwrapped(value)
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
             return value
         if inner is not value and functorch.transforms_active():
