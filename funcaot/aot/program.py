@@ -154,9 +154,9 @@ class GraphProgram:
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
             with torch.no_grad(), guards.without_autocast():
-                return tuple(lowered.run(list(operands)))
+                return _apart(lowered.run(list(operands)), operands)
         with torch.no_grad():
-            return tuple(lowered.run(list(operands)))
+            return _apart(lowered.run(list(operands)), operands)
 
     def batched(
         self,
@@ -203,6 +203,14 @@ class GraphProgram:
         program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)
         program.timings["trace"] = time.perf_counter() - start
         return program, out_dims
+
+
+def _apart(
+    outputs: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The outputs, none of which is an operand's object: autograd refuses to save one that is."""
+    own = {id(operand) for operand in operands}
+    return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
 
 
 def _without_unused_inputs(module: fx.GraphModule) -> fx.GraphModule:
