@@ -18,7 +18,7 @@ from torch.testing import assert_close
 import funcaot
 
 sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases  # noqa: E402
+import orders_cases as cases
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -139,7 +139,8 @@ def compare(program, names, order):
         actual = derivatives(cases.compiled(program), names, order)
     for ours, theirs in zip_longest(actual, expected):
         # Under transforms a gradient may require grad where eager knows that it's constant; its
-        # own gradients are None then. A gradient that is zero for sure may be None on one side where the other adds zeros up.
+        # own gradients are None then. A gradient that is zero for sure may be None on one side
+        # where the other adds zeros up.
         if ours is None or theirs is None:
             left = ours if theirs is None else theirs
             assert left is None or not left.any()
