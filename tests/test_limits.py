@@ -76,9 +76,14 @@ def write_to_the_first(x, y):
     return x + y
 
 
-def overlapping():
-    storage = ones(4)
-    return storage[:3], storage[1:]
+def rows():
+    storage = ones(2, 4)
+    return storage[:, :3], storage[:, 1:]
+
+
+def assign_data(x):
+    x.data = x * 2
+    return x
 
 
 LIMITS = {
@@ -90,9 +95,9 @@ LIMITS = {
     "a value": (UnsupportedError, lambda: compiled(lambda x: x * x.sum().item())(ones())),
     "a branch": (UnsupportedError, lambda: compiled(lambda x: x if x.sum() > 0 else -x)(ones())),
     "unhashable": (UnsupportedError, lambda: compiled(lambda x, names: x)(ones(), {1})),
-    "metadata": (UnsupportedError, lambda: compiled(lambda x: x.t_())(ones(2, 3))),
-    "storage": (UnsupportedError, lambda: compiled(lambda x: x.resize_(2))(ones(2, 3))),
-    "overlap": (UnsupportedError, lambda: compiled(write_to_the_first)(*overlapping())),
+    "data": (UnsupportedError, lambda: compiled(assign_data)(ones(2, 3))),
+    "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),
+    "overlap": (UnsupportedError, lambda: torch.func.vmap(compiled(write_to_the_first))(*rows())),
     "closure": (UnsupportedError, lambda: compiled(gradient_of_a_closure())(ones())),
     "grad_output": (UnsupportedError, lambda: gradient(compiled(WritesToItsGradient.apply))),
     "partition": (

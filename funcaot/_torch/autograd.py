@@ -9,6 +9,8 @@ from typing import Any, cast
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
+from torch._C._autograd import CreationMeta
+from torch._C._autograd import _get_creation_meta, _set_creation_meta, _unsafe_set_version_counter
 from torch.autograd.forward_ad import _set_fwd_grad_enabled as forward_grad_enabled
 from torch.autograd.function import (
     _is_setup_context_defined,
@@ -17,8 +19,10 @@ from torch.autograd.function import (
 )
 
 __all__ = [
+    "CreationMeta",
     "SingleLevelFunction",
     "compiled_autograd_key",
+    "creation_meta",
     "defines_setup_context",
     "forward_grad_enabled",
     "in_dual_level",
@@ -27,6 +31,10 @@ __all__ = [
     "new_function_class",
     "once_differentiable",
     "once_differentiable_body",
+    "set_creation_meta",
+    "set_version",
+    "shares_version",
+    "version_of",
 ]
 
 SingleLevelFunction = _SingleLevelFunction
@@ -61,3 +69,36 @@ def once_differentiable_body(backward: Callable[..., Any]) -> Callable[..., Any]
     if getattr(backward, "__code__", None) is _ONCE_CODE:
         return backward.__wrapped__
     return None
+
+
+def creation_meta(view: torch.Tensor) -> CreationMeta:
+    """How a view was made (no_grad, several outputs, a custom Function), for autograd's checks."""
+    return _get_creation_meta(view)
+
+
+def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:
+    """Make autograd check a view as if it had been made that way."""
+    _set_creation_meta(view, meta)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The count of in-place changes; 0 for an inference tensor, which has none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the counter of in-place changes that a tensor shares with its views."""
+    _unsafe_set_version_counter((tensor,), (version,))
+
+
+def shares_version(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors count in-place changes together, as views and ``detach`` do."""
+    if first.is_inference() or second.is_inference():
+        return False
+    before = first._version
+    if second._version != before:
+        return False
+    torch.autograd.graph.increment_version(first)
+    shared = second._version != before
+    set_version(first, before)
+    return shared

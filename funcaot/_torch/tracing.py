@@ -30,14 +30,20 @@ from torch.fx.experimental.proxy_tensor import (
     get_proxy_slot,
     track_tensor_tree,
 )
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from funcaot.errors import FuncaotError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
+# What functionalization says about writes that it can't express.
+FUNCTIONALIZATION_LIMITS = ("functionalization pass", "where view 1 was an as_strided() call")
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
 __all__ = [
     "DATA_DEPENDENT_ERRORS",
+    "FUNCTIONALIZATION_LIMITS",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",
@@ -58,6 +64,7 @@ __all__ = [
     "mutation_under_no_grad",
     "new_tracer",
     "node_of",
+    "saved_tensors_hooks_enabled",
     "set_forward_ad_enabled",
     "storage_key",
     "temporarily_clear_interpreter_stack",
@@ -66,6 +73,7 @@ __all__ = [
     "unwrap_functorch",
 ]
 
+saved_tensors_hooks_enabled = torch._C._autograd._saved_tensors_hooks_is_enabled
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 is_wrapper_subclass = is_traceable_wrapper_subclass
@@ -105,6 +113,17 @@ def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor.elem)
+
+
+def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Give a functional wrapper the outer shape, strides and storage of another one."""
+    with no_dispatch():
+        before = torch._C._meta_in_tls_dispatch_include()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            torch.ops.aten.set_.source_Tensor(tensor, other)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
 
 
 def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:

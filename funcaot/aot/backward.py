@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from torch import fx
 
+from funcaot.aot import graphs
 from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
@@ -50,6 +53,16 @@ class Backward:
     segment: Segment | None
     targets: tuple[int | None, ...]
     timings: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def reads(self) -> frozenset[fx.Node]:
+        """Nodes in whose memory the values live that the backward reads."""
+        if self.segment is None:
+            return frozenset()
+        given = {operand.node for operand in self.segment.operands}
+        needed = graphs.closure(self.segment.output_nodes, given)
+        used = {source for node in needed for source in node.all_input_nodes} & given
+        return frozenset(map(graphs.view_root, used | (given & {*self.segment.output_nodes})))
 
     def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """One gradient per operand of the forward, None where autograd gives none."""

@@ -67,7 +67,7 @@ class EntryCache:
         """The entry of a call and the tensors that it closes over now."""
         for entry in self._buckets.get(signature, ()):
             lifted = entry.lifted(self._function, leaves)
-            if lifted is not None:
+            if lifted is not None and entry.fits(leaves, lifted):
                 return entry, lifted
         return None
 

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.guards import autocast_state
+from funcaot.aot import epilogue
 from funcaot.aot.backward import Backward, BackwardKey, trace_backward
 from funcaot.aot.derived import Derived
 from funcaot.aot.forward_mode import (
@@ -160,6 +161,9 @@ class SegmentFunction:
         entry, functions = self.backward_for(needs, ctx.edge_indices, tangents, values)
         if entry.segment is None:
             return nothing
+        written = getattr(ctx, "watched", ())
+        if written:
+            epilogue.check_watched(written, entry.reads)
         present = [tangent for tangent in tangents if tangent is not None]
         operands: list[Any]
         if not (

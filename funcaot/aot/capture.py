@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import tracing
+from funcaot._torch import autograd, tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
-from funcaot.aot.lifting import Lifting
+from funcaot.aot.bases import Region, TracedRegion, trace_region
+from funcaot.aot.lifting import InputEvents, Lifting
 from funcaot.aot.signature import Constant, Signature
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
@@ -30,8 +31,13 @@ class Input:
         spec: Its metadata.
         leaf: The tape's leaf, which gradients are taken with respect to.
         tensor: What the function saw: the leaf, or a non-leaf of the same value.
-        node: The placeholder.
+        node: The node of its value when the function was entered.
         argument: Position among the call's flat leaves, or None for a lifted tensor.
+        version: Its count of in-place changes when the function was entered.
+        grad_fn: Where its gradient went when the function was entered.
+        geometry: Its shape, strides and storage offset then.
+        kind: ``plain`` is an input of the graph; a ``member`` is a view of a ``family``'s base,
+            which lives in a ``flat`` region (see ``bases``).
     """
 
     spec: TensorSpec
@@ -39,6 +45,10 @@ class Input:
     tensor: torch.Tensor
     node: fx.Node
     argument: int | None
+    version: int
+    grad_fn: Any
+    geometry: tuple[Any, ...]
+    kind: str = "plain"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +62,9 @@ class Capture:
         outputs: Flat outputs: tape tensors and other values.
         tree: Structure of the outputs.
         effect_nodes: Nodes that run even if nobody uses their results: random ops, checks.
+        regions: Memory that several inputs share.
+        shared: For each region the flat memory, then its families' bases.
+        events: What happened to inputs that only shows while it happens.
     """
 
     tape: Tape
@@ -60,10 +73,35 @@ class Capture:
     outputs: tuple[Any, ...]
     tree: TreeSpec
     effect_nodes: tuple[fx.Node, ...]
+    regions: tuple[Region, ...]
+    shared: tuple[Input, ...]
+    events: InputEvents
+
+    @property
+    def slots(self) -> tuple[Input, ...]:
+        """The inputs, then what regions add: one per operand of the graph."""
+        return (*self.inputs, *self.shared)
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """What an earlier run of the same call found out about shared memory.
+
+    Attributes:
+        lifted: The tensors that it lifted.
+        regions: Memory that inputs share.
+    """
+
+    lifted: tuple[torch.Tensor, ...] = ()
+    regions: tuple[Region, ...] = ()
 
 
 def capture(
-    function: Callable[..., Any], signature: Signature, leaves: Sequence[Any], name: str
+    function: Callable[..., Any],
+    signature: Signature,
+    leaves: Sequence[Any],
+    name: str,
+    sharing: Sharing | None = None,
 ) -> Capture:
     """Run a function on fake, functional, proxied tensors with autograd recording.
 
@@ -74,31 +112,34 @@ def capture(
         signature: The call's signature.
         leaves: Flat leaves of ``(args, kwargs)``.
         name: The user's function, for messages.
+        sharing: Inputs that share memory, if an earlier run found that this matters.
 
     Raises:
         UnsupportedError: For what can't be captured (data-dependent values, and so on).
         Exception: Whatever the function raises, unchanged.
     """
     tape = Tape()
-    inputs: list[Input] = []
+    sharing = sharing or Sharing()
+    entrance = _Entrance(tape, signature, sharing)
     known: dict[int, torch.Tensor] = {}
-
-    def add(tensor: torch.Tensor, argument: int | None = None) -> torch.Tensor:
-        spec = spec_of(tensor, forward_mode=signature.ambient.forward_mode)
-        entered = _enter(tape, len(inputs), tensor, spec, argument)
-        inputs.append(entered)
-        return entered.tensor
-
     traced: list[Any] = []
     for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
         if isinstance(described, Constant):
             traced.append(leaf)
             continue
         if id(leaf) not in known:
-            known[id(leaf)] = add(leaf, position)
+            known[id(leaf)] = entrance.add(leaf, position)
         traced.append(known[id(leaf)])
     args, kwargs = tree_unflatten(traced, signature.tree)
-    lifting = Lifting(known, add, name)
+    lifting = Lifting(tape, known, entrance.add, name)
+    lifting.events.fixed.update(
+        id(family.tensor)
+        for region, traced in zip(sharing.regions, entrance.traced, strict=True)
+        for index, family in enumerate(traced.families)
+        if sum(member.family == index for member in region.members) > 1
+    )
+    for tensor in sharing.lifted:
+        lifting.lift(tensor)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
         with _explained(name), lifting:
             result = function(*args, **kwargs)
@@ -106,11 +147,14 @@ def capture(
         outputs = tuple(lifting.replace(value) for value in flat)
     return Capture(
         tape,
-        tuple(inputs),
+        tuple(entrance.inputs),
         tuple(lifting.lifted),
         outputs,
         tree,
         tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
+        sharing.regions,
+        entrance.shared,
+        lifting.events,
     )
 
 
@@ -131,7 +175,12 @@ def _explained(name: str) -> Iterator[None]:
     except FuncaotError:
         raise
     except Exception as error:
-        if not tracing.is_untraceable(error):
+        if any(limit in str(error) for limit in tracing.FUNCTIONALIZATION_LIMITS):
+            raise UnsupportedError(
+                f"{name} writes to a view that as_strided made out of a view, or resizes one.",
+                remedy="make the view with slices, view, transpose and the like.",
+            ) from error
+        if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
             raise
         reason = str(getattr(error, "func", None) or error).splitlines()[0]
         raise UnsupportedError(
@@ -152,13 +201,68 @@ def _line_of(error: Exception) -> str:
     return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
-def _enter(
-    tape: Tape, index: int, tensor: torch.Tensor, spec: TensorSpec, argument: int | None
-) -> Input:
-    name = f"primal_{index}" if argument is not None else f"lifted_{index}"
-    leaf = tape.placeholder(name, spec, tensor)
-    node = tape.node_of(leaf)
-    if node is None:
-        raise RuntimeError("a placeholder isn't on its tape")
-    seen = leaf if spec.is_leaf or not spec.requires_grad else tape.non_leaf(leaf)
-    return Input(spec, leaf, seen, node, argument)
+class _Entrance:
+    """Puts a call's tensors on the tape, in order."""
+
+    def __init__(self, tape: Tape, signature: Signature, sharing: Sharing) -> None:
+        self.tape = tape
+        self.forward_mode = signature.ambient.forward_mode
+        self.inputs: list[Input] = []
+        self.traced = [
+            trace_region(tape, region, f"shared_{index}")
+            for index, region in enumerate(sharing.regions)
+        ]
+        self.members = {
+            member.input: (region, position)
+            for region, traced in zip(sharing.regions, self.traced, strict=True)
+            for position, member in enumerate(region.members)
+        }
+        self.by_region = dict(zip(map(id, sharing.regions), self.traced, strict=True))
+        self.shared = tuple(
+            slot
+            for region, traced in zip(sharing.regions, self.traced, strict=True)
+            for slot in self._slots(region, traced)
+        )
+
+    def add(self, tensor: torch.Tensor, argument: int | None = None) -> torch.Tensor:
+        """Enter one input and return what the function sees."""
+        index = len(self.inputs)
+        spec = spec_of(tensor, forward_mode=self.forward_mode)
+        if index in self.members:
+            region, position = self.members[index]
+            seen = self.by_region[id(region)].members[position]
+            self.inputs.append(self._input(spec, seen, seen, argument, "member"))
+            return seen
+        name = f"primal_{index}" if argument is not None else f"lifted_{index}"
+        leaf = self.tape.placeholder(name, spec, tensor)
+        seen = leaf if spec.is_leaf or not spec.requires_grad else self.tape.non_leaf(leaf)
+        self.inputs.append(self._input(spec, leaf, seen, argument, "plain"))
+        return seen
+
+    def _slots(self, region: Region, traced: TracedRegion) -> list[Input]:
+        flat = self._input(region.spec, traced.flat, traced.flat, None, "flat")
+        families = [
+            self._input(family.spec, made.leaf, made.tensor, None, "family")
+            for family, made in zip(region.families, traced.families, strict=True)
+        ]
+        return [flat, *families]
+
+    def _input(
+        self,
+        spec: TensorSpec,
+        leaf: torch.Tensor,
+        seen: torch.Tensor,
+        argument: int | None,
+        kind: str,
+    ) -> Input:
+        node = self.tape.node_of(seen)
+        if node is None:
+            raise RuntimeError("an input isn't on its tape")
+        geometry = geometry_of(seen) if spec.layout is torch.strided else ()
+        version = autograd.version_of(seen)
+        return Input(spec, leaf, seen, node, argument, version, seen.grad_fn, geometry, kind)
+
+
+def geometry_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Shape, strides and storage offset."""
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()

@@ -1,180 +1,186 @@
-"""Effects: what a captured function does besides computing fresh tensors."""
+"""Effects: what a captured function does besides computing fresh tensors, as one frozen record."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
-from funcaot._torch import tracing
-from funcaot.aot import graphs, views
-from funcaot.aot.capture import Capture
-from funcaot.errors import UnsupportedError
+from funcaot.aot import views
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Metadata that an input is given in place.
+
+    Attributes:
+        shape: Its new sizes.
+        stride: Its new strides.
+        offset: Its new storage offset, relative to the old one.
+        resized: Whether it was resized, so that its storage may have to grow.
+        with_grad: Whether autograd records the change.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    resized: bool
+    with_grad: bool
+
+    def __str__(self) -> str:
+        """``shape [3, 2] stride [1, 3]`` style."""
+        text = f"shape {list(self.shape)} stride {list(self.stride)}"
+        if self.offset:
+            text += f" offset {self.offset:+d}"
+        return text + (" resized" if self.resized else "")
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """An input whose data the function overwrites.
+    """What happens to one input, in the order of the attributes.
 
     Attributes:
-        index: Position among the capture's inputs.
-        value: Position of its new value among the graph's results.
-        with_grad: Whether autograd sees the write; if not, it is replayed with grad mode off.
-        hidden: Whether it went through ``.data``, so that not even the version counts it.
+        index: The input.
+        attributes_before: ``requires_grad_`` if the input starts to require grad as a leaf.
+        value: Result that holds its new data, in the shape that it has; autograd doesn't see it.
+        source: Where its new storage comes from (``set_``).
+        layout: Its new metadata.
+        graded: Result that it becomes for autograd, in the shape that it has by then.
+        versions: In-place changes that its version counts; None if it counts none, as for
+            writes through ``.data``.
+        attributes_after: ``detach_`` or ``requires_grad_(False)``.
     """
 
     index: int
-    value: int
-    with_grad: bool
-    hidden: bool
+    attributes_before: str | None = None
+    value: int | None = None
+    source: Origin | None = None
+    layout: Layout | None = None
+    graded: int | None = None
+    versions: int | None = None
+    attributes_after: str | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether memory of the input is overwritten."""
+        return self.value is not None or self.graded is not None
+
+    def __str__(self) -> str:
+        """One line of the plan."""
+        parts = []
+        if self.attributes_before:
+            parts.append(f"{self.attributes_before} before the call")
+        if self.value is not None:
+            parts.append(f"= result {self.value}" + (" by .data" if self.versions is None else ""))
+        if self.source is not None:
+            parts.append(f"set to {self.source}")
+        if self.layout is not None:
+            parts.append(str(self.layout))
+        if self.graded is not None:
+            parts.append(f"= result {self.graded} with its gradient")
+        if self.versions is not None:
+            parts.append(f"version +{self.versions}")
+        if self.attributes_after:
+            parts.append(f"{self.attributes_after} after the call")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """How the epilogue makes a tensor out of others; one object, one tensor.
+
+    Attributes:
+        source: The input that it starts from, or None.
+        result: The result that it starts from, or None.
+        parent: Another tensor that the epilogue makes, if it starts from neither.
+        kind: ``detach`` or ``data`` if it shares memory with its start, but not autograd's graph.
+        view: The chain of views from there.
+        graft: Result whose place in autograd's graph it takes.
+        leaf: Whether it is made a leaf that requires grad.
+    """
+
+    source: int | None = None
+    result: int | None = None
+    parent: Origin | None = None
+    kind: str | None = None
+    view: views.View | None = None
+    graft: int | None = None
+    leaf: bool = False
+
+    def __str__(self) -> str:
+        """``input 1.detach().select(0, 1)`` style."""
+        if self.parent is not None:
+            text = f"({self.parent})"
+        else:
+            text = f"result {self.result}" if self.source is None else f"input {self.source}"
+        if self.kind:
+            text += f".{self.kind}"
+        if self.view is not None:
+            text += f".{self.view}"
+        if self.graft is not None:
+            text += f" with the gradient of result {self.graft}"
+        return text + (" as a leaf" if self.leaf else "")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where one flat output of the function comes from; exactly one of these is set.
+    """Where one flat output of the function comes from.
 
     Attributes:
         value: A non-tensor, returned as it is.
         result: Position among the graph's results.
         source: Position of the input that it is or is a view of.
         view: The chain of views from the input or the result; None for the thing itself.
+        origin: For anything else, how it is made; then the others are None.
     """
 
     value: Any = None
     result: int | None = None
     source: int | None = None
     view: views.View | None = None
+    origin: Origin | None = None
 
     def __str__(self) -> str:
         """``result 0``, ``input 1`` or ``input 1.t()`` style."""
+        if self.origin is not None:
+            return str(self.origin)
         if self.result is None and self.source is None:
             return repr(self.value)
-        name = f"result {self.result}" if self.source is None else f"input {self.source}"
-        return name if self.view is None else f"{name}.{self.view}"
+        return str(Origin(self.source, self.result, view=self.view))
 
 
 @dataclass(frozen=True)
 class Effects:
     """A function's outputs and mutations in terms of its functional graph.
 
+    Inputs are counted as ``Capture.slots`` counts them: the call's own, then what regions add.
+
     Attributes:
         results: The tape's tensors that the functional graph computes.
-        mutations: Inputs that are overwritten.
+        mutations: Inputs that are changed.
         outputs: One entry per flat output.
+        flats: For each region with new data: the slot of its memory and the result that holds it.
+        regions: Memory that inputs share, one line each; empty in the usual case.
     """
 
     results: tuple[torch.Tensor, ...]
     mutations: tuple[Mutation, ...]
     outputs: tuple[Output, ...]
+    flats: tuple[tuple[int, int], ...] = ()
+    regions: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """The epilogue's plan, a line each."""
+        return "\n".join(self._lines())
 
-def analyse(capture: Capture, name: str) -> Effects:
-    """Find a captured function's mutations and aliases.
-
-    Raises:
-        UnsupportedError: For an effect that isn't supported, naming the input.
-    """
-    return _Analysis(capture, name).run()
-
-
-class _Analysis:
-    """Results are collected in order; each node is computed once."""
-
-    def __init__(self, capture: Capture, name: str) -> None:
-        self.capture = capture
-        self.tape = capture.tape
-        self.name = name
-        self.results: list[torch.Tensor] = []
-        self.positions: dict[tuple[fx.Node, bool], int] = {}
-        self.storages = {
-            tracing.storage_key(entry.tensor): index
-            for index, entry in reversed(list(enumerate(capture.inputs)))
-            if entry.spec.layout is torch.strided
-        }
-
-    def run(self) -> Effects:
-        with self.tape.recording(grad_mode=False):
-            for index in range(len(self.capture.inputs)):
-                self._refuse_metadata_mutation(index)
-            outputs = tuple(self._output(value) for value in self.capture.outputs)
-            mutations = tuple(
-                self._mutation(index)
-                for index, entry in enumerate(self.capture.inputs)
-                if tracing.has_data_mutation(entry.tensor)
-            )
-        return Effects(tuple(self.results), mutations, outputs)
-
-    def _describe(self, index: int) -> str:
-        entry = self.capture.inputs[index]
-        kind = "a tensor it closes over" if entry.argument is None else f"argument {entry.argument}"
-        return f"{kind} ({entry.spec})"
-
-    def _refuse_metadata_mutation(self, index: int) -> None:
-        tensor = self.capture.inputs[index].tensor
-        if tracing.has_storage_change(tensor) or tracing.has_metadata_mutation(tensor):
-            raise UnsupportedError(
-                f"{self.name} changes the shape, strides or storage of {self._describe(index)} in "
-                "place.",
-                remedy="return the changed tensor instead (x.t() for x.t_(), and so on).",
-            )
-
-    def _mutation(self, index: int) -> Mutation:
-        tensor = self.capture.inputs[index].tensor
-        hidden = tracing.mutation_hidden_from_autograd(tensor)
-        silent = hidden or tracing.mutation_under_no_grad(tensor)
-        return Mutation(index, self._result(tensor), not silent, hidden)
-
-    def _result(self, tensor: torch.Tensor) -> int:
-        node = self._node(tensor)
-        key = (node, tensor.requires_grad)
-        if key not in self.positions:
-            self.positions[key] = len(self.results)
-            self.results.append(tensor)
-        return self.positions[key]
-
-    def _node(self, tensor: torch.Tensor) -> fx.Node:
-        node = self.tape.node_of(tensor)
-        if node is None:
-            raise UnsupportedError(
-                f"{self.name} returns a tensor that wasn't computed while it was captured.",
-                remedy="compute it inside the function, or keep it out of the outputs.",
-            )
-        return node
-
-    def _output(self, value: Any) -> Output:
-        if not isinstance(value, torch.Tensor):
-            return Output(value=value)
-        for index, entry in enumerate(self.capture.inputs):
-            if value is entry.tensor:
-                return Output(source=index)
-        node = self._node(value)
-        if value.layout is not torch.strided:
-            return Output(result=self._result(value))
-        index = self.storages.get(tracing.storage_key(value))
-        if index is not None:
-            base = self._node(self.capture.inputs[index].tensor)
-            steps = views.chain(base, node) or views.strided(value)
-            return Output(source=index, view=views.View(steps, value.requires_grad))
-        return self._fresh(value, node)
-
-    def _fresh(self, value: torch.Tensor, node: fx.Node) -> Output:
-        """An output with a storage of its own; a view of an intermediate is replayed from it.
-
-        So the caller's tensor and what is kept for the backward share one version counter, and
-        two views of one intermediate alias each other as in eager.
-        """
-        root = graphs.view_root(node)
-        base = self._tensor_at(value, root) if root is not node else None
-        steps = views.chain(root, node) if base is not None else None
-        if base is None or steps is None:
-            return Output(result=self._result(value))
-        return Output(result=self._result(base), view=views.View(steps, value.requires_grad))
-
-    def _tensor_at(self, value: torch.Tensor, root: fx.Node) -> torch.Tensor | None:
-        """The tape's tensor at the start of a view's chain, if autograd still knows it."""
-        base = value._base
-        if base is not None and self.tape.node_of(base) is root:
-            return base
-        return None
+    def _lines(self) -> Iterator[str]:
+        for region in self.regions:
+            yield region
+        for slot, value in self.flats:
+            yield f"shared memory {slot}: = result {value}"
+        for mutation in self.mutations:
+            yield f"input {mutation.index}: {mutation}"
+        for index, output in enumerate(self.outputs):
+            yield f"output {index}: {output}"

@@ -11,10 +11,12 @@ import torch
 
 from funcaot._torch import autograd, functorch
 from funcaot._torch.pytree import tree_unflatten
-from funcaot.aot import reader
+from funcaot.aot import epilogue, reader
+from funcaot.aot.analysis import analyse, watched
+from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
-from funcaot.aot.capture import Capture, capture
-from funcaot.aot.effects import Effects, Mutation, analyse
+from funcaot.aot.capture import Capture, Sharing, capture
+from funcaot.aot.effects import Effects
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
@@ -35,6 +37,9 @@ class Entry:
         read_lifted: Reads the closed-over tensors, or None if the call has no environment.
         lifted_specs: What they looked like at capture.
         differentiable: Whether autograd records calls.
+        written: Inputs that the function writes to; which others share their memory matters.
+        overwritten: Operands of the graph that the epilogue overwrites.
+        watched: Mutations after which autograd saved what the input holds.
         gradients: What happens to ``.grad``, if something does; then the captured function
             returns ``(result, values)``.
         timings: Seconds per stage.
@@ -49,10 +54,25 @@ class Entry:
     read_lifted: reader.Reader | None
     lifted_specs: tuple[TensorSpec, ...]
     differentiable: bool
+    written: frozenset[int]
+    overwritten: tuple[int, ...]
+    watched: tuple[tuple[int, Any], ...]
     gradients: GradientEffects | None = None
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
+
+    @property
+    def name(self) -> str:
+        """The user's function, for messages."""
+        segment = self.functions.segment
+        return "the function" if segment is None else segment.settings.name
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call needs nothing but its graph and views: no check, no grad mode of its own."""
+        own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
+        return not (own_grad_mode or self.capture.events.reads_offset)
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -76,6 +96,24 @@ class Entry:
                 return None
         return tensors
 
+    def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
+        """Whether a call's inputs share memory the way that the entry was made for."""
+        if not self.written:
+            return True
+        inputs = self._inputs(leaves, lifted)
+        regions = find_regions(
+            inputs, self.written, differentiable=self.signature.ambient.grad_mode
+        )
+        return regions == self.capture.regions
+
+    def _inputs(
+        self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        inputs = [
+            leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
+        ]
+        return [*inputs, *lifted]
+
     def __call__(
         self,
         leaves: Sequence[Any],
@@ -89,20 +127,19 @@ class Entry:
             lifted: The tensors that the function closes over now.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
-        inputs = [
-            leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
-        ]
-        inputs += lifted
-        self._check_overlap(inputs)
-        results = self._run(self._protect(inputs), apply)
-        for mutation in self.effects.mutations:
-            write_back(mutation, inputs[mutation.index], results[mutation.value])
-        outputs = [
-            output.value
-            if output.result is None and output.source is None
-            else _finish(output, inputs, results)
-            for output in self.effects.outputs
-        ]
+        tensors = self._inputs(leaves, lifted)
+        if self.capture.events.reads_offset:
+            refuse_offsets(tensors, self.name)
+        if self.capture.regions:
+            inputs = list(tensors)
+            for region in self.capture.regions:
+                tensors += real_tensors(region, inputs)
+        if self.effects.mutations:
+            epilogue.prepare(self.effects, tensors)
+        results = self._run(self._protect(tensors), apply)
+        outputs = epilogue.finish(self.effects, tensors, results)
+        if self.watched and not functorch.transforms_active():
+            epilogue.watch(self.effects, self.watched, tensors, results)
         result = tree_unflatten(outputs, self.capture.tree)
         if self.gradients is None:
             return result
@@ -110,14 +147,16 @@ class Entry:
         self.gradients.apply(leaves, lifted, values)
         return result
 
-    def _protect(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _protect(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What autograd may save must not be the object that the epilogue overwrites."""
-        operands = list(inputs)
+        operands = list(tensors)
         under_transforms = functorch.transforms_active()
-        for mutation in self.effects.mutations:
-            tensor = inputs[mutation.index]
-            if under_transforms or tensor.requires_grad:
-                operands[mutation.index] = tensor.clone()
+        for index in self.overwritten:
+            tensor = tensors[index]
+            if under_transforms or self.signature.ambient.forward_mode:
+                operands[index] = tensor.clone()
+            elif tensor.requires_grad:
+                operands[index] = edge(tensor)
         return operands
 
     def _run(
@@ -137,43 +176,43 @@ class Entry:
             chosen = functions.keeping if keeping else functions.plain
             return segment.assemble(operands, chosen(operands))
         if self.differentiable:
-            return segment.assemble(operands, functions.keeping(operands))
+            # The function may have enabled grad mode itself.
+            with torch.enable_grad():
+                return segment.assemble(operands, functions.keeping(operands))
         form = functions.plain.form
         made = form.program(*[operands[i] for i in form.positions])
         return segment.assemble(operands, made)
 
-    def _check_overlap(self, inputs: Sequence[torch.Tensor]) -> None:
-        """A mutated input must not share its storage with another input."""
-        if not self.effects.mutations:
-            return
-        storages = [
-            functorch.fully_unwrapped(tensor).untyped_storage().data_ptr() for tensor in inputs
-        ]
-        for mutation in self.effects.mutations:
-            storage = storages[mutation.index]
-            if storage and storages.count(storage) > 1:
-                raise UnsupportedError(
-                    f"Input {mutation.index} is mutated and shares its storage with another input.",
-                    remedy="pass one tensor and make the views of it inside the compiled function.",
-                )
+
+class _Edge(torch.autograd.Function):
+    """The same memory and the same gradient, but not the object that the epilogue writes to."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
 
 
-def write_back(mutation: Mutation, target: torch.Tensor, value: torch.Tensor | None) -> None:
-    """Give an input its new value, as autograd would have seen it."""
-    if value is None:
-        raise RuntimeError("a mutation without a value")
-    if mutation.with_grad:
-        target.copy_(value)
-    elif mutation.hidden:
-        target.data.copy_(value)
-    else:
-        with torch.no_grad():
-            target.copy_(value)
+edge = autograd.native_apply(_Edge)
 
 
-def _finish(output: Any, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
-    base = results[output.result] if output.source is None else inputs[output.source]
-    return base if output.view is None else output.view(base)
+def refuse_offsets(tensors: Sequence[torch.Tensor], name: str) -> None:
+    """A capture's inputs start at offset 0, so a call's must too if offsets were looked at.
+
+    Raises:
+        UnsupportedError: If one doesn't.
+    """
+    for index, tensor in enumerate(tensors):
+        if tensor.layout is torch.strided and tensor.storage_offset():
+            raise UnsupportedError(
+                f"{name} uses absolute storage offsets (as_strided with an offset, "
+                f"storage_offset), and its input {index} doesn't start at the beginning of its "
+                "storage.",
+                remedy="use slices, or as_strided without an offset.",
+            )
 
 
 def make_entry(
@@ -188,14 +227,20 @@ def make_entry(
     """
     timings: dict[str, float] = {}
     clock = _Clock(timings)
-    tracker = GradientTracker(function, leaves, settings.name)
-    captured = capture(tracker, signature, leaves, settings.name)
-    gradients = tracker.effects(captured.lifted)
-    hidden = () if gradients is None else gradients.hidden
-    environment = [value for i, value in enumerate(captured.lifted) if i not in hidden]
+    captured, gradients = _captured(function, signature, leaves, settings)
     clock.stage("capture")
     effects = analyse(captured, settings.name)
     clock.stage("effects")
+    written = frozenset(
+        mutation.index for mutation in effects.mutations if mutation.index < len(captured.inputs)
+    )
+    sharing = _sharing(captured, leaves, written, signature)
+    if sharing is not None:
+        captured, gradients = _captured(function, signature, leaves, settings, sharing)
+        effects = analyse(captured, settings.name)
+        clock.stage("capture again")
+    hidden = () if gradients is None else gradients.hidden
+    environment = [value for i, value in enumerate(captured.lifted) if i not in hidden]
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
     read = reader.make_reader(function, leaves, environment, settings.name)
@@ -207,27 +252,63 @@ def make_entry(
         SegmentFunctions(segment),
         read,
         tuple(entry.spec for entry in captured.inputs if entry.argument is None),
-        signature.ambient.grad_mode and any(out.requires_grad for out in segment.graph_outputs),
+        any(out.requires_grad for out in segment.graph_outputs),
+        written,
+        tuple(index for index, operand in enumerate(segment.operands) if operand.volatile),
+        watched(captured, effects),
         gradients,
         timings,
     )
     return entry, captured.lifted
 
 
+def _captured(
+    function: Callable[..., Any],
+    signature: Signature,
+    leaves: Sequence[Any],
+    settings: Settings,
+    sharing: Sharing | None = None,
+) -> tuple[Capture, GradientEffects | None]:
+    """Run the function on a tape, with what it does to ``.grad``."""
+    tracker = GradientTracker(function, leaves, settings.name)
+    captured = capture(tracker, signature, leaves, settings.name, sharing)
+    return captured, tracker.effects(captured.lifted)
+
+
+def _sharing(
+    captured: Capture, leaves: Sequence[Any], written: frozenset[int], signature: Signature
+) -> Sharing | None:
+    """Memory that a call's inputs share with one that the function writes to, if any."""
+    if not written:
+        return None
+    given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
+    regions = find_regions(
+        [*given, *captured.lifted], written, differentiable=signature.ambient.grad_mode
+    )
+    if not regions:
+        return None
+    if signature.ambient.forward_mode:
+        raise UnsupportedError(
+            f"Inside forward mode, {regions[0]} and one of them is written to.",
+            remedy="pass one tensor and make the views of it inside the compiled function.",
+        )
+    return Sharing(captured.lifted, regions)
+
+
 def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
     """The differentiable program of a capture: inputs to fresh outputs and new values."""
-    volatile = {
-        mutation.index
-        for mutation in effects.mutations
-        if not captured.inputs[mutation.index].spec.requires_grad
+    volatile = {mutation.index for mutation in effects.mutations if mutation.writes}
+    volatile |= {
+        index for index, slot in enumerate(captured.slots) if slot.kind in ("flat", "family")
     }
     operands = tuple(
         Operand(
-            entry.node,
-            entry.leaf if entry.spec.requires_grad else None,
+            slot.node,
+            slot.leaf if slot.leaf.requires_grad and slot.kind != "member" else None,
+            by_value=slot.kind in ("plain", "flat"),
             volatile=index in volatile,
         )
-        for index, entry in enumerate(captured.inputs)
+        for index, slot in enumerate(captured.slots)
     )
     return Segment(
         captured.tape,

@@ -212,6 +212,7 @@ class _Writer:
             segment is not None
             and entry.gradients is None
             and bool(segment.output_nodes)
+            and entry.is_plain
             and not entry.signature.ambient.autocast
             and not any(others)
             and not any(
@@ -225,11 +226,15 @@ class _Writer:
     def _write_general_run(self) -> None:
         lifted = "lifted" if self.lifted_names else "()"
         entry, segment = self.entry, self.entry.functions.segment
+        if entry.written:
+            # Which inputs share memory decides what a write means.
+            require(self.source, f"entry.fits([{listed(self.names)}], {lifted})")
         apply = "None"
         if (
             entry.differentiable
             and segment is not None
             and segment.output_nodes
+            and not entry.watched
             and not entry.signature.ambient.autocast
         ):
             # The epilogue may have cloned what it overwrites, so layouts aren't what guards saw.

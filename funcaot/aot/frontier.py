@@ -26,12 +26,15 @@ class Demand:
         region: The checkpointed region of the tape that the autograd node belongs to, if any.
         mask: What its backward really asks of the tensor, if that is only where it passes
             gradients on.
+        checked: Whether autograd saved it, so that its version is checked; not so for what a
+            Function keeps as an attribute.
     """
 
     node: fx.Node
     consumer: str
     region: int | None = None
     mask: Mask | None = None
+    checked: bool = True
 
 
 def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
@@ -51,10 +54,12 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
     with tape.recording(grad_mode=False):
         for function in autograd_nodes(outputs):
             mask, region = mask_of(function), _region_of(tape, function)
-            for tensor in _tensors_of(function):
+            for node in tape.saved_by_writes.get(function, ()):
+                found.setdefault(Demand(node, function.name(), region))
+            for tensor, checked in tensors_of(function):
                 node = tape.node_of(tensor)
                 if node is not None:
-                    found.setdefault(Demand(node, function.name(), region, mask))
+                    found.setdefault(Demand(node, function.name(), region, mask, checked))
     return tuple(found)
 
 
@@ -67,6 +72,14 @@ def _region_of(tape: Tape, function: Any) -> int | None:
         if start <= number < end:
             return region
     return None
+
+
+def hides_what_is_saved(tape: Tape, outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an in-place op on a view is on the way and nobody saw what it saved."""
+    return any(
+        function.name().endswith("CopySlices") and function not in tape.saved_by_writes
+        for function in autograd_nodes(outputs)
+    )
 
 
 def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
@@ -82,16 +95,17 @@ def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         pending.extend(parent for parent, _ in function.next_functions if parent is not None)
 
 
-def _tensors_of(function: Any) -> Iterator[torch.Tensor]:
+def tensors_of(function: Any) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Tensors that an autograd node keeps, and whether autograd checks their versions."""
     for name in _saved_attributes(type(function)):
         try:
             value = getattr(function, name)
         except RuntimeError:
             # Modified in place since it was saved; or freed. Running the backward says so.
             continue
-        yield from _tensors_in(value, _DEPTH, set())
+        yield from ((tensor, True) for tensor in _tensors_in(value, _DEPTH, set()))
     if hasattr(function, "__dict__"):
-        yield from _tensors_in(vars(function), _DEPTH, set())
+        yield from ((tensor, False) for tensor in _tensors_in(vars(function), _DEPTH, set()))
 
 
 @cache

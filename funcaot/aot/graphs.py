@@ -183,6 +183,21 @@ def is_opaque(node: Any) -> bool:
     return isinstance(node, fx.Node) and getattr(node.target, "opaque", None) is not None
 
 
+def leads_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether autograd leads from a tensor to another one, a leaf or not."""
+    pending = [tensor.grad_fn]
+    seen = set()
+    while pending:
+        function = pending.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        if function is other.grad_fn or getattr(function, "variable", None) is other:
+            return True
+        pending.extend(parent for parent, _ in function.next_functions)
+    return False
+
+
 def value_of(node: fx.Node) -> Any:
     """The fake value that a node had when it was traced."""
     return node.meta.get("val")
@@ -260,6 +275,13 @@ def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.G
                 copy = module.graph.call_function(aten.clone.default, (value,))
             copy.meta = dict(value.meta)
             values[position] = copy
+            chosen.add(position)
+        elif isinstance(value, fx.Node) and view_source(value) is not None:
+            # Run op by op, it would be a view for autograd, of a tensor that nobody has.
+            with module.graph.inserting_before(output):
+                alias = module.graph.call_function(aten.detach.default, (value,))
+            alias.meta = dict(value.meta)
+            values[position] = alias
             chosen.add(position)
     if chosen:
         output.args = (tuple(values),)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +12,33 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import functorch, tracing
 from funcaot._torch.pytree import tree_map
+from funcaot.aot import writes
+from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
+
+
+_RESHAPING = frozenset(
+    "as_strided_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
+)
+_KEEP_DATA = _RESHAPING | {"requires_grad_", "detach_", "set_", "retain_grad_"}
+_RESIZING = frozenset(("resize_", "resize_as_"))
+
+
+@dataclass
+class InputEvents:
+    """What happens to tensors of the tape that only shows while it happens, by ``id``.
+
+    Attributes:
+        wholes: For a tensor whose shape was changed in place, its value in the shape that it had.
+        resized: Tensors that were resized.
+        reads_offset: Whether a place in memory was named by its absolute offset.
+        fixed: Tensors that can't be reshaped, since other inputs are views of them.
+    """
+
+    wholes: dict[int, torch.Tensor] = field(default_factory=dict)
+    resized: set[int] = field(default_factory=set)
+    reads_offset: bool = False
+    fixed: set[int] = field(default_factory=set)
 
 
 class Lifting(TorchFunctionMode):
@@ -18,20 +46,28 @@ class Lifting(TorchFunctionMode):
 
     Attributes:
         lifted: The real tensors met so far that weren't arguments, in order.
+        events: What happened to inputs' metadata.
     """
 
     def __init__(
-        self, known: dict[int, torch.Tensor], add: Callable[[torch.Tensor], torch.Tensor], name: str
+        self,
+        tape: Tape,
+        known: dict[int, torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
+        name: str,
     ) -> None:
         """Start with the arguments.
 
         Args:
+            tape: The tape.
             known: The tape's tensor for each real tensor that is an argument, by ``id``.
             add: Makes the tape's input for a real tensor.
             name: The user's function, for messages.
         """
         super().__init__()
         self.lifted: list[torch.Tensor] = []
+        self.events = InputEvents()
+        self._tape = tape
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
         self._add = add
@@ -49,11 +85,70 @@ class Lifting(TorchFunctionMode):
         if func in tracing.RECURRENT:
             with tracing.without_fused_recurrence():
                 return func(*args, **kwargs)
-        result = func(*args, **kwargs)
+        result = self._run(func, args, kwargs)
         if isinstance(result, torch.Tensor):
             # In place, eager returns the tensor itself, which the caller may assign again.
             return self._real.get(id(result), result)
         return result
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op, and note what can't be seen afterwards."""
+        name = getattr(func, "__name__", "")
+        if name in _RESHAPING:
+            self._note_reshaping(name, args)
+        elif name == "detach_" and id(args[0]) in self.events.fixed:
+            self._refuse_fixed(name)
+        elif name == "set_":
+            return _set(func, args, kwargs)
+        elif name == "__set__" and func == tracing.SET_DATA:
+            raise UnsupportedError(
+                f"{self._name} assigns to the .data of a tensor.",
+                remedy="write x.copy_(value) under torch.no_grad(), or x.set_(value).",
+            )
+        elif name == "storage_offset" or (name == "as_strided" and _has_offset(args, kwargs)):
+            self.events.reads_offset = True
+        if writes.is_write(name):
+            target = args[0] if args else None
+            if isinstance(target, torch.Tensor):
+                if name not in _KEEP_DATA:
+                    writes.check_overlap(name, target)
+                by_index = name == "__setitem__"
+                if torch.is_grad_enabled() and (by_index or target._is_view()):
+                    return self._write_to_view(target, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _write_to_view(
+        self, view: torch.Tensor, func: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Write to a view and note what autograd saves, which can't be seen afterwards."""
+        operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        return writes.recorded(self._tape, view, operands, lambda: func(*args, **kwargs))
+
+    def _refuse_fixed(self, name: str) -> None:
+        raise UnsupportedError(
+            f"{self._name} calls {name} on an input that another input is a view of, and "
+            "writes to one of them.",
+            remedy="return the changed tensor instead (x.t() for x.t_(), and so on).",
+        )
+
+    def _note_reshaping(self, name: str, args: tuple[Any, ...]) -> None:
+        """Keep hold of the whole value before a tensor's shape is changed in place."""
+        tensor = args[0]
+        if id(tensor) in self.events.fixed:
+            self._refuse_fixed(name)
+        if not torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
+            raise UnsupportedError(
+                f"{self._name} calls {name} in no_grad mode on a tensor that requires grad.",
+                remedy="call it with grad mode on, or return the changed tensor instead.",
+            )
+        if name in _RESIZING:
+            self.events.resized.add(id(tensor))
+            wanted = args[1].numel() if name == "resize_as_" else _count(args[1:])
+            if wanted > tensor.numel():
+                return
+        if id(tensor) not in self.events.wholes:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                self.events.wholes[id(tensor)] = tensor.data
 
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""
@@ -71,8 +166,33 @@ class Lifting(TorchFunctionMode):
                 "function closes over.",
                 remedy="pass the tensor as an argument of the compiled function.",
             )
+        return self.lift(value)
+
+    def lift(self, value: torch.Tensor) -> torch.Tensor:
+        """Make the tape's input for a real tensor."""
         added = self._add(value)
         self._known[id(value)] = added
         self._real[id(added)] = value
         self.lifted.append(value)
         return added
+
+
+def _has_offset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return len(args) > 3 or kwargs.get("storage_offset") is not None
+
+
+def _count(shape: tuple[Any, ...]) -> int:
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _set(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``set_`` of a tensor to another one, whose wrapper then has to look like the other's."""
+    if len(args) != 2 or not isinstance(args[1], torch.Tensor) or kwargs:
+        raise UnsupportedError(
+            "set_ with a storage or without a source can't be captured.",
+            remedy="call x.set_(tensor).",
+        )
+    result = func(*args)
+    tracing.look_like(args[0], args[1])
+    return result

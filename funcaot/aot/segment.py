@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from funcaot.aot import graphs
-from funcaot.aot.frontier import frontier
+from funcaot.aot.frontier import Demand, frontier, hides_what_is_saved
 from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
 from funcaot.aot.sharing import Executables
@@ -141,6 +141,8 @@ class Segment:
             if node not in made:
                 made[node] = len(tensors)
                 tensors.append(tensor)
+            elif tensor.requires_grad and not tensors[made[node]].requires_grad:
+                tensors[made[node]] = tensor
             places.append(Place(output=made[node]))
         self.places = tuple(places)
         self.output_nodes = tuple(dict.fromkeys((*made, *self.carried)))
@@ -227,7 +229,7 @@ class Segment:
                 frozenset([*private, *self.carried]),
                 frozenset(operand.node for operand in self.operands if operand.volatile),
                 self.output_nodes,
-                frontier(self.tape, self.graph_outputs),
+                self._demands(operands),
                 self.settings.policy,
             )
         )
@@ -248,6 +250,15 @@ class Segment:
             keep_alive=self.effect_nodes,
             since=self.start,
         )
+
+    def _demands(self, operands: tuple[fx.Node, ...]) -> tuple[Demand, ...]:
+        """What autograd saved; and everything else can be computed from, if some of that hides."""
+        demands = frontier(self.tape, self.graph_outputs)
+        if not hides_what_is_saved(self.tape, self.graph_outputs):
+            return demands
+        needed = graphs.closure(self.output_nodes, operands)
+        once = [n for n in needed if graphs.is_random(n) or graphs.is_function_node(n)]
+        return (*demands, *(Demand(node, "CopySlices") for node in (*operands, *once)))
 
     def assemble(
         self, operands: Sequence[torch.Tensor | None], made: Sequence[torch.Tensor]

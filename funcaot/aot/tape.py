@@ -14,7 +14,7 @@ from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot.aot import graphs
 from funcaot.aot.location import calling_line
 from funcaot.aot.random_order import IN_MEMORY_ORDER
-from funcaot.aot.spec import TensorSpec
+from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
 from funcaot.operator import custom_function_call
@@ -32,6 +32,8 @@ class Tape:
         root: Module that owns the graph's constants.
         regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
             autograd inside and the first one after it.
+        saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
+            op saved.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,7 @@ class Tape:
         self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
+        self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
         self._drew = False
@@ -214,6 +217,22 @@ class Tape:
             # Not through the operator, which may be installed for every Function.
             return autograd.native_apply(_Enter)(leaf)  # type: ignore[no-any-return]
 
+    def attach(self, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Make a tensor of the tape a non-leaf whose gradient goes to a leaf, without a node."""
+        with _outside_of_transforms(), torch.enable_grad():
+            return autograd.native_apply(_Attach)(leaf, tensor)  # type: ignore[no-any-return]
+
+    def constant(self, node: fx.Node) -> torch.Tensor:
+        """A new tensor of the tape that stands for a node's value and is differentiated by nothing.
+
+        Call it while recording.
+        """
+        spec = spec_of(node.meta["val"]).without_grad()
+        with tracing.disable_current_modes():
+            value = self._fake_value(spec, None)
+        tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
+        return tracing.to_functional(value)
+
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
         """The node that computes this tensor's present value, or None if it isn't on the tape.
 
@@ -275,6 +294,21 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return gradient
+
+
+class _Attach(torch.autograd.Function):
+    """Give a tensor that exists already a place in autograd's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 @contextlib.contextmanager

@@ -22,10 +22,50 @@ class ViewStep:
     keywords: tuple[tuple[str, Any], ...]
     item: int | None = None
 
+    @property
+    def is_detach(self) -> bool:
+        """Whether autograd's graph ends here, so that the result is no view for autograd."""
+        return self.target is aten.detach.default
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether the result is the source with another place in autograd's graph."""
+        return self.target in (aten.detach.default, aten.alias.default)
+
     def __call__(self, source: torch.Tensor) -> torch.Tensor:
         """Apply the op to its source."""
         result = self.target(source, *self.arguments, **dict(self.keywords))
         return result if self.item is None else result[self.item]
+
+    def __str__(self) -> str:
+        """``slice(0, 1, 3)`` style."""
+        name = self.target._schema.name.removeprefix("aten::")
+        text = f"{name}({', '.join(map(str, self.arguments))})"
+        return text if self.item is None else f"{text}[{self.item}]"
+
+
+# A new object with nothing changed: what ``x[...]`` or ``x.view_as(x)`` is.
+SAME = ViewStep(aten.alias.default, (), ())
+
+
+@dataclass(frozen=True)
+class StridedStep:
+    """``as_strided`` with the offset counted from the source's own."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    is_alias = False
+    is_detach = False
+
+    def __call__(self, source: torch.Tensor) -> torch.Tensor:
+        """Make the view."""
+        return source.as_strided(self.shape, self.stride, source.storage_offset() + self.offset)
+
+    def __str__(self) -> str:
+        """``as_strided((2,), (1,), +3)`` style."""
+        return f"as_strided({self.shape}, {self.stride}, {self.offset:+d})"
 
 
 @dataclass(frozen=True)
@@ -34,15 +74,22 @@ class View:
 
     Attributes:
         steps: The ops, first to last.
-        requires_grad: Whether the result does; if not, the chain runs without recording.
+        recorded: Whether autograd sees the chain; if not, it runs with grad mode off.
+        from_no_grad: Whether it sees the chain as one that starts at a view made in no_grad.
     """
 
-    steps: tuple[ViewStep, ...]
-    requires_grad: bool
+    steps: tuple[ViewStep | StridedStep, ...]
+    recorded: bool
+    from_no_grad: bool = False
 
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """Apply the chain."""
-        if self.requires_grad or not torch.is_grad_enabled():
+        if self.from_no_grad:
+            with torch.no_grad():
+                base = SAME(base)
+            with torch.enable_grad():
+                return self._replay(base)
+        if self.recorded or not torch.is_grad_enabled():
             return self._replay(base)
         with torch.no_grad():
             return self._replay(base)
@@ -54,18 +101,32 @@ class View:
 
     def __str__(self) -> str:
         """``t().slice(0, 1, 3)`` style."""
-        return ".".join(
-            f"{step.target._schema.name.removeprefix('aten::')}"
-            f"({', '.join(map(str, step.arguments))})"
-            for step in self.steps
-        )
+        return ".".join(map(str, self.steps)) + ("" if self.recorded else " (no_grad)")
 
 
 def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
-    """The view ops that lead from one node to another, or None if there is no such chain."""
+    """The view ops that lead from one node to another, or None if there is no such chain.
+
+    The two may have been made apart from the same node: then the steps to the base must be the
+    first steps to the result.
+    """
+    root = graphs.view_root(base)
+    if graphs.view_root(result) is not root:
+        return None
+    to_base, to_result = _path(root, base), _path(root, result, stop=base)
+    if to_base is None or to_result is None:
+        return None
+    steps, met_base = to_result
+    return steps if met_base else _remainder(to_base[0], steps)
+
+
+def _path(
+    root: fx.Node, result: fx.Node, stop: fx.Node | None = None
+) -> tuple[tuple[ViewStep, ...], bool] | None:
+    """Steps from a node, or from ``stop`` if it is on the way, and whether it is."""
     steps: list[ViewStep] = []
     node = result
-    while node is not base:
+    while node is not root and node is not stop:
         item = None
         op = node
         if not graphs.is_view(node) and graphs.view_source(node) is not None:
@@ -76,10 +137,27 @@ def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
             return None
         steps.append(ViewStep(op.target, tuple(op.args[1:]), tuple(op.kwargs.items()), item))
         node = source
-    return tuple(reversed(steps))
+    return tuple(reversed(steps)), node is stop
 
 
-def strided(tensor: torch.Tensor) -> tuple[ViewStep, ...]:
-    """The one step that makes a view of this layout out of whatever shares the storage."""
-    layout = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-    return (ViewStep(aten.as_strided.default, layout, ()),)
+def _remainder(
+    first: tuple[ViewStep, ...], steps: tuple[ViewStep, ...]
+) -> tuple[ViewStep, ...] | None:
+    """What follows in ``steps`` after the steps in ``first``, whatever aliases are in between."""
+    position = 0
+    for wanted in first:
+        if wanted.is_alias:
+            position += position < len(steps) and steps[position] == wanted
+            continue
+        while position < len(steps) and steps[position].is_alias:
+            position += 1
+        if position == len(steps) or steps[position] != wanted:
+            return None
+        position += 1
+    return steps[position:]
+
+
+def strided(base: torch.Tensor, view: torch.Tensor) -> tuple[StridedStep, ...]:
+    """The one step that makes a view of a tensor out of anything that shares its storage."""
+    offset = view.storage_offset() - base.storage_offset()
+    return (StridedStep(tuple(view.shape), tuple(view.stride()), offset),)

@@ -1,0 +1,202 @@
+"""The epilogue: replays a function's effects after its graph has run.
+
+It runs outside of the graph's autograd node and calls ordinary torch ops on the caller's tensors,
+so every level in progress (autograd, ``grad``, ``vmap``, ``jvp``) sees what it would have seen of
+the function itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import autograd, functorch
+from funcaot.aot.effects import Effects, Mutation, Origin, Output
+
+
+def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
+    """What has to happen before the graph runs: inputs that start to require grad do so."""
+    for mutation in effects.mutations:
+        if mutation.attributes_before is not None:
+            tensors[mutation.index].requires_grad_()
+
+
+def finish(
+    effects: Effects, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+) -> list[Any]:
+    """Change the inputs and make the outputs.
+
+    Args:
+        effects: The plan.
+        tensors: The call's inputs, then what regions add.
+        results: What the graph computed.
+
+    Returns:
+        The flat outputs.
+    """
+    maker = _Maker(tensors, results)
+    if effects.mutations or effects.flats:
+        _mutate(effects, tensors, maker)
+    return [maker.output(output) for output in effects.outputs]
+
+
+class _Maker:
+    """Makes each tensor that the plan names once."""
+
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.tensors = tensors
+        self.results = results
+        self._made: dict[int, torch.Tensor] = {}
+
+    def result(self, position: int) -> torch.Tensor:
+        value = self.results[position]
+        if value is None:
+            raise RuntimeError("a result that was not computed")
+        return value
+
+    def output(self, output: Output) -> Any:
+        if output.origin is not None:
+            return self.origin(output.origin)
+        if output.source is not None:
+            base = self.tensors[output.source]
+        elif output.result is not None:
+            base = self.result(output.result)
+        else:
+            return output.value
+        return base if output.view is None else output.view(base)
+
+    def origin(self, origin: Origin) -> torch.Tensor:
+        made = self._made.get(id(origin))
+        if made is None:
+            made = self._made[id(origin)] = self._origin(origin)
+        return made
+
+    def _origin(self, origin: Origin) -> torch.Tensor:
+        if origin.parent is not None:
+            tensor = self.origin(origin.parent)
+        elif origin.source is not None:
+            tensor = self.tensors[origin.source]
+        else:
+            tensor = self.result(origin.result or 0)
+        if origin.view is not None and not origin.kind:
+            tensor = origin.view(tensor)
+        elif origin.view is not None:
+            with torch.no_grad():
+                tensor = origin.view(tensor)
+        if origin.kind == "detach":
+            tensor = tensor.detach()
+        elif origin.kind == "data":
+            tensor = tensor.data
+        if origin.graft is not None:
+            version = tensor._version
+            tensor.copy_(self.result(origin.graft))
+            _set_version(tensor, version)
+        if origin.leaf:
+            tensor = tensor.detach().requires_grad_()
+        return tensor
+
+
+def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> None:
+    for slot, position in effects.flats:
+        with torch.no_grad():
+            tensors[slot].copy_(maker.result(position))
+    for mutation in effects.mutations:
+        target = tensors[mutation.index]
+        if target.is_inference():
+            apply(mutation, target, maker.result, maker.origin)
+            continue
+        # Counters may be shared, so each input adds its part.
+        version = target._version + (mutation.versions or 0)
+        apply(mutation, target, maker.result, maker.origin)
+        _set_version(target, version)
+
+
+def watch(
+    effects: Effects,
+    watched: Sequence[tuple[int, fx.Node]],
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor | None],
+) -> None:
+    """Let the graph's autograd node check the versions of inputs whose new value it keeps."""
+    node = next((made.grad_fn for made in results if made is not None and made.grad_fn), None)
+    if node is None:
+        return
+    targets = [
+        (tensors[effects.mutations[position].index].detach(), root) for position, root in watched
+    ]
+    node.watched = tuple(  # type: ignore[attr-defined]
+        (target, target._version, root) for target, root in targets
+    )
+
+
+def check_watched(
+    watched: Sequence[tuple[torch.Tensor, int, fx.Node]], reads: frozenset[fx.Node]
+) -> None:
+    """Raise eager's error if an input was written to since the forward and its value is read."""
+    for tensor, version, root in watched:
+        if tensor._version != version and root in reads:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: [{tensor.type()} {list(tensor.shape)}] is at version "
+                f"{tensor._version}; expected version {version} instead."
+            )
+
+
+def apply(
+    mutation: Mutation,
+    target: torch.Tensor,
+    result: Callable[[int], torch.Tensor],
+    origin: Callable[[Origin], torch.Tensor] | None = None,
+) -> None:
+    """Replay one input's mutation; its version is set afterwards."""
+    if mutation.value is not None:
+        value = result(mutation.value)
+        if mutation.versions is None:
+            target.data.copy_(value)
+        else:
+            with torch.no_grad():
+                target.copy_(value)
+    if mutation.source is not None and origin is not None:
+        with torch.no_grad():
+            target.set_(origin(mutation.source))
+    if mutation.layout is not None:
+        _reshape(mutation, target)
+    if mutation.graded is not None:
+        _become(mutation, target, result(mutation.graded))
+    if mutation.attributes_after == "detach_":
+        target.detach_()
+    elif mutation.attributes_after is not None:
+        target.requires_grad_(requires_grad=False)
+
+
+def _become(mutation: Mutation, target: torch.Tensor, value: torch.Tensor) -> None:
+    if value.requires_grad:
+        with torch.enable_grad():
+            target.copy_(value)
+    else:
+        with torch.no_grad():
+            target.copy_(value)
+
+
+def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
+    layout = mutation.layout
+    if layout is None:
+        return
+    with torch.set_grad_enabled(layout.with_grad):
+        offset = target.storage_offset() + layout.offset
+        if layout.resized:
+            target.resize_(layout.shape)
+        now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
+        if now != (layout.shape, layout.stride, offset):
+            target.as_strided_(layout.shape, layout.stride, offset)
+
+
+def _set_version(tensor: torch.Tensor, version: int) -> None:
+    """Count as many in-place changes as the function made; levels count their own."""
+    if not functorch.is_functorch_wrapped_tensor(tensor) and tensor._version != version:
+        autograd.set_version(tensor, version)

@@ -1,0 +1,111 @@
+"""What autograd saves for an in-place op on a view, which can't be seen once it has run.
+
+The node that autograd makes for such an op (``CopySlices``) hides the op's own node, and with it
+what that one saved. So it is looked at while it is saved. Hooks take away autograd's check of
+versions, so this file does that check too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch import tracing
+from funcaot.aot import graphs
+from funcaot.aot.tape import Tape
+from funcaot.errors import UnsupportedError
+
+
+class _Saved:
+    """A saved tensor with its node at that moment, and whose version autograd would check."""
+
+    def __init__(self, tape: Tape, tensor: torch.Tensor) -> None:
+        self.tape = tape
+        self.tensor = tensor
+        self.node = tape.node_of(tensor)
+        self.original: torch.Tensor | None = None
+        self.version = 0
+
+    def watch(self, original: torch.Tensor | None, version: int) -> None:
+        self.original, self.version = original, version
+
+    def unpack(self) -> torch.Tensor:
+        original = self.original
+        changed = original is not None and original._version != self.version
+        # Through a view the tensor would show what was written to its memory since.
+        if changed or self.tape.node_of(self.tensor) is not self.node:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: a tensor {list(self.tensor.shape)} that an in-place op on a "
+                "view saved has been written to since."
+            )
+        return self.tensor
+
+
+def is_write(name: str) -> bool:
+    """Whether a torch function's name says that it changes its first argument."""
+    if name.endswith("__"):
+        return name == "__setitem__" or name in _AUGMENTED
+    return name.endswith("_")
+
+
+_AUGMENTED = frozenset(
+    f"__i{name}__" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+)
+
+
+def check_overlap(name: str, tensor: torch.Tensor) -> None:
+    """Refuse to write to a tensor whose elements share memory with each other.
+
+    Eager refuses most such ops too; functionalization would compute something else.
+
+    Raises:
+        UnsupportedError: If an element has several places in the tensor.
+    """
+    if tensor.layout is not torch.strided:
+        return
+    if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise UnsupportedError(
+            f"{name} writes to a tensor of shape {list(tensor.shape)} and strides "
+            f"{list(tensor.stride())}: more than one of its elements is in one place in memory.",
+            remedy="write to the tensor before it is expanded, or to a clone.",
+        )
+
+
+def recorded(
+    tape: Tape, view: torch.Tensor, operands: Sequence[torch.Tensor], write: Callable[[], Any]
+) -> Any:
+    """Run an in-place op on a view, and tell the tape what autograd saved for it.
+
+    Args:
+        tape: The tape, recording.
+        view: What is written to.
+        operands: The op's tensors.
+        write: Runs the op.
+    """
+    if not tracing.saved_tensors_hooks_enabled():
+        return write()
+    base = view if view._base is None else view._base
+    previous = base.grad_fn
+    before = {
+        graphs.without_aliases(node): (operand, operand._version)
+        for operand in operands
+        if (node := tape.node_of(operand)) is not None
+    }
+    saved: list[_Saved] = []
+
+    def pack(tensor: torch.Tensor) -> _Saved:
+        item = _Saved(tape, tensor)
+        if item.node is not None:
+            item.watch(*before.get(graphs.without_aliases(item.node), (None, 0)))
+        saved.append(item)
+        return item
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, _Saved.unpack):
+        result = write()
+    if base.grad_fn is not None and base.grad_fn is not previous and base.grad_fn.name().endswith("CopySlices"):
+        nodes = tuple(item.node for item in saved if item.node is not None)
+        tape.saved_by_writes[base.grad_fn] = nodes
+    return result

@@ -1,0 +1,52 @@
+"""Random programs of views and in-place ops: whatever can be seen is as in eager."""
+
+import logging
+from collections import Counter
+from random import Random
+
+import pytest
+from tests.aot.differential import Stricter, check
+from tests.aot.programs import generate
+
+from funcaot.errors import UnsupportedError
+
+# Programs that fail eagerly are part of the game; torch logs each failure of a fake tensor.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+
+
+def run_programs(seeds, **kind):
+    outcomes = Counter()
+    for seed in seeds:
+        random = Random(seed)
+        program = generate(random, **kind)
+        try:
+            check(program, program.inputs, grad_mode=random.random() < 0.8)
+            outcomes["right"] += 1
+        except UnsupportedError as error:
+            assert error.remedy
+            outcomes["unsupported"] += 1
+        except Stricter:
+            outcomes["stricter"] += 1
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {program}\n{error}") from error
+    return outcomes
+
+
+def test_some_programs():
+    outcomes = run_programs(range(60))
+    assert outcomes["right"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_many_programs(block):
+    outcomes = run_programs(range(300 * block, 300 * (block + 1)))
+    assert outcomes["unsupported"] < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["disjoint", "data_only"])
+def test_programs_of_one_kind(kind):
+    options = {"disjoint": {"overlap": False}, "data_only": {"metadata": False}}[kind]
+    outcomes = run_programs(range(10_000, 10_300), **options)
+    assert outcomes["unsupported"] < 10
