@@ -235,6 +235,7 @@ class _Writer:
             and segment is not None
             and segment.output_nodes
             and not entry.watched
+            and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
         ):
             # The epilogue may have cloned what it overwrites, so layouts aren't what guards saw.
