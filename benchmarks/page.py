@@ -109,8 +109,8 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "time. A forward alone traces and compiles no backward.",
         "",
         *table(["model, call", "torch.compile", "funcaot", "ratio"], rows),
-        "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process and "
-        "in a second one:",
+        "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process "
+        "and in a second one:",
         "",
         *table(["model", "first", "second"], warm),
         "Seconds per stage:",

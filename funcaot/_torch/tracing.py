@@ -71,11 +71,13 @@ __all__ = [
     "to_functional",
     "track_tensor_tree",
     "unwrap_functorch",
+    "without_torch_function",
 ]
 
 saved_tensors_hooks_enabled = torch._C._autograd._saved_tensors_hooks_is_enabled
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
+without_torch_function = torch._C.DisableTorchFunction
 is_wrapper_subclass = is_traceable_wrapper_subclass
 
 
@@ -298,7 +300,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return func(*inner, **(kwargs or {}))
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             return super().__torch_dispatch__(func, types, args, kwargs)
 
 

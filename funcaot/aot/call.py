@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -23,6 +23,11 @@ from funcaot.aot.forward_mode import (
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, requires_grad_at_any_level, spec_of
 from funcaot.operator import custom_function_call
+
+Key = TypeVar("Key", bound=Hashable)
+Derivative = TypeVar("Derivative")
+Derivatives: TypeAlias = "Derived[Key, tuple[Derivative, SegmentFunctions]]"
+Specs: TypeAlias = tuple[TensorSpec | None, ...]
 
 
 class SegmentFunction:
@@ -44,9 +49,9 @@ class SegmentFunction:
         self.segment = segment
         self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
-        self.backwards: Derived[tuple[Backward, SegmentFunctions]] = Derived()
-        self.pushforwards: Derived[tuple[Pushforward, SegmentFunctions]] = Derived()
-        self.fused: Derived[tuple[FusedPushforward, SegmentFunctions]] = Derived()
+        self.backwards: Derivatives[BackwardKey, Backward] = Derived()
+        self.pushforwards: Derivatives[tuple[tuple[bool, ...], Specs], Pushforward] = Derived()
+        self.fused: Derivatives[Specs, FusedPushforward] = Derived()
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(

@@ -8,17 +8,18 @@ from typing import Generic, TypeVar
 
 from funcaot import config
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Derived(OrderedDict[Hashable, Value], Generic[Value]):
+class Derived(OrderedDict[Key, Value], Generic[Key, Value]):
     """A dictionary that drops what was used least recently.
 
     Lookups happen without a lock, additions under the lock of the compiled function. A program
     that is dropped while it runs is held by who runs it.
     """
 
-    def get(self, key: Hashable, default: Value | None = None) -> Value | None:  # type: ignore[override]
+    def get(self, key: Key, default: Value | None = None) -> Value | None:  # type: ignore[override]
         """Look up and mark as used."""
         found = super().get(key, default)
         if found is not None:
@@ -28,7 +29,7 @@ class Derived(OrderedDict[Hashable, Value], Generic[Value]):
                 return found
         return found
 
-    def __setitem__(self, key: Hashable, value: Value) -> None:
+    def __setitem__(self, key: Key, value: Value) -> None:
         super().__setitem__(key, value)
         while len(self) > config.get().derived_programs:
             self.popitem(last=False)

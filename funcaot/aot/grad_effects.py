@@ -206,7 +206,7 @@ class GradientTracker(TorchFunctionMode):
 
     def _enter(self, seen: torch.Tensor, position: int | None) -> None:
         real = seen if position is None else self._leaves[position]
-        with torch._C.DisableTorchFunction():
+        with tracing.without_torch_function():
             if not (real.requires_grad and real.is_leaf):
                 return
             if functorch.is_functorch_wrapped_tensor(real):

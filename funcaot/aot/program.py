@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import fx
@@ -18,7 +19,7 @@ from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.sharing import Executables
-from funcaot.aot.spec import spec_of
+from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
 
@@ -52,6 +53,10 @@ class Settings:
     policy: Policy = POLICIES["balanced"]
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+_Dims: TypeAlias = tuple[int | None, ...]
+_BatchKey: TypeAlias = tuple[_Dims, BatchInfo, tuple[TensorSpec, ...]]
 
 
 class GraphProgram:
@@ -91,7 +96,7 @@ class GraphProgram:
         self.settings = settings
         self._executables = executables
         self.timings: dict[str, float] = {}
-        self.children: Derived[tuple[GraphProgram, tuple[int | None, ...]]] = Derived()
+        self.children: Derived[_BatchKey, tuple[GraphProgram, _Dims]] = Derived()
         self._lowered: Lowered | None = None
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         # A compiler isn't given operands that the graph doesn't use.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from funcaot.report.records import DerivativeReport, EntryReport, GraphReport, Report
+if TYPE_CHECKING:
+    from funcaot.report.records import DerivativeReport, EntryReport, GraphReport, Report
 
 # Residuals listed in the text; the record has all of them.
 _SHOWN = 20

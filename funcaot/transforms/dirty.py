@@ -97,7 +97,7 @@ def _trial(function: type, operands: tuple[Any, ...]) -> Pairs:
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 return _marked(function, _empty_like(operands))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again unless real values help
             if any(isinstance(v, torch.Tensor) and type(v) not in _REAL for v in plain):
                 return _trial_of_captor(function, operands, error)
         copies = _copies(operands, plain)

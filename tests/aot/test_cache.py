@@ -1,4 +1,4 @@
-"""Entries: bounded, least recently used first, gone with their function; interrupted, forked, copied."""
+"""Entries: bounded, least recent first, gone with their function; interrupted, forked, copied."""
 
 import copy
 import dataclasses
