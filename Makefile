@@ -58,7 +58,7 @@ docs: $(VENV)/.installed-docs
 	@echo "docs: docs/_build/html/index.html"
 
 bench: | compiler $(VENV)/.installed-bench
-	@set -e; for script in $(filter-out %/common.py %/page.py,$(wildcard benchmarks/*.py)) \
+	@set -e; for script in $(filter-out %/common.py %/operator_overhead.py %/page.py,$(wildcard benchmarks/*.py)) \
 	    benchmarks/page.py; do \
 	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python $$script $(ARGS); done
 

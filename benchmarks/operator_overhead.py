@@ -1,6 +1,6 @@
 """What the operator costs: ``funcaot.Function.apply`` against ``torch.autograd.Function.apply``.
 
-Run ``python benchmarks/operator_overhead.py``. Each row is one way to call the same small Function
+Run ``python benchmarks/operator.py``. Each row is one way to call the same small Function
 through both; the two are measured in turns, and the ratio of the best times is printed. Below one,
 funcaot is faster.
 """
