@@ -94,7 +94,7 @@ def in_fresh_process(*arguments: str, cache: str | None = None) -> Any:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
         done = subprocess.run(
-            [sys.executable, __file__, *arguments],
+            [sys.executable, os.path.abspath(__file__), *arguments],
             env=environment,
             capture_output=True,
             text=True,
