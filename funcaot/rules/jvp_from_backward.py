@@ -91,9 +91,12 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
         at_zero, transpose = _transposed(function, gradients, zeros)
         if kept:
             check_linear(function, gradients, zeros, at_zero, transpose)
+            # What is overwritten below must not be what autograd saves of this.
+            dirty = {i for i, _ in call.dirty}
+            given = {i: tangents[i].clone() if i in dirty else tangents[i] for i in kept}
             # backward may return a gradient that autograd would sum down to the input's shape
             expanded = tuple(
-                tangents[i].to(value.dtype).expand(value.shape)
+                given[i].to(value.dtype).expand(value.shape)
                 for i, value in zip(kept, at_zero, strict=True)
             )
             for j, tangent in zip(where, transpose(expanded), strict=True):

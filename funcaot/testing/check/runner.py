@@ -74,7 +74,7 @@ def check(
         >>> import torch
         >>> from funcaot.testing import check
         >>> check(torch.sin, transforms=["grad", "vmap"])
-        CheckResult(sin: 9 of 9 pass, ok=True)
+        CheckResult(sin: 11 of 11 pass, ok=True)
     """
     samples = (
         targets.guess_samples(function, seed) if inputs is None else targets.as_samples(inputs)
