@@ -9,8 +9,12 @@ from typing import Any, cast
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
-from torch._C._autograd import CreationMeta
-from torch._C._autograd import _get_creation_meta, _set_creation_meta, _unsafe_set_version_counter
+from torch._C._autograd import (
+    CreationMeta,
+    _get_creation_meta,
+    _set_creation_meta,
+    _unsafe_set_version_counter,
+)
 from torch.autograd.forward_ad import _set_fwd_grad_enabled as forward_grad_enabled
 from torch.autograd.function import (
     _is_setup_context_defined,

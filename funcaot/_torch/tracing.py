@@ -11,6 +11,7 @@ import torch
 from torch import _tensor_str as tensor_printing
 from torch import fx
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._autograd import _saved_tensors_hooks_is_enabled
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -74,7 +75,7 @@ __all__ = [
     "without_torch_function",
 ]
 
-saved_tensors_hooks_enabled = torch._C._autograd._saved_tensors_hooks_is_enabled
+saved_tensors_hooks_enabled = _saved_tensors_hooks_is_enabled
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 without_torch_function = torch._C.DisableTorchFunction

@@ -1,4 +1,4 @@
-"""Finding the effects of a captured function: mutations of its inputs, aliases among its outputs."""
+"""Finding a captured function's effects: mutations of its inputs, aliases among its outputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import fx
 from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs, views
 from funcaot.aot.capture import Capture, Input, geometry_of
-from funcaot.aot.frontier import frontier
 from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Output
+from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
 
 
@@ -248,12 +248,8 @@ class _Mutations:
         return origin
 
 
-def _same_strides(
-    shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]
-) -> bool:
-    return all(
-        a == b for size, a, b in zip(shape, first, second, strict=True) if size > 1
-    )
+def _same_strides(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return all(a == b for size, a, b in zip(shape, first, second, strict=True) if size > 1)
 
 
 def _has_grad_fn(tensor: torch.Tensor) -> bool:
@@ -395,7 +391,7 @@ class _Aliases:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
 
-    def _steps(self, base: torch.Tensor, value: torch.Tensor) -> tuple[views.ViewStep, ...]:
+    def _steps(self, base: torch.Tensor, value: torch.Tensor) -> views.Steps:
         steps = views.chain(self.results.node(base), self.results.node(value))
         if steps is not None:
             return steps

@@ -146,7 +146,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
 
 def _span(tensor: torch.Tensor) -> _Span:
     plain = functorch.fully_unwrapped(tensor)
-    low = plain.storage_offset() * plain.element_size()
+    low = int(plain.storage_offset()) * plain.element_size()
     return _Span(low, low + extent(tuple(plain.shape), plain.stride()) * plain.element_size())
 
 
@@ -201,9 +201,7 @@ def _region(tensors: Sequence[torch.Tensor], component: Sequence[int]) -> Region
     # A view that shares memory with no other view of its base stands for itself.
     bases_of = [id(_base(tensor)) for tensor in everything]
     own = {
-        index
-        for index, base in zip(component, bases_of, strict=True)
-        if bases_of.count(base) == 1
+        index for index, base in zip(component, bases_of, strict=True) if bases_of.count(base) == 1
     }
     everything += [_base(tensors[index]) for index in component if index not in own]
     low, high = _bounds(everything)
@@ -235,7 +233,7 @@ def _region(tensors: Sequence[torch.Tensor], component: Sequence[int]) -> Region
 
 
 def _start(tensor: torch.Tensor) -> int:
-    return tensor.storage_offset() * tensor.element_size()
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _bounds(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
@@ -363,5 +361,10 @@ def real_tensors(region: Region, inputs: Sequence[torch.Tensor]) -> list[Any]:
     itemsize = region.spec.dtype.itemsize
     flat = torch.empty(0, dtype=region.spec.dtype, device=first.device)
     flat.set_(first.untyped_storage(), low // itemsize, region.spec.shape, (1,))
-    return [flat, *(_base(inputs[family.input]) if family.of_base else inputs[family.input]
-                    for family in region.families)]
+    return [
+        flat,
+        *(
+            _base(inputs[family.input]) if family.of_base else inputs[family.input]
+            for family in region.families
+        ),
+    ]

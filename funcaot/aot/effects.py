@@ -176,8 +176,7 @@ class Effects:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        for region in self.regions:
-            yield region
+        yield from self.regions
         for slot, value in self.flats:
             yield f"shared memory {slot}: = result {value}"
         for mutation in self.mutations:

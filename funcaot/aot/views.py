@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -68,6 +68,9 @@ class StridedStep:
         return f"as_strided({self.shape}, {self.stride}, {self.offset:+d})"
 
 
+Steps: TypeAlias = tuple[ViewStep | StridedStep, ...]
+
+
 @dataclass(frozen=True)
 class View:
     """A chain of view ops.
@@ -78,7 +81,7 @@ class View:
         from_no_grad: Whether it sees the chain as one that starts at a view made in no_grad.
     """
 
-    steps: tuple[ViewStep | StridedStep, ...]
+    steps: Steps
     recorded: bool
     from_no_grad: bool = False
 
@@ -128,10 +131,10 @@ def _path(
     node = result
     while node is not root and node is not stop:
         item = None
-        op = node
+        op: Any = node
         if not graphs.is_view(node) and graphs.view_source(node) is not None:
             item = int(node.args[1])  # type: ignore[arg-type]
-            op = node.args[0]  # type: ignore[assignment]
+            op = node.args[0]
         source = graphs.view_source(op)
         if source is None or any(isinstance(value, fx.Node) for value in op.args[1:]):
             return None
@@ -159,5 +162,5 @@ def _remainder(
 
 def strided(base: torch.Tensor, view: torch.Tensor) -> tuple[StridedStep, ...]:
     """The one step that makes a view of a tensor out of anything that shares its storage."""
-    offset = view.storage_offset() - base.storage_offset()
+    offset = int(view.storage_offset()) - int(base.storage_offset())
     return (StridedStep(tuple(view.shape), tuple(view.stride()), offset),)

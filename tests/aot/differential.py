@@ -62,7 +62,7 @@ def run(function: Callable[..., Any], inputs: Inputs, *, grad_mode: bool) -> Out
             result = function(*inputs.args)
     except UnsupportedError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any of them is compared
         return Outcome(inputs, [], error)
     return Outcome(inputs, list(result) if isinstance(result, tuple | list) else [result])
 
@@ -160,7 +160,7 @@ def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     except UnsupportedError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any of them is compared
         return error
 
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import torch
+
 from tests.aot.differential import Inputs
 
 Step = tuple[str, int, tuple[Any, ...]]
