@@ -53,7 +53,9 @@ class ThirdParty(torch.autograd.Function):
         return gradient * 13 * x
 
 
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "inductor"])
+BACKENDS = pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 
 
 @BACKENDS

@@ -7,7 +7,9 @@ from torch.testing import assert_close
 
 import funcaot
 
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "inductor"])
+BACKENDS = pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 calls = []
 
 

@@ -307,6 +307,7 @@ def test_gradcheck_batched_and_forward_mode(name):
     assert gradgradcheck(compiled, inputs, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
+@pytest.mark.slow
 def test_orders_on_inductor():
     function = cases.odd_rules
     inputs = cases.operands()

@@ -345,6 +345,7 @@ def test_backward_under_a_transform_raises():
         torch.func.grad(cases.compiled(function))(torch.randn(3))
 
 
+@pytest.mark.slow
 def test_the_step_on_inductor():
     *expected, _ = trained("adam", lambda f: f)
     *actual, _ = trained("adam", lambda f: cases.compiled(f, "inductor"))
