@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import _tensor_str as tensor_printing
 from torch import fx
+from torch._C import _autograd as autograd_bindings
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch._C._autograd import _saved_tensors_hooks_is_enabled
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -75,7 +75,8 @@ __all__ = [
     "without_torch_function",
 ]
 
-saved_tensors_hooks_enabled = _saved_tensors_hooks_is_enabled
+# Missing in the stubs.
+saved_tensors_hooks_enabled = autograd_bindings._saved_tensors_hooks_is_enabled  # type: ignore
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 without_torch_function = torch._C.DisableTorchFunction

@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call needs nothing but its graph and views: no check, no grad mode of its own."""
+        """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         return not (own_grad_mode or self.capture.events.reads_offset)
 
@@ -106,9 +106,7 @@ class Entry:
         )
         return regions == self.capture.regions
 
-    def _inputs(
-        self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _inputs(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         inputs = [
             leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
         ]

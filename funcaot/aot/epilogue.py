@@ -163,7 +163,7 @@ def apply(
                 target.copy_(value)
     if mutation.source is not None and origin is not None:
         with torch.no_grad():
-            target.set_(origin(mutation.source))
+            target.set_(origin(mutation.source))  # pyright: ignore[reportArgumentType]
     if mutation.layout is not None:
         _reshape(mutation, target)
     if mutation.graded is not None:
@@ -171,7 +171,7 @@ def apply(
     if mutation.attributes_after == "detach_":
         target.detach_()
     elif mutation.attributes_after is not None:
-        target.requires_grad_(requires_grad=False)
+        target.requires_grad_(False)
 
 
 def _become(mutation: Mutation, target: torch.Tensor, value: torch.Tensor) -> None:

@@ -64,9 +64,7 @@ def placed(
     return dense.expand(shape) if dense.shape != shape else dense
 
 
-def _columns(
-    rows: torch.Tensor, dims: list[tuple[int, int]], offset: int
-) -> torch.Tensor | None:
+def _columns(rows: torch.Tensor, dims: list[tuple[int, int]], offset: int) -> torch.Tensor | None:
     """Dimensions of descending stride inside the last one of ``rows``, if each fits in one step."""
     (size, step), inner = dims[0], dims[1:]
     reach = 1 + sum((n - 1) * s for n, s in inner)

@@ -81,7 +81,9 @@ class Lifting(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run an op on the tape's tensors only."""
-        args, kwargs = tree_map(self.replace, (args, kwargs or {}))
+        entered: Any = tree_map(self.replace, (args, kwargs or {}))
+        args, kwargs = entered
+        kwargs = kwargs or {}
         if func in tracing.RECURRENT:
             with tracing.without_fused_recurrence():
                 return func(*args, **kwargs)

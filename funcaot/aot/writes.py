@@ -52,7 +52,12 @@ def is_write(name: str) -> bool:
 
 
 _AUGMENTED = frozenset(
-    f"__i{name}__" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+    f"__i{name}__"
+    for names in (
+        ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+        ("and", "or", "xor", "lshift", "rshift"),
+    )
+    for name in names
 )
 
 
@@ -66,7 +71,8 @@ def check_overlap(name: str, tensor: torch.Tensor) -> None:
     """
     if tensor.layout is not torch.strided:
         return
-    if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    if any(size > 1 and step == 0 for size, step in sizes):
         raise UnsupportedError(
             f"{name} writes to a tensor of shape {list(tensor.shape)} and strides "
             f"{list(tensor.stride())}: more than one of its elements is in one place in memory.",
@@ -105,7 +111,8 @@ def recorded(
 
     with torch.autograd.graph.saved_tensors_hooks(pack, _Saved.unpack):
         result = write()
-    if base.grad_fn is not None and base.grad_fn is not previous and base.grad_fn.name().endswith("CopySlices"):
+    made = base.grad_fn
+    if made is not None and made is not previous and made.name().endswith("CopySlices"):
         nodes = tuple(item.node for item in saved if item.node is not None)
-        tape.saved_by_writes[base.grad_fn] = nodes
+        tape.saved_by_writes[made] = nodes
     return result
