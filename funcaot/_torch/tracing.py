@@ -130,6 +130,14 @@ def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
             torch._C._set_meta_in_tls_dispatch_include(before)
 
 
+def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
+    """Give a functional wrapper another value, with its views."""
+    elem = tensor.elem  # type: ignore[attr-defined]
+    torch._functionalize_replace(elem, inner)  # type: ignore[attr-defined]
+    torch._functionalize_commit_update(elem)  # type: ignore[attr-defined]
+    torch._functionalize_sync(elem)  # type: ignore[attr-defined]
+
+
 def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     """The graph node whose value this tensor is now, or None if it was never traced."""
     slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)

@@ -12,11 +12,12 @@ from torch import fx
 
 from funcaot.aot import graphs
 from funcaot.aot.compaction import use_kept_masks
+from funcaot.aot.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.sharing import TANGENT
 from funcaot.aot.spec import TensorSpec
-from funcaot.errors import UnsupportedError
+from funcaot.aot.writes import RefuseOverlap
 
 
 class BackwardKey(NamedTuple):
@@ -46,12 +47,14 @@ class Backward:
         segment: From residuals, tangents and edges to gradients; None if there are none.
         targets: For each operand of the forward, which of the segment's outputs is its
             gradient, or None.
+        mutations: What it overwrites besides.
         timings: Seconds per stage.
     """
 
     key: BackwardKey
     segment: Segment | None
     targets: tuple[int | None, ...]
+    mutations: tuple[BackwardMutation, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -87,7 +90,7 @@ def trace_backward(
         values: What the forward kept.
 
     Raises:
-        UnsupportedError: If the backward mutates a tangent or an input.
+        UnsupportedError: If the backward changes more than data of inputs and tangents.
         RuntimeError: If a Function on the way is ``once_differentiable`` and this is the second.
         Exception: Whatever a user's backward raises, unchanged.
     """
@@ -111,21 +114,19 @@ def trace_backward(
     for node in nodes:
         if node is not None:
             node.meta[TANGENT] = True
+    snapshot = Snapshot(segment, placeholders)
     last = next(iter(reversed(segment.tape.graph.nodes)))
-    gradients = segment.tape.gradients(
-        outputs,
-        leaves,  # type: ignore[arg-type]
-        inputs,
-        create_graph=key.create_graph,
-    )
+    with RefuseOverlap():
+        gradients = segment.tape.gradients(
+            outputs,
+            leaves,  # type: ignore[arg-type]
+            inputs,
+            create_graph=key.create_graph,
+        )
+    writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
-    for tensor, node in zip(placeholders, nodes, strict=True):
-        if segment.tape.node_of(tensor) is not node:
-            raise UnsupportedError(
-                f"A backward inside {segment.settings.name} mutates its grad_output in place.",
-                remedy="compute a new tensor there instead of writing to grad_output.",
-            )
-    return _assemble(segment, form, key, placeholders, dict(zip(wanted, gradients, strict=True)))
+    pulled = dict(zip(wanted, gradients, strict=True))
+    return _assemble(segment, form, key, placeholders, (pulled, writes))
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
@@ -145,11 +146,12 @@ def _assemble(
     form: Form,
     key: BackwardKey,
     tangents: Sequence[torch.Tensor],
-    gradients: dict[int, torch.Tensor | None],
+    found: tuple[dict[int, torch.Tensor | None], tuple[Write, ...]],
 ) -> Backward:
-    """Make the record of a traced backward."""
+    """Make the record of a traced backward from its gradients and what it wrote to."""
+    gradients, writes = found
     present = {index: gradient for index, gradient in gradients.items() if gradient is not None}
-    if not present:
+    if not present and not writes:
         return Backward(key, None, (None,) * len(key.needs))
     targets: list[int | None] = [None] * len(key.needs)
     for position, index in enumerate(present):
@@ -171,10 +173,12 @@ def _assemble(
         Operand(segment.operands[index].node, segment.operands[index].leaf, by_value=False)
         for index in key.edges
     ]
+    # Their data when the backward runs, not when the forward did.
+    operands += [Operand(write.before) for write in writes if write.operand is not None]
     following = Segment(
         segment.tape,
         tuple(operands),
-        tuple(present.values()),
+        (*present.values(), *(write.value for write in writes)),
         segment.settings,
         f"{segment.name}_backward" if segment.order == 0 else f"{segment.name}_again",
         order=segment.order + 1,
@@ -183,4 +187,15 @@ def _assemble(
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
     )
-    return Backward(key, following, tuple(targets))
+    mutations = tuple(
+        BackwardMutation(
+            write.operand,
+            write.tangent,
+            len(present) + position,
+            write.versions,
+            write.name,
+            write.requires_grad,
+        )
+        for position, write in enumerate(writes)
+    )
+    return Backward(key, following, tuple(targets), mutations)

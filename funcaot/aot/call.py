@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.guards import autocast_state
-from funcaot.aot import epilogue
+from funcaot.aot import backward_effects, epilogue
 from funcaot.aot.backward import Backward, BackwardKey, trace_backward
 from funcaot.aot.derived import Derived
 from funcaot.aot.forward_mode import (
@@ -22,6 +22,7 @@ from funcaot.aot.forward_mode import (
 )
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, requires_grad_at_any_level, spec_of
+from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 
 Key = TypeVar("Key", bound=Hashable)
@@ -52,6 +53,11 @@ class SegmentFunction:
         self.backwards: Derivatives[BackwardKey, Backward] = Derived()
         self.pushforwards: Derivatives[tuple[tuple[bool, ...], Specs], Pushforward] = Derived()
         self.fused: Derivatives[Specs, FusedPushforward] = Derived()
+        self._unchecked = frozenset(
+            index
+            for index, residual in enumerate(self.form.residuals)
+            if keeping and residual.operand is not None and residual.node in segment.unchecked
+        )
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -121,6 +127,10 @@ class SegmentFunction:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
+        checked = values
+        if self._unchecked and not functorch.transforms_active():
+            ctx.unchecked = {index: values[index] for index in self._unchecked}
+            checked = [value for i, value in enumerate(values) if i not in self._unchecked]
         saved = {residual.operand for residual in self.form.residuals}
         # A level sees its own needs only; derivatives of other levels flow through these edges too.
         everywhere = functorch.transforms_active() or autograd.in_dual_level()
@@ -139,7 +149,7 @@ class SegmentFunction:
         else:
             # Not by save_for_backward, as the values aren't read: no version to check.
             ctx.edges = tuple(edges.values())
-            ctx.save_for_backward(*values)
+            ctx.save_for_backward(*checked)
         ctx.save_for_forward(*values, *operands)
 
     def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
@@ -154,7 +164,7 @@ class SegmentFunction:
         nothing = (None,) * len(self.segment.operands)
         if all(tangent is None for tangent in tangents):
             return nothing
-        saved = ctx.saved_tensors
+        saved = self._saved(ctx)
         count = len(self.form.residuals)
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
         if ctx.edges and not tracing.backward_keeps_graph():
@@ -171,6 +181,8 @@ class SegmentFunction:
             epilogue.check_watched(written, entry.reads)
         present = [tangent for tangent in tangents if tangent is not None]
         operands: list[Any]
+        if entry.mutations:
+            return self._run_with_effects(ctx, (entry, functions), (values, present, edges))
         if not (
             torch.is_grad_enabled()
             or functorch.transforms_active()
@@ -187,6 +199,44 @@ class SegmentFunction:
         operands += present
         operands += edges
         return entry.distribute(functions(operands))
+
+    def _saved(self, ctx: Any) -> tuple[Any, ...]:
+        unchecked = getattr(ctx, "unchecked", None)
+        saved = ctx.saved_tensors
+        if not unchecked:
+            return saved
+        rest = iter(saved)
+        count = len(self.form.residuals)
+        values = [unchecked[i] if i in unchecked else next(rest) for i in range(count)]
+        return (*values, *rest)
+
+    def _run_with_effects(
+        self,
+        ctx: Any,
+        found: tuple[Backward, SegmentFunctions],
+        given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    ) -> tuple[Any, ...]:
+        """Run a backward that overwrites inputs or grad_outputs, and overwrite them."""
+        entry, functions = found
+        backward_effects.check_grad_mode(entry.mutations, self.segment.settings.name)
+        held = getattr(ctx, "held", {})
+        written = [mutation for mutation in entry.mutations if mutation.operand is not None]
+        if entry.segment is None or any(mutation.operand not in held for mutation in written):
+            raise UnsupportedError(
+                f"A backward inside {self.segment.settings.name} writes to {written[0].name} under "
+                "a transform or in a derivative of a higher order.",
+                remedy="compute a new tensor there instead.",
+            )
+        values, present, edges = given
+        operands = [*values, *present, *edges, *(held[item.operand] for item in written)]
+        if torch.is_grad_enabled():
+            results = functions(operands)
+        else:
+            form = functions.plain.form
+            made = form.program(*[operands[i] for i in form.positions])
+            results = entry.segment.assemble(operands, made)
+        backward_effects.replay(entry.mutations, held, present, results)
+        return entry.distribute(results)
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Any:
         """Find or trace the pushforward for these tangents and run it."""

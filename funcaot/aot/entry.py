@@ -13,6 +13,7 @@ from funcaot._torch import autograd, functorch
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, reader
 from funcaot.aot.analysis import analyse, watched
+from funcaot.aot.backward_effects import reachable
 from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Sharing, capture
@@ -40,6 +41,7 @@ class Entry:
         written: Inputs that the function writes to; which others share their memory matters.
         overwritten: Operands of the graph that the epilogue overwrites.
         watched: Mutations after which autograd saved what the input holds.
+        reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         gradients: What happens to ``.grad``, if something does; then the captured function
             returns ``(result, values)``.
         timings: Seconds per stage.
@@ -57,6 +59,7 @@ class Entry:
     written: frozenset[int]
     overwritten: tuple[int, ...]
     watched: tuple[tuple[int, Any], ...]
+    reachable: tuple[int, ...]
     gradients: GradientEffects | None = None
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
@@ -72,7 +75,7 @@ class Entry:
     def is_plain(self) -> bool:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
-        return not (own_grad_mode or self.capture.events.reads_offset)
+        return not (own_grad_mode or self.capture.events.reads_offset or self.reachable)
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -136,8 +139,8 @@ class Entry:
             epilogue.prepare(self.effects, tensors)
         results = self._run(self._protect(tensors), apply)
         outputs = epilogue.finish(self.effects, tensors, results)
-        if self.watched and not functorch.transforms_active():
-            epilogue.watch(self.effects, self.watched, tensors, results)
+        if (self.watched or self.reachable) and not functorch.transforms_active():
+            epilogue.attach(self.effects, self.watched, self.reachable, tensors, results)
         result = tree_unflatten(outputs, self.capture.tree)
         if self.gradients is None:
             return result
@@ -254,6 +257,7 @@ def make_entry(
         written,
         tuple(index for index, operand in enumerate(segment.operands) if operand.volatile),
         watched(captured, effects),
+        reachable(segment, segment.seen),
         gradients,
         timings,
     )
@@ -315,6 +319,7 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         settings,
         settings.name,
         effect_nodes=captured.effect_nodes,
+        seen=tuple(slot.tensor for slot in captured.slots),
     )
 
 

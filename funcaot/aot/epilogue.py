@@ -116,16 +116,22 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
         _set_version(target, version)
 
 
-def watch(
+def attach(
     effects: Effects,
     watched: Sequence[tuple[int, fx.Node]],
+    reachable: Sequence[int],
     tensors: Sequence[torch.Tensor],
     results: Sequence[torch.Tensor | None],
 ) -> None:
-    """Let the graph's autograd node check the versions of inputs whose new value it keeps."""
+    """Give the graph's autograd node the inputs that its backward needs besides what it saved.
+
+    Those whose new value it keeps, to check their versions; and those that it might write to.
+    """
     node = next((made.grad_fn for made in results if made is not None and made.grad_fn), None)
     if node is None:
         return
+    # Not the tensors themselves: one that the epilogue wrote to holds on to the node.
+    node.held = {index: tensors[index].detach() for index in reachable}  # type: ignore[attr-defined]
     targets = [
         (tensors[effects.mutations[position].index].detach(), root) for position, root in watched
     ]

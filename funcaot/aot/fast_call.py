@@ -234,7 +234,7 @@ class _Writer:
             entry.differentiable
             and segment is not None
             and segment.output_nodes
-            and not entry.watched
+            and not (entry.watched or entry.reachable)
             and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
         ):

@@ -103,9 +103,18 @@ def tensors_of(function: Any) -> Iterator[tuple[torch.Tensor, bool]]:
         except RuntimeError:
             # Modified in place since it was saved; or freed. Running the backward says so.
             continue
-        yield from ((tensor, True) for tensor in _tensors_in(value, _DEPTH, set()))
+        loose = _unchecked(function) if name == "saved_tensors" else ()
+        for position, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            checked = position not in loose
+            yield from ((tensor, checked) for tensor in _tensors_in(item, _DEPTH, set()))
     if hasattr(function, "__dict__"):
         yield from ((tensor, False) for tensor in _tensors_in(vars(function), _DEPTH, set()))
+
+
+def _unchecked(function: Any) -> Sequence[int]:
+    """Positions of saved tensors that the user's forward kept as attributes of its ctx."""
+    call = getattr(function, "_funcaot_plan", None)
+    return () if call is None else call.unchecked
 
 
 @cache

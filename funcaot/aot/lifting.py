@@ -17,10 +17,6 @@ from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
 
-_RESHAPING = frozenset(
-    "as_strided_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
-)
-_KEEP_DATA = _RESHAPING | {"requires_grad_", "detach_", "set_", "retain_grad_"}
 _RESIZING = frozenset(("resize_", "resize_as_"))
 
 
@@ -96,7 +92,7 @@ class Lifting(TorchFunctionMode):
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op, and note what can't be seen afterwards."""
         name = getattr(func, "__name__", "")
-        if name in _RESHAPING:
+        if name in writes.RESHAPING:
             self._note_reshaping(name, args)
         elif name == "detach_" and id(args[0]) in self.events.fixed:
             self._refuse_fixed(name)
@@ -112,7 +108,7 @@ class Lifting(TorchFunctionMode):
         if writes.is_write(name):
             target = args[0] if args else None
             if isinstance(target, torch.Tensor):
-                if name not in _KEEP_DATA:
+                if writes.is_data_write(name):
                     writes.check_overlap(name, target)
                 by_index = name == "__setitem__"
                 if torch.is_grad_enabled() and (by_index or target._is_view()):

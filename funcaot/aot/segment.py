@@ -108,6 +108,8 @@ class Segment:
         start: The first node traced for it; None if the tape began with it.
         drawn: Nodes that ran in an earlier segment and must not run again.
         executables: What was compiled for segments like this one.
+        seen: For each operand, the tape's tensor that the program worked with; empty for
+            derivatives.
     """
 
     tape: Tape
@@ -122,6 +124,7 @@ class Segment:
     start: fx.Node | None = None
     drawn: frozenset[fx.Node] = frozenset()
     executables: Executables | None = None
+    seen: tuple[torch.Tensor | None, ...] = ()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -186,6 +189,25 @@ class Segment:
         """Nodes that must not run again once this segment has run."""
         nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
         return self.drawn | drawn(nodes) | drawn(self.effect_nodes)
+
+    @cached_property
+    def demands(self) -> tuple[Demand, ...]:
+        """What autograd saved while the segment was traced."""
+        return frontier(self.tape, self.graph_outputs)
+
+    @cached_property
+    def unchecked(self) -> frozenset[fx.Node]:
+        """Operands that only attributes of Functions hold: their versions don't matter."""
+        loose = {demand.node for demand in self.demands if not demand.checked}
+        if not loose:
+            return frozenset()
+        checked: set[fx.Node] = set()
+        for demand in self.demands:
+            node: fx.Node | None = demand.node if demand.checked else None
+            while node is not None and node not in checked:
+                checked.add(node)
+                node = graphs.view_source(node)
+        return frozenset(graphs.without_aliases(node) for node in loose) - checked
 
     def _make_form(self, keeping: bool) -> Form:
         index = {op.node: i for i, op in enumerate(self.operands) if op.by_value}
@@ -253,7 +275,7 @@ class Segment:
 
     def _demands(self, operands: tuple[fx.Node, ...]) -> tuple[Demand, ...]:
         """What autograd saved; and everything else can be computed from, if some of that hides."""
-        demands = frontier(self.tape, self.graph_outputs)
+        demands = self.demands
         if not hides_what_is_saved(self.tape, self.graph_outputs):
             return demands
         needed = graphs.closure(self.output_nodes, operands)

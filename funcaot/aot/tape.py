@@ -32,6 +32,7 @@ class Tape:
         root: Module that owns the graph's constants.
         regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
             autograd inside and the first one after it.
+        spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
     """
@@ -45,6 +46,7 @@ class Tape:
         self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
+        self.spoiled: str | None = None
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import tracing
 from funcaot.aot import graphs
@@ -51,6 +52,15 @@ def is_write(name: str) -> bool:
     return name.endswith("_")
 
 
+def is_data_write(name: str) -> bool:
+    """Whether a torch function writes to the elements of its first argument."""
+    return is_write(name) and name not in METADATA_ONLY
+
+
+RESHAPING = frozenset(
+    "as_strided_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
+)
+METADATA_ONLY = RESHAPING | {"requires_grad_", "detach_", "set_", "retain_grad_"}
 _AUGMENTED = frozenset(
     f"__i{name}__"
     for names in (
@@ -59,6 +69,23 @@ _AUGMENTED = frozenset(
     )
     for name in names
 )
+
+
+class RefuseOverlap(TorchFunctionMode):
+    """Refuses to write to a tensor whose elements share memory (see ``check_overlap``)."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Check an in-place op's first argument."""
+        name = getattr(func, "__name__", "")
+        if args and isinstance(args[0], torch.Tensor) and is_data_write(name):
+            check_overlap(name, args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def check_overlap(name: str, tensor: torch.Tensor) -> None:

@@ -276,6 +276,12 @@ class _SplitCall:
     is_tensor: tuple[bool, ...]
     outputs: tuple[TensorMetadata | None, ...]
 
+    @property
+    def unchecked(self) -> range:
+        """Which saved tensors were attributes, whose versions eager doesn't check."""
+        saved = sum(isinstance(value, Reference) for value in self.plan.saved)
+        return range(saved, saved + len(_attribute_references(self.plan)))
+
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
