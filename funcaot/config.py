@@ -29,6 +29,9 @@ class Config:
             further ones its traced graph runs as it is, with a warning.
         derived_programs: Backwards, forward derivatives and vmapped programs, of each kind, that
             one program keeps; the one that was used least recently is dropped first.
+        fallback_random: Whether random ops compiled by Inductor draw eager's numbers and leave the
+            generator where eager leaves it. They run as eager's kernels then, unfused. Read when
+            a graph is compiled.
     """
 
     fast_path: bool = True
@@ -38,6 +41,7 @@ class Config:
     fast_backwards: int = 4
     backward_layouts: int = 8
     derived_programs: int = 64
+    fallback_random: bool = False
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}

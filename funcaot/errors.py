@@ -57,5 +57,9 @@ class ArgumentError(FuncaotError, TypeError):
     """The operator was called with something that it can't take."""
 
 
+class LeakWarning(UserWarning):
+    """A tensor of a capture was kept by the function, where later calls find it without a value."""
+
+
 class RecompileWarning(UserWarning):
     """A function keeps being compiled for calls that differ; the message names what changes."""

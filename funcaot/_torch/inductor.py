@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot import config
+
 # Inductor keeps global state while it compiles; one compilation at a time.
 _LOCK = threading.RLock()
 
@@ -32,7 +34,20 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         import torch._inductor.lowering  # noqa: F401
         from torch._inductor.decomposition import select_decomp_table
 
-    return dict(select_decomp_table())
+    with eager_random_numbers():
+        return dict(select_decomp_table())
+
+
+@contextlib.contextmanager
+def eager_random_numbers() -> Iterator[None]:
+    """Let random ops be eager's kernels, if the configuration asks for that."""
+    import torch._inductor.config as inductor_config
+
+    if not config.get().fallback_random:
+        yield
+        return
+    with inductor_config.patch(fallback_random=True):
+        yield
 
 
 def compile_graph(
@@ -71,7 +86,7 @@ def compile_graph(
         output = next(iter(reversed(module.graph.nodes)))
         # Every output's strides are part of the contract: residuals were traced with them.
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        with _without_input_checks(example_inputs):
+        with _without_input_checks(example_inputs), eager_random_numbers():
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )

@@ -21,6 +21,19 @@ def analyse(capture: Capture, name: str) -> Effects:
     Raises:
         UnsupportedError: For an effect that isn't supported, naming the input.
     """
+    try:
+        return _analyse(capture, name)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, UnsupportedError) or not capture.events.wholes:
+            raise
+        # Autograd makes views anew on the base's present shape, which may not have them.
+        raise UnsupportedError(
+            f"{name} changes the shape of a tensor in place and uses an earlier view of it.",
+            remedy="make the view afterwards, or change the shape of a new tensor (x.t()).",
+        ) from error
+
+
+def _analyse(capture: Capture, name: str) -> Effects:
     with capture.tape.recording(grad_mode=False):
         results = _Results(capture, name)
         aliases = _Aliases(capture, results, name)

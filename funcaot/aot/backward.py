@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from funcaot.aot import graphs
-from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.backward_effects import BackwardMutation, Snapshot, Write
+from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.sharing import TANGENT

@@ -1,4 +1,4 @@
-"""What a backward does to tensors that aren't its own: found when it is traced, replayed when it runs.
+"""What a backward does to tensors that aren't its own: found when traced, replayed when run.
 
 The rules. Data of a forward input, and of a grad_output, may be overwritten. Shapes and storages
 may not, nor what the forward computed and kept: that is an error when the backward is traced. A
@@ -161,9 +161,7 @@ class Snapshot:
                 if tensor is not None:
                     leaf = segment.operands[index].leaf
                     name = f"input {index} ({_spec_text(tensor)})"
-                    self._add(
-                        storages, tensor, name, operand=index, requires_grad=leaf is not None
-                    )
+                    self._add(storages, tensor, name, operand=index, requires_grad=leaf is not None)
             for index, tensor in enumerate(placeholders):
                 self._add(storages, tensor, f"grad_output {index}", tangent=index)
             for tensor in _kept_by_functions(segment):

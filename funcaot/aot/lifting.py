@@ -16,7 +16,6 @@ from funcaot.aot import writes
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
-
 _RESIZING = frozenset(("resize_", "resize_as_"))
 
 
@@ -105,6 +104,8 @@ class Lifting(TorchFunctionMode):
             )
         elif name == "storage_offset" or (name == "as_strided" and _has_offset(args, kwargs)):
             self.events.reads_offset = True
+        if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
+            return writes.counted(args[0], lambda: func(*args, **kwargs))
         if writes.is_write(name):
             target = args[0] if args else None
             if isinstance(target, torch.Tensor):
@@ -145,7 +146,7 @@ class Lifting(TorchFunctionMode):
             if wanted > tensor.numel():
                 return
         if id(tensor) not in self.events.wholes:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.no_grad():
                 self.events.wholes[id(tensor)] = tensor.data
 
     def replace(self, value: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.environment import Environment, Place, is_setting, scan
+from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.source import Source
 from funcaot.errors import UnsupportedError
 
@@ -69,6 +70,7 @@ def make_reader(
     ]
     root = (function, *[leaves[index] for index in constants])
     environment = scan(root)
+    warn_of_leaks(environment, name)
     reached = {
         id(leaf): index
         for index, leaf in reversed(list(enumerate(leaves)))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch import tracing
+from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
@@ -58,7 +58,17 @@ def is_data_write(name: str) -> bool:
 
 
 RESHAPING = frozenset(
-    "as_strided_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
+    (
+        "as_strided_",
+        "resize_",
+        "resize_as_",
+        "squeeze_",
+        "swapaxes_",
+        "swapdims_",
+        "t_",
+        "transpose_",
+        "unsqueeze_",
+    )
 )
 METADATA_ONLY = RESHAPING | {"requires_grad_", "detach_", "set_", "retain_grad_"}
 _AUGMENTED = frozenset(
@@ -105,6 +115,16 @@ def check_overlap(name: str, tensor: torch.Tensor) -> None:
             f"{list(tensor.stride())}: more than one of its elements is in one place in memory.",
             remedy="write to the tensor before it is expanded, or to a clone.",
         )
+
+
+def counted(targets: Sequence[torch.Tensor], write: Callable[[], Any]) -> Any:
+    """Run an op that writes to a list of tensors; functional tensors don't count these writes."""
+    before = [(target, autograd.version_of(target)) for target in targets]
+    result = write()
+    for target, version in before:
+        if not target.is_inference() and target._version == version:
+            torch.autograd.graph.increment_version(target)
+    return result
 
 
 def recorded(

@@ -211,7 +211,9 @@ def test_what_the_forward_kept_is_refused():
     y = compiled(torch.ones(3, requires_grad=True))
     for _ in range(2):
         with pytest.raises(UnsupportedError, match="computed and kept"):
-            torch.autograd.grad(y, y.grad_fn.next_functions[0][0].variable, torch.ones(3), retain_graph=True)
+            torch.autograd.grad(
+                y, y.grad_fn.next_functions[0][0].variable, torch.ones(3), retain_graph=True
+            )
 
 
 def test_the_record_is_frozen_and_usually_empty():
