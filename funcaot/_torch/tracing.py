@@ -130,6 +130,11 @@ def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
             torch._C._set_meta_in_tls_dispatch_include(before)
 
 
+def negated_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory with the neg bit turned over."""
+    return torch._neg_view(tensor)  # type: ignore[no-any-return]
+
+
 def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
     """Give a functional wrapper another value, with its views."""
     elem = tensor.elem  # type: ignore[attr-defined]

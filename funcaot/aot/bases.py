@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot.geometry import extent, is_dense, placed
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
@@ -323,7 +323,7 @@ def _place(flat: torch.Tensor, spec: TensorSpec, start: int) -> torch.Tensor:
     view = placed(flat, spec.shape, spec.stride, start // spec.dtype.itemsize)
     if spec.flags[0]:
         view = torch.conj(view)
-    return torch._neg_view(view) if spec.flags[1] else view
+    return tracing.negated_view(view) if spec.flags[1] else view
 
 
 def _member(base: torch.Tensor, family: Family, member: Member) -> torch.Tensor:
