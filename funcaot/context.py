@@ -88,6 +88,10 @@ class RecordingContext:
         return self.saved_for_forward or ()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "needs_input_grad" and self.to_save is not None:
+            # The rules that torch.library generates hide their last operand in this way.
+            self.__dict__[name] = value
+            return
         if name in _API:
             raise RuleError(
                 f"setup_context of {self._funcaot_owner}, run per example by a transform, set "

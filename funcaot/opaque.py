@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -119,6 +119,10 @@ class Captor(Protocol):
 
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands, outside of every mode and level."""
+        ...
+
+    def outside(self, body: Callable[[], Any]) -> Any:
+        """Run code on real tensors, outside of every mode and level."""
         ...
 
     def call(self, function: type, *operands: Any) -> Any:

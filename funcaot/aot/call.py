@@ -100,12 +100,15 @@ class SegmentFunction:
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]]:
         """Outputs, residuals among them, and their tangents, by one fused program."""
-        entry, functions = self._fused_for(tangents)
+        entry, functions = self._fused_for(primals, tangents)
         if entry.segment is None:
             made = self(primals)
             return made, (None,) * len(made)
         operands = [*primals, *(tangent for tangent in tangents if tangent is not None)]
-        made = functions.chosen(operands)(operands)
+        try:
+            made = functions.chosen(operands)(operands)
+        finally:
+            self.segment.tape.forget_values()
         pushed: list[torch.Tensor | None] = [None] * len(entry.values)
         for index, position in entry.pushed:
             pushed[index] = made[position] if position >= 0 else operands[-1 - position]
@@ -293,7 +296,7 @@ class SegmentFunction:
         return found
 
     def _fused_for(
-        self, tangents: Sequence[torch.Tensor | None]
+        self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[FusedPushforward, SegmentFunctions]:
         key = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
@@ -304,7 +307,9 @@ class SegmentFunction:
                 found = self.fused.get(key)
                 if found is None:
                     start = time.perf_counter()
-                    entry = trace_fused(self.segment, self.form, key)
+                    for operand, primal in zip(self.segment.operands, primals, strict=True):
+                        self.segment.tape.provide(operand.node, primal)
+                    entry = trace_fused(self.segment, self.form, key, tangents)
                     entry.timings["trace"] = time.perf_counter() - start
                     found = (entry, SegmentFunctions(entry.segment))
                     self.fused[key] = found

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from funcaot.aot import graphs
 from funcaot.aot.compaction import use_kept_masks
+from funcaot.aot.forward_trace import push_forward
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.errors import MissingRuleError
 
 
 @dataclass(eq=False)
@@ -93,7 +96,10 @@ def trace_pushforward(
 
 
 def trace_fused(
-    segment: Segment, form: Form, tangents: Sequence[TensorSpec | None]
+    segment: Segment,
+    form: Form,
+    tangents: Sequence[TensorSpec | None],
+    examples: Sequence[torch.Tensor | None],
 ) -> FusedPushforward:
     """Continue the tape by the outputs' tangents, to run in one graph with the outputs.
 
@@ -103,8 +109,9 @@ def trace_fused(
         segment: The forward.
         form: How it would run, so which residuals the caller expects.
         tangents: Specs of the operands' tangents, None where an operand has none.
+        examples: The tangents of this call, for Functions that need values to be traced.
     """
-    given, results = _push(segment, form, tangents)
+    given, results = _push(segment, form, tangents, examples)
     if not results:
         return FusedPushforward(None)
     kept = [residual.node for residual in form.residuals if residual.output is not None]
@@ -135,7 +142,10 @@ def trace_fused(
 
 
 def _push(
-    segment: Segment, form: Form, tangents: Sequence[TensorSpec | None]
+    segment: Segment,
+    form: Form,
+    tangents: Sequence[TensorSpec | None],
+    examples: Sequence[torch.Tensor | None] = (),
 ) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Continue the tape by ``tangents -> J tangents``.
 
@@ -163,31 +173,19 @@ def _push(
         return {}, {}
     with tape.recording(grad_mode=False):
         specs = [spec_of(tensor).with_grad() for _, tensor in outputs]
-    cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
-    pulled = tape.gradients(
-        [tensor for _, tensor in outputs],
-        [segment.operands[index].leaf for index in moving],  # type: ignore[misc]
-        cotangents,
-        create_graph=True,
-    )
     given = {
-        index: tape.placeholder(f"tangent_{index}", spec.with_grad())
+        index: tape.placeholder(
+            f"tangent_{index}", spec.with_grad(), examples[index] if examples else None
+        )
         for index in moving
         if (spec := tangents[index]) is not None
     }
-    pairs = [
-        (gradient, tangent)
-        for gradient, tangent in zip(pulled, given.values(), strict=True)
-        if gradient is not None and gradient.requires_grad
-    ]
-    if not pairs:
-        return given, {}
-    pushed = tape.gradients(
-        [gradient for gradient, _ in pairs],
-        cotangents,
-        [tangent for _, tangent in pairs],
-        create_graph=True,
-    )
+    cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
+    try:
+        pushed = _transposed_twice(segment, [tensor for _, tensor in outputs], cotangents, given)
+    except (MissingRuleError, RuntimeError):
+        # An op or a Function without a backward; forward mode may be all that it has.
+        pushed = push_forward(segment, given, [index for index, _ in outputs])
     use_kept_masks(tape.graph, last, [residual.node for residual in form.residuals])
     results = {
         index: tensor
@@ -195,6 +193,40 @@ def _push(
         if tensor is not None
     }
     return given, results
+
+
+def _transposed_twice(
+    segment: Segment,
+    outputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+    given: dict[int, torch.Tensor],
+) -> Sequence[torch.Tensor | None]:
+    """The outputs' tangents; as a ``RuntimeError``, that they depend on the cotangents."""
+    tape = segment.tape
+    pulled = tape.gradients(
+        outputs,
+        [segment.operands[index].leaf for index in given],  # type: ignore[misc]
+        cotangents,
+        create_graph=True,
+    )
+    pairs = [
+        (gradient, tangent)
+        for gradient, tangent in zip(pulled, given.values(), strict=True)
+        if gradient is not None and gradient.requires_grad
+    ]
+    if not pairs:
+        return [None] * len(outputs)
+    pushed = tape.gradients(
+        [gradient for gradient, _ in pairs],
+        cotangents,
+        [tangent for _, tangent in pairs],
+        create_graph=True,
+    )
+    found = [node for tensor in pushed if tensor is not None if (node := tape.node_of(tensor))]
+    unknown = {tape.node_of(cotangent) for cotangent in cotangents}
+    if unknown & graphs.closure(found, [operand.node for operand in segment.operands]):
+        raise RuntimeError("a backward that isn't visibly linear in the cotangents")
+    return pushed
 
 
 def _tangent_operands(

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import functorch, tracing
 from funcaot._torch.pytree import tree_map
-from funcaot.aot import writes
+from funcaot.aot import data_dependent_ops, writes
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -76,6 +76,8 @@ class Lifting(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run an op on the tape's tensors only."""
+        if _describes_fake(func, args):
+            return func(*args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}))
         args, kwargs = entered
         kwargs = kwargs or {}
@@ -114,7 +116,7 @@ class Lifting(TorchFunctionMode):
                 by_index = name == "__setitem__"
                 if torch.is_grad_enabled() and (by_index or target._is_view()):
                     return self._write_to_view(target, func, args, kwargs)
-        return func(*args, **kwargs)
+        return data_dependent_ops.run(func, args, kwargs)
 
     def _write_to_view(
         self, view: torch.Tensor, func: Callable[..., Any], args: Any, kwargs: Any
@@ -195,3 +197,17 @@ def _set(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     result = func(*args)
     tracing.look_like(args[0], args[1])
     return result
+
+
+def _describes_fake(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether torch itself reads metadata of what a new fake tensor is made of.
+
+    Ops of functorch reach a tape's modes with function modes on.
+    """
+    return (
+        len(args) == 1
+        and getattr(func, "__name__", "") == "__get__"
+        and type(args[0]) is torch.Tensor
+        and args[0].device.type == "meta"
+        and not functorch.is_functorch_wrapped_tensor(args[0])
+    )

@@ -53,6 +53,9 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
     if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
         table = compiler.decompositions() if compiler.decompositions else {}
         module = _retrace(module, table)
+        while _has_function_nodes(module, traceable=True):
+            # Their forward called another Function.
+            module = _retrace(module, table)
     graphs.check_functional(module, f"{kind} graph of {name}")
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
@@ -79,8 +82,11 @@ def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -
     return Lowered(checked, run, module, compiler.name)
 
 
-def _has_function_nodes(module: fx.GraphModule) -> bool:
-    return any(graphs.is_function_node(node) for node in module.graph.nodes)
+def _has_function_nodes(module: fx.GraphModule, *, traceable: bool = False) -> bool:
+    return any(
+        graphs.is_function_node(node) and not (traceable and graphs.is_opaque(node))
+        for node in module.graph.nodes
+    )
 
 
 def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx.GraphModule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -130,6 +130,13 @@ class Tape:
                 wrapped = tracing.to_functional(value)
             return wrapped.requires_grad_(spec.requires_grad)
 
+    def tensor_of(self, node: fx.Node) -> torch.Tensor:
+        """A tensor of the tape for the value of a node, which nothing differentiates."""
+        value = self._fake_value(spec_of(graphs.value_of(node)), None)
+        tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
+        with self._functional_mode:
+            return tracing.to_functional(value)
+
     def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
         if spec.layout is not torch.strided:
             if example is None:
@@ -154,9 +161,13 @@ class Tape:
         """
         nodes = [self.node_of(tensor) for tensor in tensors]
         wanted = [node for node in nodes if node is not None]
+        return self.values_of(wanted) if len(wanted) == len(nodes) else None
+
+    def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
+        """The values of nodes in the present call, or None if they aren't known."""
         known = [node for node in self.graph.nodes if node in self._values]
         needed = graphs.closure(wanted, known)
-        if len(wanted) < len(nodes) or any(node.op == "placeholder" for node in needed):
+        if any(node.op == "placeholder" for node in needed):
             return None
         self._drew = any(graphs.is_random(node) for node in needed)
         distinct = list(dict.fromkeys(wanted))
@@ -174,6 +185,11 @@ class Tape:
                 torch.set_rng_state(state)
                 self._drew = True
         return output
+
+    def outside(self, body: Callable[[], Any]) -> Any:
+        """Run code on real tensors, outside of every mode and level; it draws nothing."""
+        with _outside_of_transforms(), torch.random.fork_rng():
+            return body()
 
     def call(self, function: type, *operands: Any) -> Any:
         """Call a Function through the operator."""

@@ -17,7 +17,7 @@ from funcaot._torch.tracing import is_untraceable
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
 
-__all__ = ["input_layouts", "traced_or_opaque"]
+__all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 
 Rule = Callable[..., Any]
 _OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layouts"})
@@ -66,7 +66,7 @@ def traced_or_opaque(
             raise
         reason = f"backward: {type(error).__name__}: {str(error).splitlines()[0]}"
     recorded = _Recorded(function, rule, ctx, cotangents)
-    opaque = _function(recorded.run, recorded.layouts, recorded.name, reason)
+    opaque = opaque_function(recorded.run, recorded.layouts, recorded.name, reason)
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
 
@@ -120,14 +120,37 @@ def _gradient(gradient: torch.Tensor | None, layout: Layout) -> torch.Tensor:
     return gradient.to(layout.dtype).sum_to_size(layout.shape)
 
 
-def _function(run: Callable[..., Any], layouts: tuple[Any, ...], name: str, reason: str) -> type:
-    """A Function that runs Python code on real values and knows what comes out."""
+def opaque_function(
+    run: Callable[..., Any],
+    layouts: tuple[Any, ...],
+    name: str,
+    reason: str,
+    *,
+    linear: bool = False,
+) -> type:
+    """A Function that runs Python code on real values and knows what comes out.
+
+    Args:
+        run: The code: tensors to a tuple of tensors.
+        layouts: What each result looks like.
+        name: Shown by graphs.
+        reason: Why it is opaque, for the report.
+        linear: Whether its gradients depend on the cotangents only, and so don't require grad on
+            the operands' account.
+    """
 
     def abstract(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(layout.empty() for layout in layouts)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        moving = [tangent is not None for tangent in tangents]
+        given = [tangent for tangent in tangents if tangent is not None]
+        following = opaque_function(_pushforward(run, moving), layouts, f"{name}Forward", reason)
+        return _call()(following, *ctx.saved_tensors, *given)
 
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         saved = ctx.saved_tensors
@@ -135,35 +158,47 @@ def _function(run: Callable[..., Any], layouts: tuple[Any, ...], name: str, reas
         inner = tuple(
             _contiguous(t) for t, moves in zip(saved, differentiable, strict=True) if moves
         )
-        following = _function(_pullback(run, differentiable), inner, f"{name}Backward", reason)
+        following = opaque_function(
+            _pullback(run, differentiable), inner, f"{name}Backward", reason, linear=linear
+        )
+        if linear:
+            saved = tuple(tensor.detach() for tensor in saved)
         gradients = iter(_call()(following, *saved, *cotangents))
         return tuple(next(gradients) if moves else None for moves in differentiable)
 
     def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor) -> Any:
-        call = _call()
-        rows = [
-            call(
-                made,
-                *[
-                    tensor if dim is None else tensor.select(dim, index)
-                    for tensor, dim in zip(tensors, in_dims, strict=True)
-                ],
-            )
-            for index in range(info.batch_size)
-        ]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(layouts)
+        columns = _one_by_one(made, info.batch_size, in_dims, tensors)
+        return columns, (0,) * len(layouts)
 
     members = {
         "forward": staticmethod(run),
         "abstract": staticmethod(abstract),
         "setup_context": staticmethod(setup_context),
         "backward": staticmethod(backward),
+        "jvp": staticmethod(jvp),
         "vmap": staticmethod(vmap),
         "funcaot_reason": reason,
         "__module__": __name__,
     }
     made = type(name, (torch.autograd.Function,), members)
     return made
+
+
+def _one_by_one(
+    function: type, size: int, in_dims: Any, tensors: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    call = _call()
+    rows = [
+        call(
+            function,
+            *[
+                tensor if dim is None else tensor.select(dim, index)
+                for tensor, dim in zip(tensors, in_dims, strict=True)
+            ],
+        )
+        for index in range(size)
+    ]
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
 def _call() -> Callable[..., Any]:
@@ -211,3 +246,20 @@ def _pullback(run: Callable[..., Any], differentiable: Sequence[bool]) -> Callab
         )
 
     return pullback
+
+
+def _pushforward(run: Callable[..., Any], moving: Sequence[bool]) -> Callable[..., Any]:
+    """``(*operands, *tangents) -> tangents``, taken by autograd on real values."""
+
+    def pushforward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        operands, tangents = tensors[: len(moving)], tensors[len(moving) :]
+
+        def active(*given: torch.Tensor) -> Any:
+            rest = iter(given)
+            chosen = zip(operands, moving, strict=True)
+            return run(*[next(rest) if moves else operand for operand, moves in chosen])
+
+        primals = tuple(t for t, moves in zip(operands, moving, strict=True) if moves)
+        return tuple(torch.func.jvp(active, primals, tuple(tangents))[1])
+
+    return pushforward

@@ -71,11 +71,20 @@ class FunctionNode:
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
-        return self.function.forward(*self.operands(*tensors))
+        output = self.function.forward(*self.operands(*tensors))
+        if isinstance(output, tuple):
+            return tuple(_distinct(value, tensors) for value in output)
+        return _distinct(output, tensors)
 
     def __repr__(self) -> str:
         """One line, for graph printouts."""
         return f"funcaot.{self.__name__}"
+
+
+def _distinct(value: Any, operands: tuple[Any, ...]) -> Any:
+    """An operand that is returned as it is becomes a view of itself, as autograd makes it."""
+    returned = isinstance(value, torch.Tensor) and any(value is operand for operand in operands)
+    return value.view_as(value) if returned else value
 
 
 class _Retracing(threading.local):
