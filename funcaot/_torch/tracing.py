@@ -145,6 +145,11 @@ def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
     torch._functionalize_sync(elem)  # type: ignore[attr-defined]
 
 
+def without_functional_wrapper(tensor: torch.Tensor) -> torch.Tensor:
+    """What is inside of the C++ wrapper that a ``FunctionalTensor`` holds (or the tensor)."""
+    return torch._from_functional_tensor(tensor) if torch._is_functional_tensor(tensor) else tensor
+
+
 def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     """The graph node whose value this tensor is now, or None if it was never traced."""
     slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)

@@ -158,7 +158,8 @@ class Lifting(TorchFunctionMode):
         found = self._known.get(id(value))
         if found is not None:
             return found
-        inner = functorch.fully_unwrapped(value)
+        # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
+        inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
             return value
         if inner is not value and functorch.transforms_active():

@@ -29,41 +29,96 @@ class OperatorGap:
         )
 
 
-VALUES = (
-    "item",
-    "allclose",
-    "combinations",
-    "corrcoef",
-    "cov",
-    "equal",
-    "istft",
-    "masked_select",
-    "unique",
-    "unique_consecutive",
-    "bincount",
-    "nonzero",
-    "argwhere",
-    "nn.functional.ctc_loss",
-    "nn.functional.gaussian_nll_loss",
-    "linalg.lstsq",
-    "linalg.lstsq.grad_oriented",
+NOT_VMAP = tuple(step for step in ALL_STEPS if step != "vmap")
+TANGENT_REFUSED = (
+    "in forward mode a tangent is given to an input that torch's backward formula refuses to "
+    "differentiate, and that its forward formula ignores"
 )
 
 GAPS: tuple[OperatorGap, ...] = (
     OperatorGap(
-        VALUES,
+        (
+            "item",
+            "allclose",
+            "equal",
+            "masked_select",
+            "unique",
+            "unique_consecutive",
+            "bincount",
+            "nonzero",
+            "argwhere",
+        ),
         ALL_STEPS,
-        "the result's shape, or which branch is taken, depends on the values of a tensor",
+        "the result's shape, or a Python value that is returned, depends on the values of a tensor",
     ),
     OperatorGap(
-        ("narrow", "nn.functional.one_hot"),
-        tuple(step for step in ALL_STEPS if step != "vmap"),
-        "a start or a number of classes is read from a tensor",
+        ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
+        ALL_STEPS,
+        "the shape of the residuals depends on the rank, which is computed from the values",
+    ),
+    OperatorGap(
+        ("tensor_split",),
+        NOT_VMAP,
+        "where to split is read from a tensor, so the results' shapes depend on its values",
+    ),
+    OperatorGap(
+        ("nn.functional.one_hot",),
+        NOT_VMAP,
+        "the number of classes is read from a tensor, unless it is given",
+    ),
+    OperatorGap(
+        ("narrow",),
+        NOT_VMAP,
+        "the start of a view is read from a tensor",
+    ),
+    OperatorGap(
+        ("as_strided.partial_views",),
+        NOT_VMAP,
+        "an absolute storage offset of an input that begins elsewhere in its storage",
+    ),
+    OperatorGap(
+        ("new_empty_strided",),
+        ("forward", "vmap"),
+        "a returned tensor with gaps in its memory, filled in place; results are made dense",
     ),
     OperatorGap(
         ("normal.in_place",),
         ("vmap",),
         "the numbers of a batched in-place draw come in another order",
+    ),
+    OperatorGap(
+        ("linspace.tensor_overload", "logspace.tensor_overload"),
+        ("vmap",),
+        "torch's own batching of the decomposed operator expands a Python number",
+    ),
+    OperatorGap(
+        ("_native_batch_norm_legit",),
+        ("vmap",),
+        "running statistics that aren't batched can't be updated by batched ones, out of eager's "
+        "order",
+    ),
+    OperatorGap(
+        (
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_batch_norm_with_update",
+            "nn.functional.batch_norm",
+            "nn.functional.instance_norm",
+            "nn.functional.soft_margin_loss",
+            "nn.functional.nll_loss",
+        ),
+        ("jvp",),
+        TANGENT_REFUSED,
+    ),
+    OperatorGap(
+        ("put", "scatter_reduce.mean"),
+        ("jvp",),
+        "torch's forward formula meets a functional tensor below functionalization",
+    ),
+    OperatorGap(
+        ("scatter_reduce.prod", "index_reduce.prod"),
+        ("double backward",),
+        "the second derivative branches on whether the input has zeros",
     ),
 )
 

@@ -92,3 +92,16 @@ def test_one_hot_needs_its_number_of_classes():
     torch.testing.assert_close(compiled(labels.flip(0)), one_hot(labels.flip(0), 3))
     with pytest.raises(UnsupportedError):
         funcaot.compile(lambda labels: one_hot(labels), backend="eager")(labels)
+
+
+def test_masked_reductions_read_the_layout_of_a_traced_tensor():
+    x, mask = torch.linspace(0, 1, 4), MASK
+    for function in (torch.masked.logsumexp, torch.masked.std, torch.masked.sum):
+        options = {"unbiased": False} if function is torch.masked.std else {}
+
+        def reduce(x, mask, function=function, options=options):
+            return function(x, 0, mask=mask, **options)
+
+        compiled = funcaot.compile(reduce, backend="eager")
+        torch.testing.assert_close(compiled(x, mask), reduce(x, mask))
+        torch.testing.assert_close(compiled(x, ~mask), reduce(x, ~mask))
