@@ -38,6 +38,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         return dict(select_decomp_table())
 
 
+def _fake(fake_mode: Any) -> contextlib.AbstractContextManager[Any]:
+    """Tell Inductor the graph's fake mode, which ops that it has no kernel for run in."""
+    from torch._inductor.virtualized import V
+
+    return contextlib.nullcontext() if fake_mode is None else V.set_fake_mode(fake_mode)
+
+
 @contextlib.contextmanager
 def eager_random_numbers() -> Iterator[None]:
     """Let random ops be eager's kernels, if the configuration asks for that."""
@@ -78,6 +85,8 @@ def compile_graph(
         tracing(TracingContext(fake_mode)),
         # Patterns make small constants; they must be as fake as the graph's values.
         contextlib.nullcontext() if fake_mode is None else fake_mode,
+        _fake(fake_mode),
+        eager_random_numbers(),
         warnings.catch_warnings(),
     ):
         # Inductor imports parts of torch that are deprecated; its user can't do anything about it.
@@ -86,7 +95,7 @@ def compile_graph(
         output = next(iter(reversed(module.graph.nodes)))
         # Every output's strides are part of the contract: residuals were traced with them.
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        with _without_input_checks(example_inputs), eager_random_numbers():
+        with _without_input_checks(example_inputs):
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )

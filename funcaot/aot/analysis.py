@@ -24,8 +24,15 @@ def analyse(capture: Capture, name: str) -> Effects:
     try:
         return _analyse(capture, name)
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, UnsupportedError) or not capture.events.wholes:
+        forbidden = "its base or another view of its base has been modified" in str(error)
+        if isinstance(error, UnsupportedError) or not (capture.events.wholes or forbidden):
             raise
+        if forbidden:
+            raise UnsupportedError(
+                f"{name} returns a view whose base was written to so that autograd forbids to use "
+                f"the view: {error}",
+                remedy="write to the base first, or make the view and the write in one grad mode.",
+            ) from error
         # Autograd makes views anew on the base's present shape, which may not have them.
         raise UnsupportedError(
             f"{name} changes the shape of a tensor in place and uses an earlier view of it.",
@@ -397,7 +404,9 @@ class _Aliases:
             )
         # A view made with grad mode on of one that was made with grad mode off.
         mixed = _has_grad_fn(value) and base.requires_grad and not graphs.leads_to(value, base)
-        view = views.View(steps, recorded or mixed, mixed)
+        # Views of an op with several results can't be written to, however they are made again.
+        several = meta == autograd.CreationMeta.MULTI_OUTPUT_NODE
+        view = views.View(steps, recorded or mixed, mixed, several)
         if start.parent is None and start == Origin(start.source, start.result):
             return Origin(start.source, start.result, view=view)
         if start.view is None and not start.kind and start.graft is None and not start.leaf:

@@ -137,7 +137,7 @@ class Lifting(TorchFunctionMode):
         tensor = args[0]
         if id(tensor) in self.events.fixed:
             self._refuse_fixed(name)
-        if not torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
+        if not torch.is_grad_enabled() and tensor.requires_grad and not _is_leaf(tensor):
             raise UnsupportedError(
                 f"{self._name} calls {name} in no_grad mode on a tensor that requires grad.",
                 remedy="call it with grad mode on, or return the changed tensor instead.",
@@ -177,6 +177,14 @@ class Lifting(TorchFunctionMode):
         self._real[id(added)] = value
         self.lifted.append(value)
         return added
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        # A view made in no_grad whose base was written to: autograd forbids to look.
+        return False
 
 
 def _has_offset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

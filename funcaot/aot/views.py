@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from funcaot._torch import autograd
 from funcaot.aot import graphs
 
 aten = torch.ops.aten
@@ -78,12 +79,14 @@ class View:
     Attributes:
         steps: The ops, first to last.
         recorded: Whether autograd sees the chain; if not, it runs with grad mode off.
+        several: Whether it is one of several results of an op, for autograd's checks.
         from_no_grad: Whether it sees the chain as one that starts at a view made in no_grad.
     """
 
     steps: Steps
     recorded: bool
     from_no_grad: bool = False
+    several: bool = False
 
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """Apply the chain."""
@@ -100,6 +103,8 @@ class View:
     def _replay(self, base: torch.Tensor) -> torch.Tensor:
         for step in self.steps:
             base = step(base)
+        if self.several and base._is_view():
+            autograd.set_creation_meta(base, autograd.CreationMeta.MULTI_OUTPUT_NODE)
         return base
 
     def __str__(self) -> str:
