@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
-from funcaot.aot import graphs, views
+from funcaot.aot import graphs
+from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.capture import Capture, Input, geometry_of
-from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Output
+from funcaot.aot.effects import Effects, Layout, Mutation, Origin
 from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
 
@@ -42,8 +41,8 @@ def analyse(capture: Capture, name: str) -> Effects:
 
 def _analyse(capture: Capture, name: str) -> Effects:
     with capture.tape.recording(grad_mode=False):
-        results = _Results(capture, name)
-        aliases = _Aliases(capture, results, name)
+        results = Results(capture, name)
+        aliases = Aliases(capture, results, name)
         outputs = tuple(aliases.output(value) for value in capture.outputs)
         flats = tuple(
             (index, results.silent(slot.tensor))
@@ -82,61 +81,10 @@ def watched(capture: Capture, effects: Effects) -> tuple[tuple[int, fx.Node], ..
     return tuple(found)
 
 
-def describe(slots: tuple[Input, ...], index: int) -> str:
-    """Name an input for a message."""
-    slot = slots[index]
-    kind = "a tensor it closes over" if slot.argument is None else f"argument {slot.argument}"
-    return f"{kind} ({slot.spec})"
-
-
-class _Results:
-    """What the functional graph has to compute, in order, each once."""
-
-    def __init__(self, capture: Capture, name: str) -> None:
-        self.tape = capture.tape
-        self.name = name
-        self.tensors: list[torch.Tensor] = []
-        self._positions: dict[tuple[fx.Node, bool], int] = {}
-
-    def node(self, tensor: torch.Tensor) -> fx.Node:
-        node = self.tape.node_of(tensor)
-        if node is None:
-            raise UnsupportedError(
-                f"{self.name} returns a tensor that wasn't computed while it was captured.",
-                remedy="compute it inside the function, or keep it out of the outputs.",
-            )
-        return node
-
-    def of(self, tensor: torch.Tensor) -> int:
-        """The position of a tensor as autograd knows it."""
-        key = (self.node(tensor), tensor.requires_grad)
-        known = self._positions.get(key)
-        if known is not None:
-            if self.tensors[known] is tensor or not tensor.requires_grad:
-                return known
-            if self.tensors[known].grad_fn is tensor.grad_fn and tensor.grad_fn is not None:
-                return known
-            # The same value with another derivative: a node of its own.
-            with torch.enable_grad():
-                tensor = tensor.view_as(tensor)
-            key = (self.node(tensor), tensor.requires_grad)
-        self._positions[key] = len(self.tensors)
-        self.tensors.append(tensor)
-        return self._positions[key]
-
-    def silent(self, tensor: torch.Tensor) -> int:
-        """The position of a tensor's value, whatever autograd thinks of it."""
-        node = self.node(tensor)
-        known = self._positions.get((node, False))
-        if known is not None:
-            return known
-        return self.of(self.tape.constant(node) if tensor.requires_grad else tensor)
-
-
 class _Mutations:
     """What happens to each input."""
 
-    def __init__(self, capture: Capture, results: _Results, aliases: _Aliases, name: str) -> None:
+    def __init__(self, capture: Capture, results: Results, aliases: Aliases, name: str) -> None:
         self.capture = capture
         self.results = results
         self.aliases = aliases
@@ -170,7 +118,7 @@ class _Mutations:
         if tensor.is_inference() and (changed or layout is not None):
             versions = 1
         recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
-        before, after = _attributes(slot)
+        before, after = attribute_changes(slot)
         made = Mutation(
             index,
             attributes_before=before,
@@ -266,236 +214,3 @@ class _Mutations:
         if origin is None:
             raise self._unsupported(index, "replaces the storage of")
         return origin
-
-
-def _same_strides(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    return all(a == b for size, a, b in zip(shape, first, second, strict=True) if size > 1)
-
-
-def _has_grad_fn(tensor: torch.Tensor) -> bool:
-    try:
-        return tensor.grad_fn is not None
-    except RuntimeError:
-        # A view made in no_grad whose base was written to: autograd forbids to look.
-        return False
-
-
-def _attributes(slot: Input) -> tuple[str | None, str | None]:
-    """Changes of ``requires_grad`` that aren't the consequence of a write."""
-    tensor, required = slot.tensor, slot.spec.requires_grad
-    if slot.kind == "member":
-        return None, None
-    if tensor.requires_grad and not required and tensor.is_leaf:
-        return "requires_grad_", None
-    if required and not tensor.requires_grad:
-        return None, "requires_grad_(False)" if slot.spec.is_leaf else "detach_"
-    return None, None
-
-
-class _Aliases:
-    """Where outputs come from: whose memory they share and what autograd knows about that."""
-
-    def __init__(self, capture: Capture, results: _Results, name: str) -> None:
-        self.capture = capture
-        self.results = results
-        self.name = name
-        self.slots = capture.slots
-        self.storages: dict[int, list[int]] = {}
-        for index, slot in enumerate(self.slots):
-            if slot.spec.layout is torch.strided and slot.kind != "member":
-                self.storages.setdefault(tracing.storage_key(slot.tensor), []).append(index)
-        self.origins: dict[int, Origin] = {}
-        self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
-        self.outputs: dict[int, Output] = {}
-        self._kept: list[torch.Tensor] = []
-        returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
-        self._repeated = {key for key in returned if returned.count(key) > 1}
-
-    def output(self, value: Any) -> Output:
-        if not isinstance(value, torch.Tensor):
-            return Output(value=value)
-        known = self.outputs.get(id(value))
-        if known is None:
-            known = self._output(value)
-            if known.view is not None and id(value) in self._repeated:
-                # One object, returned twice: only an origin says that.
-                origin = Origin(known.source, known.result, view=known.view)
-                known = Output(origin=origin)
-            self.outputs[id(value)] = known
-        return known
-
-    def _output(self, value: torch.Tensor) -> Output:
-        for index, slot in enumerate(self.capture.inputs):
-            if value is slot.tensor:
-                return Output(source=index)
-        self.results.node(value)
-        if value.layout is not torch.strided:
-            return Output(result=self.results.of(value))
-        origin = self.origin(value)
-        if origin.parent is None and not origin.kind and origin.graft is None and not origin.leaf:
-            return Output(result=origin.result, source=origin.source, view=origin.view)
-        return Output(origin=origin)
-
-    def origin(self, value: torch.Tensor) -> Origin:
-        """How the epilogue makes a tensor, found once per tensor."""
-        known = self.origins.get(id(value))
-        if known is None:
-            known = self.origins[id(value)] = self._origin(value)
-            self._kept.append(value)
-        return known
-
-    def _origin(self, value: torch.Tensor) -> Origin:
-        for index, slot in enumerate(self.slots):
-            if value is slot.tensor:
-                return Origin(source=index)
-        if value._is_view() and value._base is not None:
-            return self._view(value._base, value)
-        key = tracing.storage_key(value)
-        slots = self.storages.get(key)
-        if slots is not None:
-            index = self._related(value, slots)
-            return self._alias(Origin(source=index), self.slots[index].tensor, value)
-        owner = self.owners.get(key)
-        if owner is None:
-            return self._own(key, value)
-        return self._alias(*owner, value)
-
-    def _related(self, value: torch.Tensor, slots: list[int]) -> int:
-        """Of inputs that share memory, the one that a tensor was detached from."""
-        for index in slots:
-            if autograd.shares_version(self.slots[index].tensor, value):
-                return index
-        return slots[0]
-
-    def storage_of(self, tensor: torch.Tensor) -> Origin | None:
-        """Another tensor's memory, which an input was set to."""
-        key = tracing.storage_key(tensor)
-        slots = [i for i in self.storages.get(key, []) if self.slots[i].tensor is not tensor]
-        if slots:
-            index = slots[0]
-            if tracing.has_storage_change(self.slots[index].tensor):
-                return None
-            return self._alias(Origin(source=index), self.slots[index].tensor, tensor)
-        owner = self.owners.get(key)
-        if owner is not None:
-            return self._alias(*owner, tensor)
-        return Origin(result=self.results.silent(tensor))
-
-    def _view(self, base: torch.Tensor, value: torch.Tensor) -> Origin:
-        """A view, made again from its base."""
-        meta = autograd.creation_meta(value)
-        if meta == autograd.CreationMeta.IN_CUSTOM_FUNCTION:
-            raise UnsupportedError(
-                f"{self.name} returns a view that a custom Function made.",
-                remedy="return a new tensor from the Function (x.clone() for a view of x).",
-            )
-        steps = self._steps(base, value)
-        steps = tuple(step for step in steps if not step.is_detach) or (views.SAME,)
-        recorded = meta not in (
-            autograd.CreationMeta.NO_GRAD_MODE,
-            autograd.CreationMeta.INFERENCE_MODE,
-        )
-        start = self.origin(base)
-        if start.source is not None and _attributes(self.slots[start.source])[1] is not None:
-            raise UnsupportedError(
-                f"{self.name} detaches {describe(self.slots, start.source)} in place and returns a "
-                "view of it.",
-                remedy="use x.detach() instead of x.detach_().",
-            )
-        # A view made with grad mode on of one that was made with grad mode off.
-        mixed = _has_grad_fn(value) and base.requires_grad and not graphs.leads_to(value, base)
-        # Views of an op with several results can't be written to, however they are made again.
-        several = meta == autograd.CreationMeta.MULTI_OUTPUT_NODE
-        view = views.View(steps, recorded or mixed, mixed, several)
-        if start.parent is None and start == Origin(start.source, start.result):
-            return Origin(start.source, start.result, view=view)
-        if start.view is None and not start.kind and start.graft is None and not start.leaf:
-            return Origin(start.source, start.result, view=view)
-        return Origin(parent=start, view=view)
-
-    def _steps(self, base: torch.Tensor, value: torch.Tensor) -> views.Steps:
-        steps = views.chain(self.results.node(base), self.results.node(value))
-        if steps is not None:
-            return steps
-        if base.dtype == value.dtype and base.is_conj() == value.is_conj():
-            return views.strided(base, value)
-        raise UnsupportedError(
-            f"{self.name} returns a view of another tensor that can't be made again.",
-            remedy="return the tensor itself, or a clone of the view.",
-        )
-
-    def _alias(self, start: Origin, base: torch.Tensor, value: torch.Tensor) -> Origin:
-        """A tensor that shares memory with another one but is no view of it for autograd."""
-        steps = self._steps(base, value)
-        if value.is_inference():
-            # No graph and no versions: a view is only a view.
-            view = views.View(steps or (views.SAME,), recorded=False)
-            if start.parent is None and start.view is None:
-                return Origin(start.source, start.result, view=view)
-            return Origin(parent=start, view=view)
-        kind = "detach" if autograd.shares_version(base, value) else "data"
-        # detach itself is in the chain, or what kind says.
-        steps = tuple(step for step in steps if not step.is_alias)
-        view = views.View(steps, recorded=False) if steps else None
-        parent = None if start.source is not None or start.result is not None else start
-        if start.view is not None or start.kind:
-            parent = start
-        source = start.source if parent is None else None
-        result = start.result if parent is None else None
-        graft, leaf = None, False
-        if value.requires_grad and value.is_leaf:
-            self._refuse_used_leaf(value)
-            leaf = True
-        elif value.requires_grad:
-            graft = self.results.of(value)
-        return Origin(source, result, parent, kind, view, graft, leaf)
-
-    def _own(self, key: int, value: torch.Tensor) -> Origin:
-        """The first tensor met of a storage that the function made."""
-        node = self.results.node(value)
-        root = graphs.view_root(node)
-        leaf = value.requires_grad and value.is_leaf
-        if leaf:
-            self._refuse_used_leaf(value)
-        sole = self._is_sole(key, value)
-        if root is not node and not sole:
-            # Others live in the same memory: start from all of it.
-            whole = self.capture.tape.constant(root)
-            self._kept.append(whole)
-            owner = Origin(result=self.results.of(whole))
-            self.owners[key] = (owner, whole)
-            return self._alias(owner, whole, value)
-        self._check_strides(value, node)
-        position = self.results.silent(value) if leaf else self.results.of(value)
-        origin = Origin(result=position, leaf=leaf)
-        self.owners[key] = (origin, value)
-        return origin
-
-    def _is_sole(self, key: int, value: torch.Tensor) -> bool:
-        """Whether every output in some memory is this tensor or one of its views."""
-        return all(
-            other is value or other._base is value
-            for other in self.capture.outputs
-            if isinstance(other, torch.Tensor)
-            and other.layout is torch.strided
-            and tracing.storage_key(other) == key
-        )
-
-    def _check_strides(self, value: torch.Tensor, node: fx.Node) -> None:
-        made = graphs.value_of(node)
-        if not _same_strides(tuple(value.shape), tuple(value.stride()), tuple(made.stride())):
-            raise UnsupportedError(
-                f"{self.name} returns a tensor with strides {list(value.stride())} that it filled "
-                "in place; the functional graph makes it with other strides.",
-                remedy="return a clone of it.",
-            )
-
-    def _refuse_used_leaf(self, leaf: torch.Tensor) -> None:
-        others = [t for t in self.capture.outputs if isinstance(t, torch.Tensor) and t is not leaf]
-        others += [slot.tensor for slot in self.slots]
-        if any(graphs.leads_to(tensor, leaf) for tensor in others):
-            raise UnsupportedError(
-                f"{self.name} returns a leaf that requires grad and that it made itself, and "
-                "something that depends on it.",
-                remedy="make the leaf outside and pass it as an argument.",
-            )
