@@ -38,11 +38,29 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         return dict(select_decomp_table())
 
 
-def _fake(fake_mode: Any) -> contextlib.AbstractContextManager[Any]:
-    """Tell Inductor the graph's fake mode, which ops that it has no kernel for run in."""
-    from torch._inductor.virtualized import V
+@contextlib.contextmanager
+def _fake(fake_mode: Any) -> Iterator[None]:
+    """Work in the graph's fake mode: ops without a kernel and small constants of patterns are fake.
 
-    return contextlib.nullcontext() if fake_mode is None else V.set_fake_mode(fake_mode)
+    The on-disk cache asks for the mode's symbolic sizes, also where there are none.
+    """
+    from torch._inductor.virtualized import V
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    if fake_mode is None:
+        yield
+        return
+    static = fake_mode.shape_env is None
+    if static:
+        fake_mode.shape_env = ShapeEnv(
+            allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
+        )
+    try:
+        with fake_mode, V.set_fake_mode(fake_mode):
+            yield
+    finally:
+        if static:
+            fake_mode.shape_env = None
 
 
 @contextlib.contextmanager
@@ -83,8 +101,6 @@ def compile_graph(
         _LOCK,
         torch.no_grad(),
         tracing(TracingContext(fake_mode)),
-        # Patterns make small constants; they must be as fake as the graph's values.
-        contextlib.nullcontext() if fake_mode is None else fake_mode,
         _fake(fake_mode),
         eager_random_numbers(),
         warnings.catch_warnings(),

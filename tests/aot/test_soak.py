@@ -14,6 +14,7 @@ import funcaot
 CALLS = 200_000
 SECONDS = float(os.environ.get("FUNCAOT_SOAK_SECONDS", "150"))
 BOUND = 24
+KINDS = ("no grad", "constant", "forward", "dense", "expanded", "twice", "written", "vmap")
 
 
 def resident_megabytes():
@@ -35,18 +36,32 @@ class Worker:
 
     def call(self):
         # A burst of calls that look the same, so that generated code runs, then something else.
-        size, scale, kind = 1 + self.pick(40), self.pick(3), self.pick(4)
+        size, scale, kind = 1 + self.pick(40), self.pick(3), KINDS[self.pick(len(KINDS))]
         for _ in range(1 + self.pick(400)):
-            x = torch.randn(size, 4, generator=self.random, requires_grad=kind < 2)
-            with torch.set_grad_enabled(kind != 3):
-                ours, theirs = self.compiled(x, scale), self.module(x, scale)
-            right = torch.allclose(ours, theirs, atol=1e-5)
-            if right and kind == 0:
-                (ours,) = torch.autograd.grad(ours.sum(), x)
-                (theirs,) = torch.autograd.grad(theirs.sum(), x)
-                right = torch.allclose(ours, theirs, atol=1e-5)
+            values = torch.randn(size, 4, generator=self.random)
+            results = [self.once(f, values, scale, kind) for f in (self.compiled, self.module)]
             self.calls += 1
-            self.wrong += not right
+            self.wrong += not all(
+                torch.allclose(ours, theirs, atol=1e-4)
+                for ours, theirs in zip(*results, strict=True)
+            )
+
+    def once(self, function, values, scale, kind):
+        x = values.clone()
+        if kind == "vmap":
+            return [torch.vmap(lambda row: function(row, scale))(x)]
+        if kind == "written":
+            return [function(x, scale, write=True), x]
+        if kind in ("no grad", "constant"):
+            with torch.set_grad_enabled(kind == "constant"):
+                return [function(x, scale)]
+        out = function(x.requires_grad_(), scale)
+        if kind == "forward":
+            return [out]
+        tangent = torch.ones_like(out) if kind == "dense" else torch.ones(()).expand_as(out)
+        twice = kind == "twice"
+        (first,) = torch.autograd.grad(out, x, tangent, create_graph=twice)
+        return [first, *torch.autograd.grad(first.sum(), x)] if twice else [first]
 
     def run(self, deadline, total):
         try:
@@ -61,8 +76,11 @@ class Scaled(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
 
-    def forward(self, x, scale):
-        return torch.tanh(self.linear(x)) * scale
+    def forward(self, x, scale, write=False):
+        y = torch.tanh(self.linear(x)) * scale
+        if write:
+            x.mul_(2)
+        return y
 
 
 @pytest.mark.slow
