@@ -117,6 +117,10 @@ class Captor(Protocol):
         """The values of traced tensors in the call being captured, or None if unknown."""
         ...
 
+    def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of ones that look like traced ones, to learn what comes out for them."""
+        ...
+
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands, outside of every mode and level."""
         ...

@@ -176,6 +176,16 @@ class Tape:
             found = dict(zip(distinct, module(*map(self._values.get, known)), strict=True))
         return [found[node] for node in wanted]
 
+    def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of ones that look like traced ones."""
+        with _outside_of_transforms(), torch.no_grad():
+            return [
+                torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+                ).fill_(1)
+                for tensor in tensors
+            ]
+
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands."""
         with _outside_of_transforms(), torch.no_grad():

@@ -166,20 +166,26 @@ def _run_for_real(
 ) -> tuple[Any, Opaque]:
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     values = captor.real_values(tensors)
+    known = values is not None
     if values is None:
+        values = captor.stand_ins(tensors)
+    rest = iter(values)
+    filled = [next(rest) if isinstance(value, torch.Tensor) else value for value in operands]
+    try:
+        output = captor.run(function, tuple(filled))
+    except Exception as failure:
+        if known:
+            raise
         raise UnsupportedError(
-            f"forward of {display_name(function)} can't be traced ({reason}) and there are no real "
-            "values to run it on, since the call is under a transform.",
+            f"forward of {display_name(function)} can't be traced ({reason}), there are no real "
+            "values to run it on, since the call is under a transform, and on a tensor of ones it "
+            f"raised {type(failure).__name__}.",
             remedy="give the Function an `abstract` staticmethod: like forward, but returning "
             "tensors of the right metadata (torch.empty_like(x), ...).",
         ) from error
-    rest = iter(values)
-    output = captor.run(
-        function,
-        tuple(next(rest) if isinstance(value, torch.Tensor) else value for value in operands),
-    )
     opaque = Opaque.of(output, reason)
-    opaque.pending = (output,)
+    if known:
+        opaque.pending = (output,)
     return opaque.fake_output(), opaque
 
 
