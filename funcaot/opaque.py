@@ -133,6 +133,14 @@ class Captor(Protocol):
         """Call a Function through the operator."""
         ...
 
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """While a Function is called, which switches grad mode off for its forward."""
+        ...
+
+    def running_rule(self) -> contextlib.AbstractContextManager[None]:
+        """While a Function's own backward runs."""
+        ...
+
     def remember(self, outputs: Any, opaque: Opaque) -> None:
         """Note the real values behind the traced outputs of an opaque Function."""
         ...

@@ -117,7 +117,8 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
         if captor is None:
             result = run(ctx, *cotangents)
         else:
-            result = traced_or_opaque(captor, function, run, ctx, cotangents)
+            with captor.running_rule():
+                result = traced_or_opaque(captor, function, run, ctx, cotangents)
         return checked_gradients(function, result, ctx._funcaot_shapes)
 
     return backward

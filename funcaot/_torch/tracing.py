@@ -59,6 +59,8 @@ __all__ = [
     "has_data_mutation",
     "has_metadata_mutation",
     "has_storage_change",
+    "in_backward",
+    "is_batched",
     "is_capturing",
     "is_wrapper_subclass",
     "mutation_hidden_from_autograd",
@@ -243,6 +245,15 @@ def _first(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
     return _first(_first(inner, own), dimension)
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether one of functorch's wrappers of this tensor is that of a batch."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is in progress in this thread."""
     return functorch.peek_interpreter_stack() is not None
@@ -254,6 +265,11 @@ def track(value: Any, proxy: fx.Proxy, tracer: PythonKeyTracer) -> Any:
 
 
 Decompositions = dict[Any, Callable[..., Any]]
+
+
+def in_backward() -> bool:
+    """Whether autograd's engine runs a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def backward_keeps_graph() -> bool:
@@ -307,7 +323,12 @@ class TapeFunctionalMode(FunctionalTensorMode):
     """Functional tensors, with checks of values (``linalg``'s error codes) as plain ops.
 
     Torch would order such an op by a token; a graph that keeps every check keeps their order.
+
+    Attributes:
+        detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
     """
+
+    detaching = False
 
     def __torch_dispatch__(
         self,
@@ -320,10 +341,14 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
+        before, self.detaching = self.detaching, func is torch.ops.aten.detach.default
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
-        with without_torch_function():
-            return super().__torch_dispatch__(func, types, args, kwargs)
+        try:
+            with without_torch_function():
+                return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self.detaching = before
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})

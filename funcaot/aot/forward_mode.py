@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import fx
 
 from funcaot.aot import graphs
 from funcaot.aot.compaction import use_kept_masks
-from funcaot.aot.forward_trace import push_forward
+from funcaot.aot.forward_trace import (
+    has_forward_rule,
+    is_hidden,
+    nodes_between,
+    push_forward,
+)
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
-from funcaot.errors import MissingRuleError
+from funcaot.errors import MissingRuleError, UnsupportedError
 
 
 @dataclass(eq=False)
@@ -164,15 +170,15 @@ def _push(
         for index, spec in enumerate(tangents)
         if spec is not None and segment.operands[index].leaf is not None
     ]
+    between = nodes_between(segment, moving, range(len(segment.graph_outputs)))
+    reached = {*between, *(segment.operands[index].node for index in moving)}
     outputs = [
         (index, tensor)
         for index, tensor in enumerate(segment.graph_outputs)
-        if tensor.requires_grad
+        if tensor.requires_grad or _may_move(segment, index, reached)
     ]
     if not moving or not outputs:
         return {}, {}
-    with tape.recording(grad_mode=False):
-        specs = [spec_of(tensor).with_grad() for _, tensor in outputs]
     given = {
         index: tape.placeholder(
             f"tangent_{index}", spec.with_grad(), examples[index] if examples else None
@@ -180,12 +186,7 @@ def _push(
         for index in moving
         if (spec := tangents[index]) is not None
     }
-    cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
-    try:
-        pushed = _transposed_twice(segment, [tensor for _, tensor in outputs], cotangents, given)
-    except (MissingRuleError, RuntimeError):
-        # An op or a Function without a backward; forward mode may be all that it has.
-        pushed = push_forward(segment, given, [index for index, _ in outputs])
+    pushed = _pushed(segment, given, outputs, between)
     use_kept_masks(tape.graph, last, [residual.node for residual in form.residuals])
     results = {
         index: tensor
@@ -193,6 +194,50 @@ def _push(
         if tensor is not None
     }
     return given, results
+
+
+def _may_move(segment: Segment, index: int, reached: set[fx.Node]) -> bool:
+    """Whether forward mode alone sees a graph output depend on an operand that has a tangent."""
+    dtype = segment.graph_outputs[index].dtype
+    if segment.order > 0 or not (dtype.is_floating_point or dtype.is_complex):
+        return False
+    return segment.output_nodes[index] in reached
+
+
+def _pushed(
+    segment: Segment,
+    given: dict[int, torch.Tensor],
+    outputs: Sequence[tuple[int, torch.Tensor]],
+    between: set[fx.Node],
+) -> Sequence[torch.Tensor | None]:
+    """The outputs' tangents, by the way that gives what eager forward mode gives."""
+    hidden = any(map(is_hidden, between))
+    if hidden and segment.order > 0:
+        raise UnsupportedError(
+            f"A derivative of {segment.settings.name} was pushed forward through a torch.no_grad() "
+            "region, which forward mode sees through and reverse mode doesn't.",
+            remedy="use x.detach() for what is constant, or compile the function that calls "
+            "torch.func.jvp, jacfwd or hessian.",
+        )
+    positions = [index for index, _ in outputs]
+    if segment.order == 0 and (hidden or any(map(has_forward_rule, between))):
+        try:
+            return push_forward(segment, given, positions)
+        except (MissingRuleError, NotImplementedError):
+            if hidden:
+                raise
+    tape = segment.tape
+    with tape.recording(grad_mode=False):
+        specs = [spec_of(tensor).with_grad() for _, tensor in outputs]
+    cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
+    try:
+        return _transposed_twice(segment, [tensor for _, tensor in outputs], cotangents, given)
+    except (MissingRuleError, RuntimeError) as error:
+        # An op or a Function without a backward; forward mode may be all that it has.
+        try:
+            return push_forward(segment, given, positions)
+        except UnsupportedError as refusal:
+            raise refusal from error
 
 
 def _transposed_twice(

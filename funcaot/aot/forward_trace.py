@@ -1,18 +1,21 @@
-"""Forward mode by running a graph forward: for what a double transpose can't push.
+"""Forward mode by running a tape's nodes again below a ``jvp`` level, by forward mode's own rules.
 
-Transposing twice needs a backward for every op, whose own derivative doesn't depend on the
-cotangent. Where an op or a Function has a forward rule only, or its backward isn't visibly linear,
-the graph is run again on the tape below a ``jvp`` level, so that every rule of forward mode holds.
+Transposing a backward twice needs a backward for every op, whose own derivative doesn't depend on
+the cotangent; it never asks a Function for its ``jvp``; and it stops where reverse mode stops, at
+``no_grad``, which forward mode sees through. Where one of these matters, the nodes of the forward
+are run once more, each in the grad mode that it was recorded in. What they compute is recorded
+already, so only the tangents are new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+from funcaot._torch import tracing
 from funcaot.aot import graphs
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
@@ -22,50 +25,109 @@ if TYPE_CHECKING:
     from funcaot.aot.segment import Segment
 
 
+def nodes_between(segment: Segment, moving: Sequence[int], outputs: Sequence[int]) -> set[fx.Node]:
+    """Nodes through which some operands reach some graph outputs, whatever autograd recorded."""
+    start = {segment.operands[index].node for index in moving}
+    nodes = sorted(graphs.closure([segment.output_nodes[index] for index in outputs], start))
+    reached: set[fx.Node] = set()
+    for node in nodes:
+        if node.meta.get("detached") == "yes":
+            continue
+        if any(source in reached or source in start for source in node.all_input_nodes):
+            reached.add(node)
+    return reached
+
+
+def is_hidden(node: fx.Node) -> bool:
+    """Whether a node was recorded where reverse mode doesn't look."""
+    return not node.meta.get("grad_mode", True)
+
+
+def has_forward_rule(node: fx.Node) -> bool:
+    """Whether a node is a call of a Function with a ``jvp`` of its own."""
+    return graphs.is_function_node(node) and has_jvp(node.target.function)  # type: ignore
+
+
 def push_forward(
     segment: Segment, given: dict[int, torch.Tensor], outputs: Sequence[int]
-) -> list[torch.Tensor]:
+) -> list[torch.Tensor | None]:
     """The tangents of a segment's graph outputs, by forward mode on its tape.
 
     Args:
-        segment: The segment.
+        segment: A segment of order 0: operands of another are values that depend on one another.
         given: The tape's tangent of each operand that has one.
         outputs: Positions of the graph outputs that are asked for.
 
     Raises:
-        UnsupportedError: If the graph can't run a second time, or a Function in it would have its
-            forward rule made from a backward of which nobody knows that it is linear.
+        UnsupportedError: If a Function would have its forward rule made from a backward of which
+            nobody knows that it is linear, or the segment is a derivative.
     """
-    name = segment.settings.name
-    read = [index for index, operand in enumerate(segment.operands) if operand.by_value]
-    nodes = [segment.operands[index].node for index in read]
-    wanted = [segment.output_nodes[index] for index in outputs]
-    again = graphs.closure(wanted, nodes)
-    if not given.keys() <= set(read) or any(graphs.is_random(node) for node in again):
+    if segment.order > 0 or not all(segment.operands[index].by_value for index in given):
         raise UnsupportedError(
-            f"Forward mode through {name} would draw its random numbers a second time.",
+            f"A derivative of {segment.settings.name} was pushed forward, and something in it has "
+            "no second reverse-mode derivative.",
+            remedy="compile the function that calls torch.func.jvp, jacfwd or hessian instead.",
+        )
+    again = _Again(segment, given, outputs)
+    if any(node.meta.get("detached") == "maybe" for node in again.nodes):
+        raise UnsupportedError(
+            f"Forward mode through {segment.settings.name} would have to see through the backward "
+            "of a Function, which may call detach.",
             remedy="compile the function that calls torch.func.jvp instead.",
         )
-    for node in sorted(again):
+    for node in again.nodes:
         if graphs.is_function_node(node):
-            _check_linear(segment, nodes, node)
-    module = graphs.extract(segment.tape.root, nodes, wanted)
-    moving = [read.index(index) for index in given]
-    with segment.tape.recording():
-        primals = [
-            operand.leaf if operand.leaf is not None else segment.tape.tensor_of(operand.node)
-            for operand in (segment.operands[index] for index in read)
-        ]
+            _check_linear(segment, again.known, node)
+    return again.push()
 
-        def run(*active: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            filled = list(primals)
-            for position, value in zip(moving, active, strict=True):
-                filled[position] = value
-            return tuple(module(*filled))
 
-        active = tuple(primals[position] for position in moving)
-        _, pushed = torch.func.jvp(run, active, tuple(given.values()))
-    return list(pushed)
+class _Again:
+    """The nodes of a segment, run once more with tangents."""
+
+    def __init__(
+        self, segment: Segment, given: dict[int, torch.Tensor], outputs: Sequence[int]
+    ) -> None:
+        self.segment = segment
+        self.given = given
+        self.wanted = [segment.output_nodes[index] for index in outputs]
+        self.known = [operand.node for operand in segment.operands if operand.by_value]
+        self.nodes = sorted(graphs.closure(self.wanted, self.known))
+
+    def push(self) -> list[torch.Tensor | None]:
+        """Run them; what has no tangent gets zeros."""
+        tape, operands = self.segment.tape, self.segment.operands
+        with tape.recording():
+            values = {
+                operand.node: tape.tensor_of(operand.node) if operand.leaf is None else operand.leaf
+                for operand in operands
+                if operand.by_value
+            }
+            moving = [operands[index].node for index in self.given]
+
+            def run(*active: torch.Tensor) -> tuple[Any, ...]:
+                environment: dict[fx.Node, Any] = dict(values)
+                environment.update(zip(moving, active, strict=True))
+                for node in self.nodes:
+                    environment[node] = self._run_node(node, environment)
+                return tuple(environment[node] for node in self.wanted)
+
+            primals = tuple(values[node] for node in moving)
+            _, pushed = torch.func.jvp(run, primals, tuple(self.given.values()))
+        return list(pushed)
+
+    def _run_node(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
+        if node.op == "get_attr":
+            return getattr(self.segment.tape.root, str(node.target))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), environment.__getitem__)
+        target: Any = node.target.again if graphs.is_function_node(node) else node.target  # type: ignore
+        with torch.set_grad_enabled(not is_hidden(node)):
+            result = target(*args, **kwargs)
+            if node.meta.get("detached") == "yes":
+                result = result.detach()
+        if isinstance(result, torch.Tensor):
+            plain = tracing.unwrap_functorch(result)
+            self.segment.tape.stand_for(result if plain is None else plain, node)
+        return result
 
 
 def _check_linear(segment: Segment, known: Sequence[fx.Node], node: fx.Node) -> None:

@@ -51,6 +51,8 @@ class Tape:
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
         self._drew = False
+        self._in_rule = False
+        self._grad_mode_of_call: bool | None = None
         self._only_examples = False
 
     @property
@@ -87,6 +89,29 @@ class Tape:
     def _note(self, node: fx.Node) -> None:
         node.meta["source"] = calling_line()
         node.meta["region"] = self._region
+        # What forward mode has to know, which sees through `no_grad` but not through `detach`.
+        calling = self._grad_mode_of_call
+        node.meta["grad_mode"] = torch.is_grad_enabled() if calling is None else calling
+        node.meta["detached"] = self._functional_mode.detaching and self._detaches()
+
+    def _detaches(self) -> str:
+        """Whether a ``detach`` that is being recorded stops tangents: ``yes``, ``maybe`` or no.
+
+        Autograd detaches what it saved when a backward reads it, which keeps its tangent; while a
+        Function's own backward runs, that can't be told from what the user wrote.
+        """
+        if not tracing.in_backward():
+            return "yes"
+        return "maybe" if self._in_rule else ""
+
+    @contextlib.contextmanager
+    def running_rule(self) -> Iterator[None]:
+        """While a Function's own backward runs."""
+        before, self._in_rule = self._in_rule, True
+        try:
+            yield
+        finally:
+            self._in_rule = before
 
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
@@ -130,6 +155,15 @@ class Tape:
                 wrapped = tracing.to_functional(value)
             return wrapped.requires_grad_(spec.requires_grad)
 
+    def stand_for(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """Let a tensor whose value was recorded a second time stand for the first node."""
+        again = self.node_of(tensor)
+        if again is None or again is node:
+            return
+        again.replace_all_uses_with(node)
+        inner = tracing.functional_inner(tensor)
+        tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
+
     def tensor_of(self, node: fx.Node) -> torch.Tensor:
         """A tensor of the tape for the value of a node, which nothing differentiates."""
         value = self._fake_value(spec_of(graphs.value_of(node)), None)
@@ -151,6 +185,15 @@ class Tape:
             if spec.flags[1]:
                 value = value._neg_view()
         return value
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """While a Function is called, which switches grad mode off for its forward."""
+        before, self._grad_mode_of_call = self._grad_mode_of_call, torch.is_grad_enabled()
+        try:
+            yield
+        finally:
+            self._grad_mode_of_call = before
 
     # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
 
@@ -228,7 +271,7 @@ class Tape:
         example = tracing.one_example(value)
         if example is not None:
             self._values[node] = example.detach()
-            self._only_examples |= example is not value
+            self._only_examples |= tracing.is_batched(value)
 
     def forget_values(self) -> None:
         """Let go of the call's real values: its first run is over."""

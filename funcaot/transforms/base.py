@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import in_dual_level
+from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
 from funcaot.single_level import single_level_class
@@ -29,6 +30,14 @@ class _BelowAutograd:
 
 def base_rule(function: type, *operands: Any) -> Any:
     """Record one node of base autograd; the program's own class when it needs a derivative."""
+    captor = current_captor()
+    if captor is None:
+        return _applied(function, operands)
+    with captor.calling():
+        return _applied(function, operands)
+
+
+def _applied(function: type, operands: tuple[Any, ...]) -> Any:
     program = program_of(function)
     if program is None or not _needs_gradient(operands):
         return apply_level(function, _BelowAutograd(function), operands)

@@ -243,6 +243,11 @@ class _Vmapped:
             None if cotangent is None else dim
             for cotangent, dim in zip(cotangents, record.output_dims, strict=True)
         )
+        batched = (cotangent_dims, record.saved_dims, record.attribute_dims)
+        if any(dim is not None for dim in pytree.tree_leaves(batched)):
+            cotangents, cotangent_dims = _counted_once(
+                cotangents, cotangent_dims, record.batch_size
+            )
 
         def example(saved: Any, tensors: Any, cotangents: Any) -> Any:
             context = record.context(ctx, saved, tensors)
@@ -328,6 +333,27 @@ def _tensors_in(
             marked = tuple(_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
             specs[name] = (spec, marked)
     return specs, tuple(tensors)
+
+
+def _counted_once(
+    cotangents: tuple[Any, ...], dims: tuple[Any, ...], batch_size: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Give the cotangent of an output that the whole batch shares to the first example alone.
+
+    Each example would pull it back, and the sum over the batch would count it ``batch_size`` times.
+    """
+
+    def alone(cotangent: torch.Tensor) -> torch.Tensor:
+        rest = cotangent.new_zeros((batch_size - 1, *cotangent.shape))
+        return torch.cat([cotangent.unsqueeze(0), rest])
+
+    shared = [c is not None and dim is None for c, dim in zip(cotangents, dims, strict=True)]
+    if batch_size == 0 or not any(shared):
+        return cotangents, dims
+    return (
+        tuple(alone(c) if once else c for c, once in zip(cotangents, shared, strict=True)),
+        tuple(0 if once else dim for dim, once in zip(dims, shared, strict=True)),
+    )
 
 
 def _gradient_for(gradient: Any, dim: int | None, in_dim: Any, batch_size: int) -> Any:

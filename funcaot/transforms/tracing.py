@@ -54,7 +54,13 @@ class FunctionNode:
         """Call the Function through the operator."""
         if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
             return self._execute(tensors)
-        if self.opaque is None or transforms_active():
+        if transforms_active():
+            return custom_function_call(self.function, *self.operands(*tensors))
+        return self.again(*tensors)
+
+    def again(self, *tensors: Any) -> Any:
+        """Call the Function on what the node was recorded for, wrapped for another level."""
+        if self.opaque is None:
             return custom_function_call(self.function, *self.operands(*tensors))
         with _known_output(self.opaque):
             return custom_function_call(self.function, *self.operands(*tensors))

@@ -124,3 +124,18 @@ def test_no_residuals_without_a_second_order():
     (graph,) = backward.graphs
     output = next(iter(reversed(graph.graph.graph.nodes)))
     assert len(output.args[0]) == 1
+
+
+def test_gradient_of_jacfwd_times_the_value():
+    # The value is shared by the batch of tangents that jacfwd pushes through.
+    def program(f, x):
+        leaf = x.clone().requires_grad_()
+        total = torch.func.jacfwd(lambda x: f(x) * x.cos())(leaf).sum()
+        return torch.autograd.grad(total, leaf)[0]
+
+    def function(x):
+        return x.sin() * x
+
+    x = torch.linspace(0.1, 1, 3, dtype=torch.float64)
+    compiled = funcaot.compile(function, backend="eager")
+    torch.testing.assert_close(program(compiled, x), program(function, x))

@@ -65,3 +65,101 @@ def test_a_backward_that_is_not_linear_is_refused():
     compiled = funcaot.compile(lambda x: Rule.apply(x * 2), backend="eager")
     with pytest.raises((RuleError, UnsupportedError)):
         along(compiled, torch.ones(3))
+
+
+def with_a_no_grad_region(x):
+    with torch.no_grad():
+        seen = x.cos()
+    return x.sin() * seen
+
+
+def with_a_detached_part(x):
+    with torch.no_grad():
+        seen = x.cos().detach()
+    return x.sin() * seen * x.detach().exp()
+
+
+def with_an_inner_gradient(x):
+    with torch.no_grad():
+        seen = x.cos()
+    return torch.func.grad(lambda y: y.exp().sum())(x) * seen
+
+
+def with_dropout(x):
+    with torch.no_grad():
+        seen = x.cos()
+    return torch.nn.functional.dropout(x * seen, 0.5) * torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_a_no_grad_region, with_a_detached_part, with_an_inner_gradient, with_dropout],
+)
+def test_forward_mode_sees_through_no_grad_and_not_through_detach(function):
+    x = torch.linspace(-1, 1, 4, dtype=torch.float64)
+    compiled = funcaot.compile(function, backend="eager")
+    results = []
+    for f in (function, compiled):
+        torch.manual_seed(0)
+        value, pushed = along(f, x)
+        torch.manual_seed(0)
+        gradient = torch.func.grad(lambda x, f=f: along(f, x)[1].sum())(x)
+        results.append((value, pushed, gradient))
+    for actual, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_no_grad_under_forward_over_reverse_is_refused():
+    compiled = funcaot.compile(lambda x: with_a_no_grad_region(x).sum(), backend="eager")
+    with pytest.raises(UnsupportedError, match="no_grad"):
+        torch.func.hessian(compiled)(torch.rand(3))
+
+
+class Doubled(torch.autograd.Function):
+    """Its two rules disagree, so each shows where it was used."""
+
+    @staticmethod
+    def forward(x):
+        return x * 1
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent * 3
+
+
+def test_a_rule_of_forward_mode_is_respected():
+    x = torch.rand(3)
+    with funcaot.install():
+        compiled = funcaot.compile(lambda x: Doubled.apply(x).sin(), backend="eager")
+        _, pushed = torch.func.jvp(compiled, (x,), (torch.ones(3),))
+        gradient = torch.func.grad(lambda x: compiled(x).sum())(x)
+    torch.testing.assert_close(pushed, 3 * x.cos())
+    torch.testing.assert_close(gradient, 2 * x.cos())
+
+
+class Counted(Doubled):
+    runs = 0
+
+    @staticmethod
+    def forward(x):
+        values = x.numpy()  # a capture doesn't get past this
+        Counted.runs += 1
+        return torch.from_numpy(values * 1)
+
+
+def test_a_function_runs_once_for_primal_and_tangent():
+    x = torch.rand(3)
+    compiled = funcaot.compile(lambda x: Counted.apply(x).sin(), backend="eager")
+    for _ in range(2):
+        Counted.runs = 0
+        _, pushed = torch.func.jvp(compiled, (x,), (torch.ones(3),))
+        assert Counted.runs == 1
+        torch.testing.assert_close(pushed, 3 * x.cos())

@@ -238,3 +238,38 @@ def test_tensors_kept_as_attributes_of_ctx_under_vmap():
     torch.testing.assert_close(vmap(vmap(grad(Stash.apply)))(X), X.cos())
     torch.testing.assert_close(grad(lambda x: vmap(Stash.apply)(x).sum())(X), X.cos())
     torch.testing.assert_close(vmap(lambda x: jvp(Stash.apply, (x,), (x,))[1])(X), X.cos() * X)
+
+
+class SharedAndOwn(Function):
+    """Its first output doesn't depend on the batch, its second does."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, t):
+        return x.sin(), x * t
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g_shared, g_own):
+        x, t = ctx.saved_tensors
+        return g_shared * x.cos() + g_own * t, g_own * x
+
+
+@pytest.mark.parametrize("operator", [torch.add, torch.mul])
+def test_the_cotangent_of_an_output_that_a_batch_shares_counts_once(operator):
+    def total(function):
+        def run(x):
+            return vmap(lambda t: operator(*function(x, t)))(T).sum()
+
+        return run
+
+    x = X[0]
+    expected = grad(total(lambda x, t: (x.sin(), x * t)))(x)
+    torch.testing.assert_close(grad(total(SharedAndOwn.apply))(x), expected)
+    leaf = x.clone().requires_grad_()
+    total(SharedAndOwn.apply)(leaf).backward()
+    torch.testing.assert_close(leaf.grad, expected)
