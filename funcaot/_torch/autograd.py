@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,7 @@ from torch._C._autograd import (
     _set_creation_meta,
     _unsafe_set_version_counter,
 )
+from torch._functorch import eager_transforms
 from torch.autograd.forward_ad import _set_fwd_grad_enabled as forward_grad_enabled
 from torch.autograd.function import (
     _is_setup_context_defined,
@@ -31,6 +33,7 @@ __all__ = [
     "forward_grad_enabled",
     "in_dual_level",
     "is_forward_grad_enabled",
+    "jvp_inside_dual_level",
     "native_apply",
     "new_function_class",
     "once_differentiable",
@@ -49,6 +52,20 @@ _ONCE_CODE = once_differentiable(lambda ctx: None).__code__
 def in_dual_level() -> bool:
     """Whether a ``torch.autograd.forward_ad.dual_level`` is open."""
     return forward_ad._current_level >= 0
+
+
+@contextlib.contextmanager
+def jvp_inside_dual_level() -> Iterator[None]:
+    """Let ``torch.func.jvp`` begin a level inside of a ``dual_level``, which it shares.
+
+    Below it tensors are wrapped for the new level, so their tangents don't get mixed up.
+    """
+    own = in_dual_level() and eager_transforms.JVP_NESTING == 0
+    eager_transforms.JVP_NESTING += own
+    try:
+        yield
+    finally:
+        eager_transforms.JVP_NESTING -= own
 
 
 def defines_setup_context(function: type) -> bool:

@@ -10,12 +10,13 @@ already, so only the tangents are new.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from funcaot._torch import tracing
+from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
@@ -96,9 +97,9 @@ class _Again:
     def push(self) -> list[torch.Tensor | None]:
         """Run them; what has no tangent gets zeros."""
         tape, operands = self.segment.tape, self.segment.operands
-        with tape.recording():
+        with tape.recording(), autograd.jvp_inside_dual_level():
             values = {
-                operand.node: tape.tensor_of(operand.node) if operand.leaf is None else operand.leaf
+                operand.node: tape.constant(operand.node) if operand.leaf is None else operand.leaf
                 for operand in operands
                 if operand.by_value
             }
@@ -119,7 +120,9 @@ class _Again:
         if node.op == "get_attr":
             return getattr(self.segment.tape.root, str(node.target))
         args, kwargs = fx.map_arg((node.args, node.kwargs), environment.__getitem__)
-        target: Any = node.target.again if graphs.is_function_node(node) else node.target  # type: ignore
+        target: Any = node.target
+        if graphs.is_function_node(node):
+            target = partial(target.again, node)
         with torch.set_grad_enabled(not is_hidden(node)):
             result = target(*args, **kwargs)
             if node.meta.get("detached") == "yes":

@@ -164,13 +164,6 @@ class Tape:
         inner = tracing.functional_inner(tensor)
         tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
 
-    def tensor_of(self, node: fx.Node) -> torch.Tensor:
-        """A tensor of the tape for the value of a node, which nothing differentiates."""
-        value = self._fake_value(spec_of(graphs.value_of(node)), None)
-        tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
-        with self._functional_mode:
-            return tracing.to_functional(value)
-
     def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
         if spec.layout is not torch.strided:
             if example is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
@@ -54,15 +56,17 @@ class FunctionNode:
         """Call the Function through the operator."""
         if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
             return self._execute(tensors)
-        if transforms_active():
-            return custom_function_call(self.function, *self.operands(*tensors))
-        return self.again(*tensors)
-
-    def again(self, *tensors: Any) -> Any:
-        """Call the Function on what the node was recorded for, wrapped for another level."""
-        if self.opaque is None:
+        if self.opaque is None or transforms_active():
             return custom_function_call(self.function, *self.operands(*tensors))
         with _known_output(self.opaque):
+            return custom_function_call(self.function, *self.operands(*tensors))
+
+    def again(self, node: fx.Node, *tensors: Any) -> Any:
+        """Call the Function on what its node was recorded for, wrapped for another level.
+
+        Its rules see what the node computes; nothing new is recorded for its forward.
+        """
+        with _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
     def _execute(self, tensors: tuple[Any, ...]) -> Any:
@@ -95,6 +99,13 @@ def _distinct(value: Any, operands: tuple[Any, ...]) -> Any:
 
 class _Retracing(threading.local):
     known: Opaque | None = None
+    node: fx.Node | None = None
+
+    def take(self) -> tuple[Opaque | None, fx.Node | None]:
+        """What is known of the next Function that is recorded, for that one only."""
+        found = self.known, self.node
+        self.known = self.node = None
+        return found
 
 
 _retracing = _Retracing()
@@ -108,8 +119,11 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     proxies = [mode.tracer.unwrap_proxy(tensor) for tensor in tensors]
     captor = current_captor()
-    known, _retracing.known = _retracing.known, None
+    known, recorded = _retracing.take()
     output, opaque = _value(captor, known, function, operands)
+    if recorded is not None:
+        _stand_for(output, recorded, mode)
+        return output
     node = FunctionNode(function, operands, opaque)
     proxy = mode.tracer.create_proxy("call_function", node, tuple(proxies), {})
     # The tracer knows tensors and plain values; what generated rules pass along isn't either.
@@ -118,6 +132,20 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     if captor is not None and opaque is not None and opaque is not known:
         captor.remember(tracked, opaque)
     return output
+
+
+def _stand_for(output: Any, node: fx.Node, mode: ProxyTorchDispatchMode) -> None:
+    """Let what a Function returned again stand for what its node computes."""
+    whole = fx.Proxy(node, mode.tracer)
+    if isinstance(output, torch.Tensor):
+        track_tensor_tree(output, whole, constant=None, tracer=mode.tracer)
+        return
+    places = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+    for index, value in enumerate(output):
+        if isinstance(value, torch.Tensor):
+            known = places.get(index)
+            proxy = whole[index] if known is None else fx.Proxy(known, mode.tracer)
+            track_tensor_tree(value, proxy, constant=None, tracer=mode.tracer)
 
 
 class _NoDataAccess(TorchFunctionMode):
@@ -133,13 +161,14 @@ class _NoDataAccess(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _known_output(opaque: Opaque) -> Iterator[None]:
-    """While a node is traced again, its output is known to look as before."""
-    previous, _retracing.known = _retracing.known, opaque
+def _known_output(opaque: Opaque | None, node: fx.Node | None = None) -> Iterator[None]:
+    """While a node is traced again: how its output looks, and the node if it stays the same."""
+    previous = _retracing.known, _retracing.node
+    _retracing.known, _retracing.node = opaque, node
     try:
         yield
     finally:
-        _retracing.known = previous
+        _retracing.known, _retracing.node = previous
 
 
 def _value(

@@ -163,3 +163,33 @@ def test_a_function_runs_once_for_primal_and_tangent():
         _, pushed = torch.func.jvp(compiled, (x,), (torch.ones(3),))
         assert Counted.runs == 1
         torch.testing.assert_close(pushed, 3 * x.cos())
+
+
+class TakeRows(torch.autograd.Function):
+    """NumPy, with an operand of integers, which moves nowhere."""
+
+    @staticmethod
+    def forward(x, rows):
+        return torch.from_numpy(x.numpy()[rows.numpy()])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return TakeRows.apply(tangent, ctx.saved_tensors[0])
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_rule_reads_operands_that_have_no_tangent(dual):
+    x, rows = torch.rand(3), torch.tensor([2, 0])
+    with funcaot.install():
+        compiled = funcaot.compile(lambda x, rows: TakeRows.apply(x, rows).sin(), backend="eager")
+        if dual:
+            with torch.autograd.forward_ad.dual_level():
+                y = compiled(torch.autograd.forward_ad.make_dual(x, x * 2), rows)
+                pushed = torch.autograd.forward_ad.unpack_dual(y).tangent
+        else:
+            _, pushed = torch.func.jvp(lambda x: compiled(x, rows), (x,), (x * 2,))
+    torch.testing.assert_close(pushed, (x * 2 * x.cos())[rows])
