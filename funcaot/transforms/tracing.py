@@ -143,8 +143,8 @@ def _stand_for(output: Any, node: fx.Node, mode: ProxyTorchDispatchMode) -> None
     places = {user.args[1]: user for user in node.users if user.target is operator.getitem}
     for index, value in enumerate(output):
         if isinstance(value, torch.Tensor):
-            known = places.get(index)
-            proxy = whole[index] if known is None else fx.Proxy(known, mode.tracer)
+            part: Any = whole
+            proxy = fx.Proxy(places[index], mode.tracer) if index in places else part[index]
             track_tensor_tree(value, proxy, constant=None, tracer=mode.tracer)
 
 
