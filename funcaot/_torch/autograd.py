@@ -33,6 +33,7 @@ __all__ = [
     "forward_grad_enabled",
     "in_dual_level",
     "is_forward_grad_enabled",
+    "is_zero_tensor",
     "jvp_inside_dual_level",
     "native_apply",
     "new_function_class",
@@ -66,6 +67,11 @@ def jvp_inside_dual_level() -> Iterator[None]:
         yield
     finally:
         eager_transforms.JVP_NESTING -= own
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is zeros without memory, as autograd makes them for absent derivatives."""
+    return tensor._is_zerotensor()
 
 
 def defines_setup_context(function: type) -> bool:

@@ -226,30 +226,6 @@ def _short(graph: fx.Graph, limit: int = 60) -> str:
     return "\n".join(lines)
 
 
-def _bounded(arguments: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """``slice_scatter``'s arguments with an end that exists: its batching makes all indices."""
-    if len(arguments) < 5 or not isinstance(arguments[4], int):
-        return arguments
-    size = value.shape[arguments[2]]
-    return (*arguments[:4], min(arguments[4], size), *arguments[5:])
-
-
-def with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with ``view`` as ``reshape``, which no batched strides can break.
-
-    Safe because the graph is functional: nobody sees whether a result is a view.
-    """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-        if copies[node].target is aten.view.default:
-            copies[node].target = aten.reshape.default
-        elif copies[node].target is aten.slice_scatter.default:
-            copies[node].args = _bounded(copies[node].args, value_of(node))
-    return forget_source_with(fx.GraphModule(module, graph))
-
-
 def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph with ``empty_like`` of known shape, so that vmap gives all one draw.
 

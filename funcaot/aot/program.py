@@ -14,6 +14,7 @@ from torch import fx
 from funcaot._torch import functorch, guards
 from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs
+from funcaot.aot.batchable import batchable
 from funcaot.aot.derived import Derived
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
@@ -198,11 +199,11 @@ class GraphProgram:
             for i, operand in enumerate(operands)
         ]
         available = [tape.node_of(tensor) for tensor in inputs]
-        batchable = graphs.with_reshapes(self.module)
+        rewritten = batchable(self.module)
         if batch.randomness == "same":
-            batchable = graphs.with_unbatched_draws(batchable)
+            rewritten = graphs.with_unbatched_draws(rewritten)
         with tape.recording(grad_mode=False):
-            outputs, out_dims = run_batched(batchable, in_dims, batch, inputs)
+            outputs, out_dims = run_batched(rewritten, in_dims, batch, inputs)
             wanted = [tape.node_of(tensor) for tensor in outputs]
         module = tape.extract(available, wanted)
         program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)

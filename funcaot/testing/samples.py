@@ -93,8 +93,10 @@ def unary(low: float = -2.0, high: float = 2.0, *extra: object) -> SampleSource:
     return from_maker(build)
 
 
-def rowwise(low: float = -2.0, high: float = 2.0, *extra: object) -> SampleSource:
-    """One tensor of at least one dimension, for Functions that reduce over the last."""
+def rowwise(
+    low: float = -2.0, high: float = 2.0, *extra: object, empty: bool = True
+) -> SampleSource:
+    """One tensor of at least one dimension, for Functions that reduce over one of them."""
 
     def build(make: TensorMaker) -> Iterator[Sample]:
         shapes = (
@@ -104,7 +106,7 @@ def rowwise(low: float = -2.0, high: float = 2.0, *extra: object) -> SampleSourc
             ("cube", make(2, 1, 3, low=low, high=high)),
             ("empty", make(0, 3, low=low, high=high)),
         )
-        for name, tensor in shapes:
+        for name, tensor in shapes if empty else shapes[:-1]:
             yield Sample(tensor, extra, name=name)
 
     return from_maker(build)

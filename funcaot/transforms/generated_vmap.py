@@ -124,6 +124,8 @@ class _Vmapped:
             "generate_backward_rule": False,
             "funcaot_origin": origin_of(function),
             "funcaot_forward_of": function,
+            # Without a backward, the error has to say whose is missing.
+            "funcaot_checks_rules": not has_backward(function),
             "__module__": function.__module__,
         }
         if has_backward(function):

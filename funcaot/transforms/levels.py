@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import forward_grad_enabled, is_forward_grad_enabled
+from funcaot._torch.autograd import (
+    forward_grad_enabled,
+    is_forward_grad_enabled,
+    is_zero_tensor,
+)
 from funcaot._torch.functorch import (
     TransformType,
     coerce_cinterpreter,
@@ -65,7 +69,7 @@ class BaseRunner(RuleRunner):
 
     def reverse(self, function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
         """See :mod:`funcaot.transforms.reverse`."""
-        return run_reverse(function, ctx, cotangents)
+        return run_reverse(function, ctx, map_tensors(ordinary, cotangents))
 
 
 class LevelRunner(BaseRunner):
@@ -77,7 +81,8 @@ class LevelRunner(BaseRunner):
         The function that ``vjp`` returns may be called after the level has ended. What was saved is
         then wrapped for a dead level, whose number the next transform inside the rule takes over.
         """
-        return run_reverse(function, _MappedContext(ctx, unwrap_if_dead), unwrap_dead(cotangents))
+        alive = map_tensors(ordinary, unwrap_dead(cotangents))
+        return run_reverse(function, _MappedContext(ctx, unwrap_if_dead), alive)
 
     def jvp(self, rule: Any, ctx: Any, tangents: tuple[Any, ...]) -> Any:
         """Run the forward rule one level down.
@@ -97,6 +102,7 @@ class LevelRunner(BaseRunner):
 
         lowered = map_tensors(unwrap, tangents)
         with forward_grad_enabled(True), interpreter.lower():
+            lowered = map_tensors(ordinary, lowered)
             result = rule(_MappedContext(ctx, unwrap), *lowered)
         output = rewrapped(result, lowered, tangents, lambda tensor: wrap_for_grad(tensor, level))
         for tangent in output if isinstance(output, tuple) else (output,):
@@ -143,8 +149,14 @@ class LowerLevel:
             forward_grad_enabled(self.forward),
             self.interpreter.lower(),
         ):
+            unwrapped = map_tensors(ordinary, unwrapped)
             output = custom_function_call(self.function, *unwrapped)
         return rewrapped(output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level))
+
+
+def ordinary(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros with memory of their own, where torch's forward mode has only noted that they are."""
+    return tensor.clone() if is_zero_tensor(tensor) else tensor
 
 
 def rewrapped(output: Any, lowered: tuple[Any, ...], operands: tuple[Any, ...], wrap: Any) -> Any:

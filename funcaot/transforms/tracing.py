@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
 from funcaot.operator import custom_function_call
 from funcaot.traits import display_name
+from funcaot.transforms.dirty import dirty_inputs
 from funcaot.transforms.inlining import inlined, is_inlining
 
 __all__ = ["FunctionNode"]
@@ -81,18 +82,26 @@ class FunctionNode:
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
-        output = self.function.forward(*self.operands(*tensors))
-        if isinstance(output, tuple):
-            return tuple(_distinct(value, tensors) for value in output)
-        return _distinct(output, tensors)
+        return _distinct(self.function.forward(*self.operands(*tensors)), tensors)
 
     def __repr__(self) -> str:
         """One line, for graph printouts."""
         return f"funcaot.{self.__name__}"
 
 
-def _distinct(value: Any, operands: tuple[Any, ...]) -> Any:
+def _distinct(output: Any, operands: Sequence[Any]) -> Any:
     """An operand that is returned as it is becomes a view of itself, as autograd makes it."""
+    if isinstance(output, tuple):
+        return tuple(_distinct_value(value, operands) for value in output)
+    return _distinct_value(output, operands)
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    outputs = output if isinstance(output, tuple) else (output,)
+    return [value for value in outputs if isinstance(value, torch.Tensor)]
+
+
+def _distinct_value(value: Any, operands: Sequence[Any]) -> Any:
     returned = isinstance(value, torch.Tensor) and any(value is operand for operand in operands)
     return value.view_as(value) if returned else value
 
@@ -121,6 +130,11 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     captor = current_captor()
     known, recorded = _retracing.take()
     output, opaque = _value(captor, known, function, operands)
+    # Else the tracer would take the operand for the node's output from here on, which is right
+    # only for one that forward changes in place.
+    if any(value is operand for value in _tensors(output) for operand in tensors):
+        dirty = {i for i, _ in dirty_inputs(function, operands)}
+        output = _distinct(output, [v for i, v in enumerate(operands) if i not in dirty])
     if recorded is not None:
         _stand_for(output, recorded, mode)
         return output

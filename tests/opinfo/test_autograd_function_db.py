@@ -6,8 +6,10 @@ import torch
 import funcaot
 from funcaot._torch.testing import autograd_functions
 from funcaot.testing.composition import chosen, pairs, singles
+from funcaot.testing.database.reasons import IN_PLACE_BATCH
 from funcaot.testing.generator import cases_of, is_slow
 from funcaot.testing.parametrize import parameters
+from funcaot.testing.records import Limitation
 from funcaot.testing.torch_opinfo import info_of_opinfo
 
 
@@ -39,7 +41,15 @@ REFERENCES = {
     "ZeroGradientsGenVmap": lambda x, y: (x.detach() + 0 * x, y.detach() + 0 * y),
     "ForwardHasDefaultArgs": lambda x, index=(2,): x[index],
 }
+BATCHED_ZEROS = "NumPy can't read a batch of the zero tensors that torch's forward mode makes"
 KNOWN = {
+    "NumpyCube": {
+        "limitations": (
+            Limitation("jacrev_of_hessian", BATCHED_ZEROS),
+            Limitation("batched_grads_of_hessian", BATCHED_ZEROS),
+        )
+    },
+    "NumpyExpMarkDirty": {"limitations": (Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH),)},
     # Its backward adds a constant on purpose: only its jvp is the derivative.
     "CubeGenVmap": {"supports_autograd": False},
     # Its backward leaves grad_output out.

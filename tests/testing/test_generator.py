@@ -71,6 +71,18 @@ def test_a_missing_rule_must_be_refused():
         Case(sine, parse("vmap"), "sample0", torch.float32).run()
 
 
+def test_a_composition_may_get_by_without_a_rule():
+    assert Case(by_name("JvpOnly"), parse("grad_of_jvp"), "matrix").run() is None
+    assert Case(by_name("BackwardOnly"), parse("jvp_of_compile"), "matrix").run() is not None
+
+
+def test_where_a_rule_is_missing_no_limitation_is_expected():
+    samples = [torch.ones(2, dtype=torch.float64, requires_grad=True)]
+    known = {"limitations": (Limitation("vmap", "not yet"),), "supports_vmap": False}
+    (made,) = parameters([Case(opinfo(torch.sin, samples, **known), parse("vmap"), "sample0")])
+    assert not made.marks
+
+
 def test_a_wrong_reference_is_a_mismatch():
     samples = [Sample(torch.ones(2, dtype=torch.float64, requires_grad=True))]
     info = opinfo(torch.sin, samples, ref=torch.cos)

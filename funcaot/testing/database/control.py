@@ -27,7 +27,7 @@ class LayoutBranch(Generated):
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
         if grad.is_contiguous() and x.is_contiguous():
-            return (grad.view(-1) * x.view(-1).cos()).view(x.shape)
+            return (grad.flatten() * x.flatten().cos()).view(x.shape)
         return grad * x.cos()
 
 
@@ -308,6 +308,17 @@ INFOS = (
                 "*jacrev*", "torch.func.vmap refuses to write a batched value into one buffer"
             ),
             Limitation("*batched_grads*", "vmap refuses to write a batched value into one buffer"),
+            *(
+                Limitation(f"{outer}_of_compile", "a backward may write to inputs only")
+                for outer in (
+                    "grad",
+                    "vjp",
+                    "autograd",
+                    "autograd_strided",
+                    "grad_sum",
+                    "autograd_of_autograd",
+                )
+            ),
         ),
     ),
     opinfo(

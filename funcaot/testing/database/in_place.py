@@ -8,8 +8,9 @@ import torch
 
 from funcaot.function import Function
 from funcaot.testing.database.odd_rules import with_derivative_of
+from funcaot.testing.database.reasons import IN_PLACE_BATCH, no_empty_batch
 from funcaot.testing.database.reductions import Generated
-from funcaot.testing.records import FunctionInfo, Sample, opinfo
+from funcaot.testing.records import FunctionInfo, Limitation, Sample, opinfo
 from funcaot.testing.samples import binary, from_maker, unary
 
 
@@ -175,6 +176,11 @@ def in_place(function, count, samples, ref, **known) -> FunctionInfo:
     )
 
 
+FIRST_ONLY = Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH)
+SECOND_ONLY = tuple(
+    Limitation(name, IN_PLACE_BATCH, sample="second") for name in ("jacfwd", "hessian")
+)
+
 INFOS = (
     in_place(
         SinInPlace,
@@ -183,8 +189,16 @@ INFOS = (
         ref=sine_reference,
         features=("non-differentiable output",),
         true_derivative=False,
+        limitations=(*no_empty_batch("hessian"), FIRST_ONLY),
     ),
-    in_place(ExpInPlace, 1, unary(), ref=lambda x: (x.exp(), x.exp()), features=("save output",)),
+    in_place(
+        ExpInPlace,
+        1,
+        unary(),
+        ref=lambda x: (x.exp(), x.exp()),
+        features=("save output",),
+        limitations=(FIRST_ONLY,),
+    ),
     in_place(
         ScaleBothInPlace,
         2,
@@ -192,8 +206,20 @@ INFOS = (
         ref=lambda x, y: (2 * x, 3 * y, 2 * x, 3 * y),
         features=("several outputs",),
     ),
-    in_place(AccumulateInPlace, 1, binary(), ref=lambda total, x: (total + x * x, total + x * x)),
-    in_place(DirtyAndNew, 1, binary(), ref=lambda x, y: (x + y, x * y, x + y)),
+    in_place(
+        AccumulateInPlace,
+        1,
+        binary(),
+        ref=lambda total, x: (total + x * x, total + x * x),
+        limitations=SECOND_ONLY,
+    ),
+    in_place(
+        DirtyAndNew,
+        1,
+        binary(),
+        ref=lambda x, y: (x + y, x * y, x + y),
+        limitations=SECOND_ONLY,
+    ),
     in_place(NegateInPlaceOldStyle, 1, unary(), ref=lambda x: (-x, -x), features=("old style",)),
     opinfo(
         ExpInPlace,
@@ -202,5 +228,10 @@ INFOS = (
         name="ExpInPlaceOnView",
         op=on_view,
         features=("mark_dirty", "dirty view"),
+        limitations=(
+            FIRST_ONLY,
+            Limitation("vmap_first_only_of_vjp", IN_PLACE_BATCH),
+            Limitation("*vmap_of_functionalize_of_*", "as_strided_scatter has no batching rule"),
+        ),
     ),
 )

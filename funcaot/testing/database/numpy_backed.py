@@ -6,6 +6,7 @@ import numpy
 import torch
 
 from funcaot.function import Function
+from funcaot.testing.database.reasons import no_empty_batch
 from funcaot.testing.records import Sample, opinfo
 from funcaot.testing.samples import binary, from_maker, rowwise, unary
 
@@ -261,6 +262,7 @@ INFOS = (
         ref=lambda x: (x**3, (3 * x**2).detach()),
         true_derivative=False,
         features=(*NUMPY, "non-differentiable output"),
+        limitations=no_empty_batch("hessian"),
     ),
     opinfo(NumpyMultiply, binary(), ref=torch.mul, features=NUMPY),
     opinfo(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from funcaot.function import Function
+from funcaot.testing.database.reasons import no_empty_batch
 from funcaot.testing.database.reductions import Generated
 from funcaot.testing.records import Sample, opinfo
 from funcaot.testing.samples import binary, from_maker, rowwise, unary
@@ -285,6 +286,7 @@ INFOS = (
         ref=lambda x: (x * x, x.detach() + 1),
         true_derivative=False,
         features=("non-differentiable output",),
+        limitations=no_empty_batch("hessian"),
     ),
     opinfo(
         SameOutputTwice,
