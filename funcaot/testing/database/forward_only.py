@@ -6,7 +6,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from funcaot.function import Function
-from funcaot.testing.database.reasons import NESTED_DUAL
 from funcaot.testing.records import opinfo
 from funcaot.testing.samples import binary, unary
 
@@ -176,7 +175,6 @@ INFOS = (
         unary(),
         ref=torch.sin,
         features=("jvp only", "missing rule"),
-        limitations=(NESTED_DUAL,),
     ),
     opinfo(BackwardOnly, unary(), ref=torch.tanh, features=("backward only", "missing rule")),
     opinfo(TanhGeneratedJvp, unary(), ref=torch.tanh, features=("generated jvp", "generated vmap")),
@@ -185,7 +183,6 @@ INFOS = (
         unary(),
         ref=lambda x: x**3,
         features=("once_differentiable",),
-        limitations=(NESTED_DUAL,),
     ),
     opinfo(DifferentSaved, binary(), ref=lambda x, y: x * y.exp(), features=("save_for_forward",)),
 )

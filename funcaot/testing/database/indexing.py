@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from funcaot.function import Function
-from funcaot.testing.database.reasons import NESTED_DUAL
 from funcaot.testing.database.reductions import Generated
 from funcaot.testing.records import Limitation, Sample, opinfo
 from funcaot.testing.samples import from_maker, rowwise
@@ -258,7 +257,6 @@ INFOS = (
         limitations=(
             Limitation("*jacrev*", NO_SPARSE_BATCH),
             Limitation("*batched_grads*", NO_SPARSE_BATCH),
-            NESTED_DUAL,
         ),
     ),
     opinfo(

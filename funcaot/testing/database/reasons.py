@@ -9,12 +9,6 @@ IN_PLACE_BATCH = (
     "all, also for its own in-place operations"
 )
 
-NESTED_DUAL = Limitation(
-    "dual_of_compile",
-    "forward mode of a Function without a visibly linear backward needs a second forward level, "
-    "and torch has one at a time; use torch.func.jvp",
-)
-
 
 def no_empty_batch(*transforms: str) -> tuple[Limitation, ...]:
     """Forward mode of nothing, all columns at once."""
