@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -14,7 +15,7 @@ from funcaot.aot.policy import resolve as resolve_policy
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
-from funcaot.errors import FuncaotError
+from funcaot.errors import FuncaotError, UnsupportedError
 
 Backend = str | CompilerFunction | Compiler
 Residuals = str | Choice | Policy
@@ -59,6 +60,7 @@ def compile(
 
     Raises:
         FuncaotError: If ``function`` isn't callable or the backend is unknown.
+        UnsupportedError: If it is a coroutine or generator function.
 
     Example:
         >>> import funcaot, torch
@@ -76,15 +78,35 @@ def compile(
         return lambda decorated: compile(decorated, backend=backend, policy=policy)
     if isinstance(function, torch.nn.Module):
         return compiled_module(function, compiler, chosen)
-    if not callable(function):
+    if isinstance(function, classmethod | staticmethod):
+        return type(function)(compile(function.__func__, backend=backend, policy=policy))
+    _check(function)
+    name = getattr(function, "__name__", type(function).__name__)
+    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"), chosen)
+
+
+def _check(function: Any) -> None:
+    """Refuse what a call of can't be compiled."""
+    if not callable(function) or isinstance(function, type):
         raise FuncaotError(
             "funcaot.compile needs something to compile.",
             expected="a function or an nn.Module",
-            got=type(function).__name__,
-            remedy="pass the function itself, not the result of a call.",
+            got=f"the class {function.__name__}"
+            if isinstance(function, type)
+            else type(function).__name__,
+            remedy="pass the function or the instance itself.",
         )
-    name = getattr(function, "__name__", type(function).__name__)
-    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"), chosen)
+    for kind, found in (
+        ("a coroutine function", inspect.iscoroutinefunction(function)),
+        ("a generator function", inspect.isgeneratorfunction(function)),
+        ("an asynchronous generator function", inspect.isasyncgenfunction(function)),
+    ):
+        if found:
+            raise UnsupportedError(
+                f"{getattr(function, '__name__', 'The function')} is {kind}: a call only makes an "
+                "object, nothing is computed that could be compiled.",
+                remedy="compile the functions that it calls.",
+            )
 
 
 def aot_function(

@@ -20,6 +20,8 @@ _TORCH_INTERNALS = (
     "torch._inductor",
     "torch._higher_order_ops",
     "torch.distributed",
+    # A module's backward hooks count the gradients of its node.
+    "torch.nn.modules._functions.BackwardHookFunction",
     "torch.utils.checkpoint",
 )
 _lock = threading.RLock()
@@ -42,7 +44,7 @@ _this_thread = _ThisThread()
 
 def _hook(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wanted = _State.everywhere or _this_thread.depth
-    if wanted and not cls.__module__.startswith(_TORCH_INTERNALS):
+    if wanted and not f"{cls.__module__}.{cls.__qualname__}".startswith(_TORCH_INTERNALS):
         return custom_function_call(cls, *args, **kwargs)
     return _State.original(cls, *args, **kwargs)
 

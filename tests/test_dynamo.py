@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
+import funcaot
 from funcaot.dynamo import dynamo_backend
 from funcaot.errors import FuncaotError
 
@@ -48,3 +50,53 @@ def test_unknown_modes_and_options_are_refused(arguments):
     graph = torch.fx.symbolic_trace(torch.nn.Identity())
     with pytest.raises(FuncaotError, match="Instead: leave"):
         dynamo_backend(graph, [], **arguments)
+
+
+# --- both kinds of compiled functions, one in another -------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_compile_looks_into_what_is_compiled_here():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    inner = funcaot.compile(lambda x: x.sin(), backend="eager")
+    module = funcaot.compile(torch.nn.Linear(3, 3), backend="eager")
+
+    def function(x):
+        return module(inner(x)) * 2
+
+    x = torch.randn(2, 3)
+    outer = torch.compile(function, backend=backend, fullgraph=True)
+    assert_close(outer(x), function(x))
+    assert_close(torch.compile(module, backend=backend, fullgraph=True)(x), module(x))
+    assert len(graphs) == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_torch_compile_compiled_is_looked_into():
+    inner = torch.compile(lambda x: x.sin() * 2, backend="eager")
+    compiled = funcaot.compile(lambda x: inner(x).cos().sum(), backend="eager")
+    x = torch.randn(3, requires_grad=True)
+    (ours,) = torch.autograd.grad(compiled(x), x)
+    assert_close(ours, torch.autograd.grad((x.sin() * 2).cos().sum(), x)[0])
+    assert "aten.sin" in str(compiled.entries[0].capture.tape.graph)
+    assert_close(inner(x), x.sin() * 2)
+
+
+def test_fake_tensors_run_the_function_itself():
+    compiled = funcaot.compile(lambda x: x @ x, backend="eager")
+    with FakeTensorMode():
+        assert compiled(torch.empty(3, 3)).shape == (3, 3)
+    assert funcaot.report(compiled).entries == ()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_export_of_a_compiled_module():
+    module = torch.nn.Linear(3, 3)
+    x = torch.randn(2, 3)
+    exported = torch.export.export(funcaot.compile(module, backend="eager"), (x,))
+    assert_close(exported.module()(x), module(x))

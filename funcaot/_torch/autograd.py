@@ -35,6 +35,7 @@ __all__ = [
     "is_forward_grad_enabled",
     "is_zero_tensor",
     "jvp_inside_dual_level",
+    "made_by_backward_hook",
     "native_apply",
     "new_function_class",
     "once_differentiable",
@@ -101,6 +102,12 @@ def once_differentiable_body(backward: Callable[..., Any]) -> Callable[..., Any]
 def creation_meta(view: torch.Tensor) -> CreationMeta:
     """How a view was made (no_grad, several outputs, a custom Function), for autograd's checks."""
     return _get_creation_meta(view)
+
+
+def made_by_backward_hook(tensor: torch.Tensor) -> bool:
+    """Whether it is what ``nn.Module`` makes of a tensor for its full backward hooks."""
+    node = tensor.grad_fn
+    return node is not None and node.name() == "BackwardHookFunctionBackward"
 
 
 def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:

@@ -60,6 +60,7 @@ __all__ = [
     "has_metadata_mutation",
     "has_storage_change",
     "in_backward",
+    "is_abstract",
     "is_batched",
     "is_capturing",
     "is_wrapper_subclass",
@@ -206,6 +207,12 @@ def is_capturing() -> bool:
     """Whether a symbolic trace is recording in this thread."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return mode is not None
+
+
+def is_abstract() -> bool:
+    """Whether a symbolic trace is recording, or tensors are fake: there are no values to run on."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode is not None or is_capturing()
 
 
 def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -160,6 +160,10 @@ class Aliases:
         """A view, made again from its base."""
         meta = autograd.creation_meta(value)
         if meta == autograd.CreationMeta.IN_CUSTOM_FUNCTION:
+            key = tracing.storage_key(value)
+            if autograd.made_by_backward_hook(value) and self._owns(key, value):
+                # It is a view only so that gradients pass through the hook.
+                return self._own(key, value)
             raise UnsupportedError(
                 f"{self.name} returns a view that a custom Function made.",
                 remedy="return a new tensor from the Function (x.clone() for a view of x).",
@@ -187,6 +191,11 @@ class Aliases:
         if start.view is None and not start.kind and start.graft is None and not start.leaf:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
+
+    def _owns(self, key: int, value: torch.Tensor) -> bool:
+        """Whether this memory is no input's and that of no other output."""
+        known = key in self.storages or key in self.owners
+        return not known and self._is_sole(key, value)
 
     def _steps(self, base: torch.Tensor, value: torch.Tensor) -> views.Steps:
         steps = views.chain(self.results.node(base), self.results.node(value))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from funcaot._torch import tracing
+from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot.cache import EntryCache
 from funcaot.aot.entry import Entry, make_entry
@@ -73,12 +74,14 @@ class CompiledFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; inside another capture it is inlined."""
+        """Call the function; inside another capture, Dynamo's too, it is inlined."""
+        if is_dynamo_compiling():
+            return self.function(*args, **kwargs)
         result = self._cache.first(args, kwargs)
         return self._call(args, kwargs) if result is MISS else result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if tracing.is_capturing():
+        if tracing.is_abstract():
             return self._inline(args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
@@ -108,7 +111,7 @@ class CompiledFunction:
             _inlined.depth -= 1
 
     def _capture_and_run(self, signature: Signature, leaves: list[Any]) -> Any:
-        with self.settings.lock:
+        with self.settings.lock, without_dynamo():
             found = self._cache.find(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1

@@ -10,6 +10,7 @@ import torch
 from funcaot.aot.compiled import CompiledFunction
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.backends.compiler import Compiler
+from funcaot.errors import UnsupportedError
 
 _COMPILED = "_funcaot_compiled"
 
@@ -31,7 +32,9 @@ def compiled_module(
     compiled = CompiledFunction(_Call(module), compiler, original.__name__, policy)
     members = {
         "__call__": _call,
+        "__copy__": _copy,
         "__deepcopy__": _deepcopy,
+        "__init_subclass__": classmethod(_refuse_subclass),
         "__reduce_ex__": _reduce,
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
@@ -73,6 +76,23 @@ def _parts(self: torch.nn.Module) -> tuple[torch.nn.Module, Compiler, Policy]:
     kind: Any = type(self)
     settings = getattr(kind, _COMPILED).settings
     return kind._funcaot_original, settings.compiler, settings.policy
+
+
+def _refuse_subclass(cls: type, **kwargs: Any) -> None:
+    """What changes a module's class (``parametrize``) would change this one of two only."""
+    base: Any = cls.__base__
+    raise UnsupportedError(
+        f"{base.__name__}, a class made for one compiled module, was subclassed; "
+        "torch.nn.utils.parametrize does that when it is applied to a compiled module.",
+        remedy="parametrize the module first and compile it then.",
+    )
+
+
+def _copy(self: torch.nn.Module) -> torch.nn.Module:
+    from copy import copy
+
+    module, compiler, policy = _parts(self)
+    return compiled_module(copy(module), compiler, policy)
 
 
 def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:

@@ -11,6 +11,7 @@ from torch import fx
 
 from funcaot._torch import autograd, nodes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
+from funcaot._torch.dynamo import without_dynamo
 from funcaot.aot import graphs
 from funcaot.aot.location import calling_line
 from funcaot.aot.random_order import IN_MEMORY_ORDER
@@ -73,6 +74,7 @@ class Tape:
             grad_mode: Whether autograd records too.
         """
         with (
+            without_dynamo(),
             _outside_of_transforms(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),

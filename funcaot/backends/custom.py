@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,13 +23,18 @@ def from_functions(
         backward: Compiles backward graphs; ``forward`` by default.
         decompositions: Decompositions to apply before.
     """
-
-    def compile_graph(
-        module: fx.GraphModule, examples: Sequence[Any], kind: str
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        chosen = backward if kind == "backward" and backward is not None else forward
-        return boxed(chosen(module, examples))
-
     name = getattr(forward, "__name__", type(forward).__name__)
-    table = None if decompositions is None else lambda: dict(decompositions)
+    table = None if decompositions is None else functools.partial(dict, decompositions)
+    compile_graph = functools.partial(_compile, forward, backward)
     return Compiler(name=name, compile=compile_graph, decompositions=table)
+
+
+def _compile(
+    forward: CompilerFunction,
+    backward: CompilerFunction | None,
+    module: fx.GraphModule,
+    examples: Sequence[Any],
+    kind: str,
+) -> Callable[[list[Any]], Sequence[Any]]:
+    chosen = backward if kind == "backward" and backward is not None else forward
+    return boxed(chosen(module, examples))

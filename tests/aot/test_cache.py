@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import os
 import pickle
+import signal
 import threading
 import warnings
 import weakref
@@ -361,6 +362,58 @@ def test_an_exception_in_any_stage_leaves_the_function_usable(stage, error):
     assert torch.is_grad_enabled()
 
 
+# An interrupt inside a callback of a weak reference goes no further.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_an_interrupt_at_any_moment_leaves_the_function_usable():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def function(x):
+        for _ in range(60):
+            x = (x * 1.01).sin()
+        return x.sum()
+
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for step in range(12):
+            compiled = funcaot.compile(function, backend="eager")
+            x = torch.randn(3, requires_grad=True)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.003 + 0.01 * step)
+                torch.autograd.grad(compiled(x), x)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert torch.is_grad_enabled()
+            assert torch._C._len_torch_dispatch_stack() == 0
+            assert torch._C._len_torch_function_stack() == 0
+            (ours,) = torch.autograd.grad(compiled(x), x)
+            assert_close(ours, torch.autograd.grad(function(x), x)[0])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+
+
+class Doubled(torch.utils.data.Dataset):
+    function = funcaot.compile(double, backend="eager")
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return Doubled.function(torch.full((2,), float(index)))
+
+
+def test_workers_of_a_data_loader():
+    Doubled.function(torch.ones(2))
+    loader = torch.utils.data.DataLoader(Doubled(), batch_size=3, num_workers=2)
+    expected = 2 * torch.arange(6.0)[:, None].expand(6, 2)
+    assert_close(torch.cat(list(loader)), expected)
+
+
 # --- copies -------------------------------------------------------------------------------------
 
 
@@ -386,6 +439,17 @@ def test_a_copied_module_compiles_anew(copied, backend):
             assert_close(compiled(x), Small.forward(compiled, x))
         assert misses(other) == 1
         assert not torch.equal(other(x), compiled(x))
+
+
+def passed_on(module, inputs):
+    return module
+
+
+def test_a_module_with_a_backend_of_the_user_is_copied():
+    compiled = funcaot.compile(Small(), backend=passed_on)
+    x = torch.randn(2, 3)
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert_close(other(x), compiled(x))
 
 
 def test_a_copied_function_compiles_anew():

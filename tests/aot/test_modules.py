@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.errors import UnsupportedError
 
 
 class Network(nn.Module):
@@ -91,6 +92,108 @@ def test_hooks_of_the_module_run():
         module.second.register_forward_hook(lambda module, args, output: output * 3)
     x = torch.randn(5, 4)
     assert_close(compiled(x), network(x))
+
+
+@pytest.mark.parametrize("where", ["submodule", "whole"])
+def test_full_backward_hooks_change_gradients(where):
+    network, _, compiled = both()
+    for module in (network, compiled):
+        hooked = module.second if where == "submodule" else module
+        hooked.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 3,))
+        hooked.register_full_backward_pre_hook(lambda module, outputs: (outputs[0] * 2,))
+    x, y = (torch.randn(5, 4, requires_grad=True) for _ in range(2))
+    y.data.copy_(x.data)
+    network(x).square().sum().backward()
+    compiled(y).square().sum().backward()
+    assert_close(y.grad, x.grad)
+    for ours, theirs in zip(compiled.parameters(), network.parameters(), strict=True):
+        assert_close(ours.grad, theirs.grad)
+
+
+def test_hooks_added_and_removed_later_are_seen():
+    network, _, compiled = both()
+    x = torch.randn(5, 4)
+    network.eval(), compiled.eval()
+    assert_close(compiled(x), network(x))
+    hook = compiled.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    assert_close(compiled(x), network(x * 2))
+    hook.remove()
+    assert_close(compiled(x), network(x))
+
+
+def test_a_shallow_copy_has_attributes_of_its_own():
+    _, twin, compiled = both()
+    compiled.eval()
+    x = torch.randn(5, 4)
+    other = copy.copy(compiled)
+    assert_close(other(x), compiled(x))
+    assert other.first is twin.first
+    other.note = 1
+    assert not hasattr(twin, "note")
+
+
+def test_compiled_parts_of_a_module():
+    parts = [nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)]
+    eager = nn.Sequential(*parts)
+    mixed = nn.Sequential(funcaot.compile(parts[0], backend="eager"), *parts[1:])
+    x = torch.randn(2, 3)
+    assert_close(mixed(x), eager(x))
+    assert list(mixed.state_dict()) == list(eager.state_dict())
+    assert_close(funcaot.compile(mixed, backend="eager")(x), eager(x))
+    mixed[0].append = None  # an attribute like any other
+    assert parts[0].append is None
+
+
+def test_a_child_added_later_is_seen():
+    compiled = funcaot.compile(nn.Sequential(nn.Linear(3, 3)), backend="eager")
+    x = torch.randn(2, 3)
+    before = compiled(x)
+    compiled.append(nn.Tanh())
+    assert_close(compiled(x), before.tanh())
+    assert len(compiled) == 2
+    assert [type(child) for child in compiled] == [nn.Linear, nn.Tanh]
+
+
+def test_saved_and_loaded_as_a_whole(tmp_path):
+    _, _, compiled = both()
+    torch.save(compiled, tmp_path / "module.pt")
+    loaded = torch.load(tmp_path / "module.pt", weights_only=False)
+    x = torch.randn(5, 4)
+    assert_close(loaded.eval()(x), compiled.eval()(x))
+
+
+def test_functional_call_and_averaging():
+    network, _, compiled = both()
+    network.eval(), compiled.eval()
+    x = torch.randn(5, 4)
+    doubled = {name: 2 * value.detach() for name, value in network.named_parameters()}
+
+    def loss(module, parameters):
+        return torch.func.functional_call(module, parameters, (x,)).square().sum()
+
+    ours, theirs = (torch.func.grad(loss, 1)(m, doubled) for m in (compiled, network))
+    assert_close(ours, theirs)
+    averaged = torch.optim.swa_utils.AveragedModel(compiled)
+    averaged.update_parameters(compiled)
+    assert_close(averaged(x), compiled(x))
+
+
+def test_parametrized_before_it_is_compiled():
+    eager = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    twin = copy.deepcopy(eager)
+    compiled = funcaot.compile(twin, backend="eager")
+    x = torch.randn(2, 3)
+    for module in (eager, compiled):
+        module(x).square().sum().backward()
+    for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
+        assert_close(ours.grad, theirs.grad)
+
+
+def test_parametrizing_a_compiled_module_is_refused():
+    linear = nn.Linear(3, 3)
+    compiled = funcaot.compile(linear, backend="eager")
+    with pytest.raises(UnsupportedError, match="parametrize the module first"):
+        nn.utils.parametrizations.weight_norm(compiled)
 
 
 def test_deepcopy_and_pickle_compile_again():
