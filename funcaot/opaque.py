@@ -121,6 +121,14 @@ class Captor(Protocol):
         """Tensors of ones that look like traced ones, to learn what comes out for them."""
         ...
 
+    def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The same, with the random numbers that the call is going to draw."""
+        ...
+
+    def are_examples(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the values of traced tensors are those of one example of a batch."""
+        ...
+
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands, outside of every mode and level."""
         ...

@@ -58,6 +58,11 @@ def compiled(function):
     return funcaot.compile(function, backend="eager")
 
 
+def without_values(function):
+    with funcaot.config.patch(specialize_on_values=False):
+        return compiled(function)(ones())
+
+
 def under_jvp(function):
     return torch.func.jvp(function.apply, (ones(),), (ones(),))
 
@@ -92,8 +97,12 @@ LIMITS = {
     "not linear": (RuleError, lambda: under_jvp(Nonlinear)),
     "once differentiable": (MissingRuleError, lambda: under_jvp(OnceDifferentiable)),
     "wrong number": (RuleError, lambda: gradient(TwoGradients.apply)),
-    "a value": (UnsupportedError, lambda: compiled(lambda x: x * x.sum().item())(ones())),
-    "a branch": (UnsupportedError, lambda: compiled(lambda x: x if x.sum() > 0 else -x)(ones())),
+    "a value": (UnsupportedError, lambda: without_values(lambda x: x * x.sum().item())),
+    "a branch": (UnsupportedError, lambda: without_values(lambda x: x if x.sum() > 0 else -x)),
+    "a batched branch": (
+        UnsupportedError,
+        lambda: torch.func.vmap(compiled(lambda x: x if x.sum() > 0 else -x))(ones(2, 3)),
+    ),
     "unhashable": (UnsupportedError, lambda: compiled(lambda x, names: x)(ones(), {1})),
     "data": (UnsupportedError, lambda: compiled(assign_data)(ones(2, 3))),
     "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),

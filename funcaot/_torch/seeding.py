@@ -1,4 +1,7 @@
-"""Seeding during a capture: it would happen once, not at every call, so it's refused."""
+"""Random generators: seeding during a capture, which is refused, and their states.
+
+Seeding would happen once, not at every call.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,16 @@ def _guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return seed
+
+
+def random_states() -> tuple[Any, ...]:
+    """The states of the generators in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), cuda
+
+
+def restore_random_states(states: tuple[Any, ...]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state_all(states[1])

@@ -33,6 +33,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 
 from funcaot.errors import FuncaotError
 
@@ -333,9 +334,12 @@ class TapeFunctionalMode(FunctionalTensorMode):
 
     Attributes:
         detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
+        answer: Takes an op, its arguments and how it failed; returns its result from real values,
+            or ``NotImplemented``.
     """
 
     detaching = False
+    answer: Callable[..., Any] | None = None
 
     def __torch_dispatch__(
         self,
@@ -353,7 +357,16 @@ class TapeFunctionalMode(FunctionalTensorMode):
         # tensors inside of the functional ones.
         try:
             with without_torch_function():
-                return super().__torch_dispatch__(func, types, args, kwargs)
+                try:
+                    return super().__torch_dispatch__(func, types, args, kwargs)
+                except Exception as error:
+                    answer = NotImplemented
+                    if self.answer is not None:
+                        answer = self.answer(func, args, kwargs or {}, error)
+                    if answer is NotImplemented:
+                        raise
+                    with self:
+                        return tree_map_only(torch.Tensor, to_functional, answer)
         finally:
             self.detaching = before
 

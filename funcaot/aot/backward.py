@@ -48,6 +48,7 @@ class Backward:
         targets: For each operand of the forward, which of the segment's outputs is its
             gradient, or None.
         mutations: What it overwrites besides.
+        premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
     """
 
@@ -55,6 +56,7 @@ class Backward:
     segment: Segment | None
     targets: tuple[int | None, ...]
     mutations: tuple[BackwardMutation, ...] = ()
+    premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -70,6 +72,14 @@ class Backward:
     def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """One gradient per operand of the forward, None where autograd gives none."""
         return tuple(None if target is None else gradients[target] for target in self.targets)
+
+
+class _Found(NamedTuple):
+    """What a trace found: gradients by operand, writes, and premises."""
+
+    gradients: dict[int, torch.Tensor | None]
+    writes: tuple[Write, ...]
+    premises: tuple[fx.Node, ...]
 
 
 def trace_backward(
@@ -126,7 +136,8 @@ def trace_backward(
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     pulled = dict(zip(wanted, gradients, strict=True))
-    return _assemble(segment, form, key, placeholders, (pulled, writes))
+    found = _Found(pulled, writes, graphs.premises_after(last))
+    return _assemble(segment, form, key, placeholders, found)
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
@@ -146,10 +157,10 @@ def _assemble(
     form: Form,
     key: BackwardKey,
     tangents: Sequence[torch.Tensor],
-    found: tuple[dict[int, torch.Tensor | None], tuple[Write, ...]],
+    found: _Found,
 ) -> Backward:
     """Make the record of a traced backward from its gradients and what it wrote to."""
-    gradients, writes = found
+    gradients, writes = found.gradients, found.writes
     present = {index: gradient for index, gradient in gradients.items() if gradient is not None}
     if not present and not writes:
         return Backward(key, None, (None,) * len(key.needs))
@@ -184,6 +195,7 @@ def _assemble(
         order=segment.order + 1,
         kind="backward",
         start=min(segment.node_of(tensor) for tensor in tangents),
+        effect_nodes=found.premises,
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
     )
@@ -198,4 +210,4 @@ def _assemble(
         )
         for position, write in enumerate(writes)
     )
-    return Backward(key, following, tuple(targets), mutations)
+    return Backward(key, following, tuple(targets), mutations, found.premises)

@@ -22,6 +22,7 @@ from funcaot.aot.signature import Signature
 from funcaot.errors import RecompileWarning
 
 _REGENERATIONS = 4
+_PROGRAMS_FOR_VALUES = 8
 
 
 class EntryCache:
@@ -39,7 +40,7 @@ class EntryCache:
         self._buckets: dict[Signature, tuple[Entry, ...]] = {}
         self._order: OrderedDict[Entry, int] = OrderedDict()
         self._chain: tuple[tuple[FastCall, Entry], ...] = ()
-        self._warned = False
+        self._warned = self._warned_of_values = False
         _caches.add(self)
 
     @property
@@ -62,10 +63,18 @@ class EntryCache:
         return fast_call.MISS
 
     def find(
-        self, signature: Signature, leaves: Sequence[Any]
+        self, signature: Signature, leaves: Sequence[Any], tried: Sequence[Entry] = ()
     ) -> tuple[Entry, tuple[torch.Tensor, ...]] | None:
-        """The entry of a call and the tensors that it closes over now."""
+        """The entry of a call and the tensors that it closes over now.
+
+        Args:
+            signature: The call's signature.
+            leaves: Its flat leaves.
+            tried: Entries that the call left, since they were made for other values.
+        """
         for entry in self._buckets.get(signature, ()):
+            if entry in tried:
+                continue
             lifted = entry.lifted(self._function, leaves)
             if lifted is not None and entry.fits(leaves, lifted):
                 return entry, lifted
@@ -100,6 +109,7 @@ class EntryCache:
                 self._warn(entry, bound)
                 self.discard(next(iter(self._order)))
             self._order[entry] = 0
+            self._warn_of_values(entry)
             self._buckets[entry.signature] = (*self._buckets.get(entry.signature, ()), entry)
         _sweep(self, entry)
 
@@ -121,7 +131,7 @@ class EntryCache:
         with self._settings.lock:
             for entry in self.entries:
                 self.discard(entry)
-            self._warned = False
+            self._warned = self._warned_of_values = False
 
     def drop_generated(self) -> None:
         """Take the general path from now on."""
@@ -145,6 +155,21 @@ class EntryCache:
     def _set_chain(self, chain: tuple[tuple[FastCall, Entry], ...]) -> None:
         self._chain = chain
         self.first = chain[0][0] if chain else fast_call.always_miss
+
+    def _warn_of_values(self, entry: Entry) -> None:
+        """Say once that programs are made for values that keep changing."""
+        alike = sum(bool(known.premises) for known in self._buckets.get(entry.signature, ()))
+        if alike < _PROGRAMS_FOR_VALUES or self._warned_of_values:
+            return
+        self._warned_of_values = True
+        warnings.warn(
+            f"{self._settings.name} has been compiled {alike + 1} times for calls that differ in "
+            f"values only, which it reads: {'; '.join(entry.premises)}. Compute with the tensor "
+            "itself, or keep that part outside; funcaot.config's specialize_on_values=False makes "
+            "it an error.",
+            RecompileWarning,
+            stacklevel=2,
+        )
 
     def _warn(self, entry: Entry, bound: int) -> None:
         if self._warned:

@@ -24,6 +24,7 @@ from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, requires_grad_at_any_level, spec_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
+from funcaot.premise import PremiseFailed, leaving
 
 Key = TypeVar("Key", bound=Hashable)
 Derivative = TypeVar("Derivative")
@@ -107,6 +108,12 @@ class SegmentFunction:
         operands = [*primals, *(tangent for tangent in tangents if tangent is not None)]
         try:
             made = functions.chosen(operands)(operands)
+        except PremiseFailed:
+            if entry.segment.effect_nodes != self.segment.effect_nodes:
+                # Its own premises may have failed; it is traced again when it is wanted.
+                for key in [key for key, found in self.fused.items() if found[0] is entry]:
+                    self.fused.pop(key, None)
+            raise
         finally:
             self.segment.tape.forget_values()
         pushed: list[torch.Tensor | None] = [None] * len(entry.values)
@@ -159,6 +166,12 @@ class SegmentFunction:
         """Find or trace the backward for these tangents and run it."""
         try:
             return self._run_backward(ctx, tangents)
+        except PremiseFailed as failure:
+            raise UnsupportedError(
+                f"A backward of {self.segment.settings.name} was traced for values that the same "
+                f"call then didn't have: {failure}.",
+                remedy="compute with the tensor itself (torch.where for a branch on its values).",
+            ) from None
         finally:
             self.segment.tape.forget_values()
 
@@ -176,16 +189,33 @@ class SegmentFunction:
             bool(needed) and operand.leaf is not None
             for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
         )
-        entry, functions = self.backward_for(needs, ctx.edge_indices, tangents, values)
+        present = [tangent for tangent in tangents if tangent is not None]
+        found = self.backward_for(needs, ctx.edge_indices, tangents, values)
+        try:
+            with leaving(bool(found[0].premises)):
+                return self._run_found(ctx, found, (values, present, edges))
+        except PremiseFailed:
+            # It was traced for other values.
+            self.backwards.pop(found[0].key, None)
+            found = self.backward_for(needs, ctx.edge_indices, tangents, values)
+            return self._run_found(ctx, found, (values, present, edges))
+
+    def _run_found(
+        self,
+        ctx: Any,
+        found: tuple[Backward, SegmentFunctions],
+        given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    ) -> tuple[Any, ...]:
+        entry, functions = found
+        values, present, edges = given
         if entry.segment is None:
-            return nothing
+            return (None,) * len(self.segment.operands)
         written = getattr(ctx, "watched", ())
         if written:
             epilogue.check_watched(written, entry.reads)
-        present = [tangent for tangent in tangents if tangent is not None]
         operands: list[Any]
         if entry.mutations:
-            return self._run_with_effects(ctx, (entry, functions), (values, present, edges))
+            return self._run_with_effects(ctx, found, given)
         if not (
             torch.is_grad_enabled()
             or functorch.transforms_active()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcaot._torch import tracing
@@ -20,6 +20,7 @@ from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
+from funcaot.premise import PremiseFailed, leaving
 
 
 class _Inlined(threading.local):
@@ -87,13 +88,18 @@ class CompiledFunction:
         if result is not MISS:
             return result
         signature, leaves = read_signature(self.settings.name, args, kwargs)
-        found = self._cache.find(signature, leaves)
-        if found is None:
-            return self._capture_and_run(signature, leaves)
-        entry, lifted = found
-        result = entry(leaves, lifted)
-        self._cache.hit(entry, leaves, lifted)
-        return result
+        tried: list[Entry] = []
+        while (found := self._cache.find(signature, leaves, tried)) is not None:
+            entry, lifted = found
+            try:
+                with leaving(bool(entry.premises)):
+                    result = entry(leaves, lifted)
+            except PremiseFailed:
+                tried.append(entry)
+                continue
+            self._cache.hit(entry, leaves, lifted)
+            return result
+        return self._capture_and_run(signature, leaves, tried)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _inlined.depth += 1
@@ -110,9 +116,11 @@ class CompiledFunction:
         finally:
             _inlined.depth -= 1
 
-    def _capture_and_run(self, signature: Signature, leaves: list[Any]) -> Any:
+    def _capture_and_run(
+        self, signature: Signature, leaves: list[Any], tried: Sequence[Entry]
+    ) -> Any:
         with self.settings.lock, without_dynamo():
-            found = self._cache.find(signature, leaves)
+            found = self._cache.find(signature, leaves, tried)
             if found is None:
                 self.settings.statistics.cache_misses += 1
                 try:
@@ -124,7 +132,15 @@ class CompiledFunction:
                 self._cache.add(found[0])
         entry, lifted = found
         try:
-            return entry(leaves, lifted)
+            with leaving(bool(entry.premises)):
+                return entry(leaves, lifted)
+        except PremiseFailed as failure:
+            raise UnsupportedError(
+                f"{self.settings.name} was compiled for values that the same call then didn't "
+                f"have: {failure}.",
+                remedy="under vmap, shapes and numbers have to be the same for each example; "
+                "otherwise keep what reads values outside of the compiled function.",
+            ) from None
         finally:
             entry.capture.tape.forget_values()
 

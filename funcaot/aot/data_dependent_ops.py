@@ -16,7 +16,9 @@ from torch.nn import functional
 
 from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tracing import is_untraceable
+from funcaot.aot.premises import numbers_in
 from funcaot.opaque import current_captor, layout_of
+from funcaot.premise import refused
 from funcaot.rules.opaque_backward import opaque_function
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -78,8 +80,26 @@ _LINEAR = LATE | {torch.combinations}
 _LINEAR_IN_FIRST = frozenset({torch.istft, torch.Tensor.istft})
 
 
+# Where to split may be a tensor, which they read without an op that could be seen.
+_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
+
+
+def _with_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The arguments of ``tensor_split`` with numbers in place of a tensor of them."""
+
+    def read(value: Any) -> Any:
+        numbers = numbers_in(value) if isinstance(value, torch.Tensor) else value
+        return value if numbers is NotImplemented else numbers
+
+    return (*args[:1], *map(read, args[1:])), {
+        name: value if name in ("self", "input") else read(value) for name, value in kwargs.items()
+    }
+
+
 def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a function of torch on the tape, as an opaque node if it reads values."""
+    if function in _SPLITS:
+        args, kwargs = _with_numbers(args, kwargs)
     applies = OPAQUE.get(function)
     if applies is None or not applies((args, kwargs)):
         return function(*args, **kwargs)
@@ -87,7 +107,8 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         result = call_opaquely(function, (args, kwargs), None)
         return function(*args, **kwargs) if result is None else result
     try:
-        return function(*args, **kwargs)
+        with refused():
+            return function(*args, **kwargs)
     except Exception as error:
         if not is_untraceable(error):
             raise

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from funcaot._torch import autograd, functorch
 from funcaot._torch.pytree import tree_unflatten
-from funcaot.aot import epilogue, reader
+from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
 from funcaot.aot.backward_effects import reachable
 from funcaot.aot.bases import find_regions, real_tensors
@@ -24,6 +25,7 @@ from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.errors import UnsupportedError
+from funcaot.premise import PremiseFailed
 
 
 @dataclass(eq=False)
@@ -70,6 +72,12 @@ class Entry:
         """The user's function, for messages."""
         segment = self.functions.segment
         return "the function" if segment is None else segment.settings.name
+
+    @cached_property
+    def premises(self) -> tuple[str, ...]:
+        """What the program takes for granted about values."""
+        nodes = [node for node in self.capture.effect_nodes if graphs.is_premise(node)]
+        return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
 
     @property
     def is_plain(self) -> bool:
@@ -137,7 +145,11 @@ class Entry:
                 tensors += real_tensors(region, inputs)
         if self.effects.mutations:
             epilogue.prepare(self.effects, tensors)
-        results = self._run(self._protect(tensors), apply)
+        try:
+            results = self._run(self._protect(tensors), apply)
+        except PremiseFailed:
+            epilogue.undo(self.effects, tensors)
+            raise
         outputs = epilogue.finish(self.effects, tensors, results)
         if (self.watched or self.reachable) and not functorch.transforms_active():
             epilogue.attach(self.effects, self.watched, self.reachable, tensors, results)
@@ -319,6 +331,8 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         settings,
         settings.name,
         effect_nodes=captured.effect_nodes,
+        # A program that only looks at values runs for that, and gives out what it looked at.
+        carried=() if effects.results else graphs.premises(captured.effect_nodes)[:1],
         seen=tuple(slot.tensor for slot in captured.slots),
     )
 

@@ -24,6 +24,13 @@ def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
             tensors[mutation.index].requires_grad_()
 
 
+def undo(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
+    """Take back what ``prepare`` did, for a call that leaves before its graph has run."""
+    for mutation in effects.mutations:
+        if mutation.attributes_before is not None:
+            tensors[mutation.index].requires_grad_(False)
+
+
 def finish(
     effects: Effects, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
 ) -> list[Any]:

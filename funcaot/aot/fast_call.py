@@ -68,6 +68,8 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
     repeated = len(entry.signature.repeats)
     return (
         0 < len(distinct) == len(tensors) - repeated
+        # A call may leave such a program, which the general path knows to handle.
+        and not entry.premises
         and not ambient.forward_mode
         and not ambient.modes
         and not functorch.transforms_active()

@@ -96,6 +96,7 @@ def trace_pushforward(
         f"{segment.name}_jvp",
         order=segment.order + 1,
         start=last.next,
+        effect_nodes=graphs.premises_after(last),
         drawn=segment.drawn_after,
     )
     return Pushforward(following, tuple(sources), tuple(results))
@@ -117,6 +118,7 @@ def trace_fused(
         tangents: Specs of the operands' tangents, None where an operand has none.
         examples: The tangents of this call, for Functions that need values to be traced.
     """
+    last = next(iter(reversed(segment.tape.graph.nodes)))
     given, results = _push(segment, form, tangents, examples)
     if not results:
         return FusedPushforward(None)
@@ -130,7 +132,7 @@ def trace_fused(
         f"{segment.name}_jvp",
         order=segment.order,
         kind=segment.kind,
-        effect_nodes=segment.effect_nodes,
+        effect_nodes=(*segment.effect_nodes, *graphs.premises_after(last)),
         drawn=segment.drawn,
         carried=(*segment.output_nodes[len(segment.graph_outputs) :], *carried),
     )

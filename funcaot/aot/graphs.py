@@ -14,6 +14,7 @@ from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch.ops import OpOverload
 from funcaot._torch.tracing import CHECKS
 from funcaot.errors import GraphError
+from funcaot.premise import holds
 
 aten = torch.ops.aten
 
@@ -169,8 +170,31 @@ def is_random(node: fx.Node) -> bool:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node has to run even if nobody uses its result: random ops and checks."""
-    return is_random(node) or node.target in CHECKS
+    """Whether a node has to run even if nobody uses its result: random ops, checks, premises."""
+    return is_random(node) or node.target in CHECKS or is_premise(node)
+
+
+def premises(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+    """A tensor that each premise among some nodes makes."""
+    return tuple(
+        node if isinstance(value_of(node), torch.Tensor) else next(iter(node.users))
+        for node in nodes
+        if is_premise(node)
+    )
+
+
+def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The premises that a tape recorded after a node."""
+    found: list[fx.Node] = []
+    while (node := node.next).op != "root":
+        if is_premise(node):
+            found.append(node)
+    return tuple(found)
+
+
+def is_premise(node: fx.Node) -> bool:
+    """Whether a node leaves the program if values aren't what it was made for."""
+    return is_function_node(node) and holds(node.target.function)  # type: ignore[union-attr]
 
 
 def is_function_node(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from torch import fx
 from funcaot._torch import autograd, nodes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.dynamo import without_dynamo
-from funcaot.aot import graphs
+from funcaot.aot import graphs, premises
 from funcaot.aot.location import calling_line
 from funcaot.aot.random_order import IN_MEMORY_ORDER
 from funcaot.aot.spec import TensorSpec, spec_of
@@ -47,6 +47,7 @@ class Tape:
         self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
+        self._functional_mode.answer = premises.answer
         self.spoiled: str | None = None
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self._values: dict[fx.Node, Any] = {}
@@ -55,6 +56,7 @@ class Tape:
         self._in_rule = False
         self._grad_mode_of_call: bool | None = None
         self._only_examples = False
+        self._examples: set[fx.Node] = set()
 
     @property
     def graph(self) -> fx.Graph:
@@ -201,6 +203,21 @@ class Tape:
         wanted = [node for node in nodes if node is not None]
         return self.values_of(wanted) if len(wanted) == len(nodes) else None
 
+    def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The same, with the random numbers that the call is going to draw."""
+        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
+        draws = [node for node in self.graph.nodes if graphs.is_random(node)]
+        found = self.values_of([*nodes, *draws])
+        if found is None or len(nodes) < len(tensors):
+            return None
+        self._values.update(zip(nodes, found, strict=False))
+        return found[: len(nodes)]
+
+    def are_examples(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the values of traced tensors are those of one example of a batch."""
+        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
+        return bool(self._examples & (graphs.closure(nodes, ()) | {*nodes}))
+
     def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
         """The values of nodes in the present call, or None if they aren't known."""
         known = [node for node in self.graph.nodes if node in self._values]
@@ -266,7 +283,9 @@ class Tape:
         example = tracing.one_example(value)
         if example is not None:
             self._values[node] = example.detach()
-            self._only_examples |= tracing.is_batched(value)
+            if tracing.is_batched(value):
+                self._only_examples = True
+                self._examples.add(node)
 
     def forget_values(self) -> None:
         """Let go of the call's real values: its first run is over."""
@@ -276,6 +295,7 @@ class Tape:
                 opaque.pending = None
             self._opaque.clear()
             self._only_examples = False
+            self._examples.clear()
 
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""

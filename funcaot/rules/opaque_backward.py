@@ -16,6 +16,7 @@ from funcaot._torch.functorch import pytree
 from funcaot._torch.tracing import is_untraceable
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
+from funcaot.premise import refused
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -60,7 +61,8 @@ def traced_or_opaque(
         A gradient or None for each input.
     """
     try:
-        return rule(ctx, *cotangents)
+        with refused():
+            return rule(ctx, *cotangents)
     except Exception as error:
         if not is_untraceable(error):
             raise
@@ -127,6 +129,7 @@ def opaque_function(
     reason: str,
     *,
     linear: bool = False,
+    **members: Any,
 ) -> type:
     """A Function that runs Python code on real values and knows what comes out.
 
@@ -137,6 +140,7 @@ def opaque_function(
         reason: Why it is opaque, for the report.
         linear: Whether its gradients depend on the cotangents only, and so don't require grad on
             the operands' account.
+        **members: Further attributes of the class.
     """
 
     def abstract(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -171,6 +175,7 @@ def opaque_function(
         return columns, (0,) * len(layouts)
 
     members = {
+        **members,
         "forward": staticmethod(run),
         "abstract": staticmethod(abstract),
         "setup_context": staticmethod(setup_context),

@@ -37,41 +37,6 @@ TANGENT_REFUSED = (
 
 GAPS: tuple[OperatorGap, ...] = (
     OperatorGap(
-        (
-            "item",
-            "allclose",
-            "equal",
-            "masked_select",
-            "unique",
-            "unique_consecutive",
-            "bincount",
-            "nonzero",
-            "argwhere",
-        ),
-        ALL_STEPS,
-        "the result's shape, or a Python value that is returned, depends on the values of a tensor",
-    ),
-    OperatorGap(
-        ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
-        ALL_STEPS,
-        "the shape of the residuals depends on the rank, which is computed from the values",
-    ),
-    OperatorGap(
-        ("tensor_split",),
-        NOT_VMAP,
-        "where to split is read from a tensor, so the results' shapes depend on its values",
-    ),
-    OperatorGap(
-        ("nn.functional.one_hot",),
-        NOT_VMAP,
-        "the number of classes is read from a tensor, unless it is given",
-    ),
-    OperatorGap(
-        ("narrow",),
-        NOT_VMAP,
-        "the start of a view is read from a tensor",
-    ),
-    OperatorGap(
         ("as_strided.partial_views",),
         NOT_VMAP,
         "an absolute storage offset of an input that begins elsewhere in its storage",
@@ -114,11 +79,6 @@ GAPS: tuple[OperatorGap, ...] = (
         ("put", "scatter_reduce.mean"),
         ("jvp",),
         "torch's forward formula meets a functional tensor below functionalization",
-    ),
-    OperatorGap(
-        ("scatter_reduce.prod", "index_reduce.prod"),
-        ("double backward",),
-        "the second derivative branches on whether the input has zeros",
     ),
 )
 

@@ -196,7 +196,11 @@ def _value(
     if getattr(function, "abstract", None) is not None:
         output = custom_function_call.below_autograd(function, *operands)
         reason = getattr(function, "funcaot_reason", "it has an abstract staticmethod")
-        return output, Opaque.of(output, reason)
+        opaque = Opaque.of(output, reason)
+        known_now = getattr(function, "funcaot_found", None)
+        if known_now:
+            opaque.pending = (known_now.pop(),)
+        return output, opaque
     for value in operands:
         if isinstance(value, torch.Tensor):
             refuse_data_access(value)
