@@ -236,9 +236,9 @@ def test_the_report_says_what_a_program_is_for():
 
 
 def test_it_can_be_switched_off():
-    with funcaot.config.patch(specialize_on_values=False):
-        with pytest.raises(UnsupportedError, match="values"):
-            compiled(index)(torch.ones(3))
+    off = funcaot.config.patch(specialize_on_values=False)
+    with off, pytest.raises(UnsupportedError, match="values"):
+        compiled(index)(torch.ones(3))
 
 
 @pytest.mark.slow
