@@ -12,7 +12,7 @@ from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
 from funcaot.single_level import single_level_class
-from funcaot.transforms.levels import BaseRunner, apply_level
+from funcaot.transforms.levels import BaseRunner, apply_level, with_tangents
 
 
 class _BelowAutograd:
@@ -32,17 +32,24 @@ def base_rule(function: type, *operands: Any) -> Any:
     """Record one node of base autograd; the program's own class when it needs a derivative."""
     captor = current_captor()
     if captor is None:
-        return _applied(function, operands)
+        return _differentiable(function, operands)
     with captor.calling():
+        return _differentiable(function, operands)
+
+
+def _differentiable(function: type, operands: tuple[Any, ...]) -> Any:
+    program = program_of(function)
+    if program is None or not _needs_gradient(operands):
         return _applied(function, operands)
+    function, finish = program.differentiable(function, operands)
+    return finish(_applied(function, operands))
 
 
 def _applied(function: type, operands: tuple[Any, ...]) -> Any:
-    program = program_of(function)
-    if program is None or not _needs_gradient(operands):
-        return apply_level(function, _BelowAutograd(function), operands)
-    function, finish = program.differentiable(function, operands)
-    return finish(apply_level(function, _BelowAutograd(function), operands))
+    below = _BelowAutograd(function)
+    if in_dual_level():
+        return with_tangents(lambda: apply_level(function, below, operands))
+    return apply_level(function, below, operands)
 
 
 def _needs_gradient(operands: tuple[Any, ...]) -> bool:
@@ -58,7 +65,12 @@ def direct_apply(function: type) -> Callable[..., Any]:
         output = function.forward(*operands)
         return _distinct(output) if in_dual_level() else output
 
-    return single_level_class(function, forward, BaseRunner()).apply
+    apply = single_level_class(function, forward, BaseRunner()).apply
+
+    def call(*operands: Any) -> Any:
+        return with_tangents(lambda: apply(*operands)) if in_dual_level() else apply(*operands)
+
+    return call
 
 
 def _distinct(outputs: Any) -> Any:

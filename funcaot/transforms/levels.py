@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from funcaot._torch.autograd import (
     forward_grad_enabled,
@@ -40,6 +41,7 @@ class _Pending(threading.local):
     """
 
     call: Any = None
+    tangents: tuple[Any, ...] = ()
 
 
 _pending = _Pending()
@@ -71,6 +73,35 @@ class BaseRunner(RuleRunner):
         """See :mod:`funcaot.transforms.reverse`."""
         return run_reverse(function, ctx, map_tensors(ordinary, cotangents))
 
+    def jvp(self, rule: Any, ctx: Any, tangents: tuple[Any, ...]) -> Any:
+        """Run the forward rule, and remember its result for ``with_tangents``."""
+        result = rule(ctx, *tangents)
+        _pending.tangents = result if isinstance(result, tuple) else (result,)
+        return result
+
+
+def with_tangents(call: Any) -> Any:
+    """Apply a class to dual tensors, and give its outputs the tangents that autograd drops.
+
+    After an output that is a view of an input without a tangent, it sets no more of them.
+    """
+    _pending.tangents = ()
+    try:
+        outputs = call()
+    finally:
+        tangents, _pending.tangents = _pending.tangents, ()
+    if not isinstance(outputs, tuple) or len(tangents) < 2:
+        return outputs
+    return tuple(map(_with_tangent, outputs, (*tangents, *[None] * len(outputs))))
+
+
+def _with_tangent(output: Any, tangent: Any) -> Any:
+    if not isinstance(output, torch.Tensor) or tangent is None:
+        return output
+    if forward_ad.unpack_dual(output).tangent is not None:
+        return output
+    return forward_ad.make_dual(output, tangent)
+
 
 class LevelRunner(BaseRunner):
     """Runs the user's rules at one level among others."""
@@ -93,7 +124,7 @@ class LevelRunner(BaseRunner):
         """
         interpreter = peek_interpreter_stack()
         if interpreter is None or interpreter.key() != TransformType.Jvp:
-            return rule(ctx, *tangents)
+            return super().jvp(rule, ctx, tangents)
         interpreter = coerce_cinterpreter(interpreter)
         level = interpreter.level()
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import funcaot
 
@@ -55,3 +56,49 @@ def test_missing_backward_under_vmap_is_named():
     output = torch.func.vmap(OnlyForward.apply)(x)
     with pytest.raises(funcaot.errors.MissingRuleError, match="OnlyForward"):
         output.sum().backward()
+
+
+class PassesOn(funcaot.Function):
+    generate_jvp_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x, x * y.sin(), y.cos()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].view_as(inputs[0]), inputs[1])
+
+    @staticmethod
+    def backward(ctx, grad_x, grad_product, grad_cosine):
+        x, y = ctx.saved_tensors
+        return (
+            grad_x + grad_product * y.sin(),
+            grad_product * x * y.cos() - grad_cosine * y.sin(),
+        )
+
+
+def test_outputs_after_a_returned_input_keep_their_tangents():
+    x, y, tangent = (torch.rand(3, dtype=torch.float64) for _ in range(3))
+    with forward_ad.dual_level():
+        outputs = PassesOn.apply(x, forward_ad.make_dual(y, tangent))
+        tangents = [forward_ad.unpack_dual(output).tangent for output in outputs]
+    expected = torch.func.jvp(lambda y: (x * y.sin(), y.cos()), (y,), (tangent,))[1]
+    torch.testing.assert_close(tuple(tangents[1:]), expected)
+    assert tangents[0] is None or not tangents[0].any()
+
+
+def test_tangents_of_a_call_that_failed_are_forgotten():
+    class Fails(PassesOn):
+        generate_jvp_rule = False
+
+        @staticmethod
+        def jvp(ctx, *tangents):
+            return tangents[1], tangents[1], tangents[1][:1]
+
+    x, y = torch.rand(3), torch.rand(3)
+    with forward_ad.dual_level():
+        with pytest.raises(funcaot.errors.RuleError, match="wrong shape"):
+            Fails.apply(x, forward_ad.make_dual(y, torch.ones(3)))
+        outputs = PassesOn.apply(x, y)
+        assert all(forward_ad.unpack_dual(output).tangent is None for output in outputs)
