@@ -49,7 +49,12 @@ KNOWN = {
             Limitation("batched_grads_of_hessian", BATCHED_ZEROS),
         )
     },
-    "NumpyExpMarkDirty": {"limitations": (Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH),)},
+    "NumpyExpMarkDirty": {
+        "limitations": (
+            Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH),
+            Limitation("compile_of_functionalize", "a functional tensor outside of its mode"),
+        )
+    },
     # Its backward adds a constant on purpose: only its jvp is the derivative.
     "CubeGenVmap": {"supports_autograd": False},
     # Its backward leaves grad_output out.

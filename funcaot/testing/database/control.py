@@ -304,10 +304,16 @@ INFOS = (
         name="GradientStatistics",
         features=("buffer-updating backward",),
         limitations=(
-            Limitation(
-                "*jacrev*", "torch.func.vmap refuses to write a batched value into one buffer"
+            # A second derivative doesn't write.
+            *(
+                Limitation(pattern, "torch.func.vmap refuses to write a batch into one buffer")
+                for pattern in (
+                    "*jacrev",
+                    "jacrev_of_[!g]*",
+                    "*batched_grads",
+                    "batched_grads_of_[!ag]*",
+                )
             ),
-            Limitation("*batched_grads*", "vmap refuses to write a batched value into one buffer"),
             *(
                 Limitation(f"{outer}_of_compile", "a backward may write to inputs only")
                 for outer in (

@@ -254,9 +254,17 @@ INFOS = (
         from_maker(embedding_samples),
         ref=lambda table, index: table.index_select(0, index),
         features=("sparse gradient",),
-        limitations=(
-            Limitation("*jacrev*", NO_SPARSE_BATCH),
-            Limitation("*batched_grads*", NO_SPARSE_BATCH),
+        # Compiled, and where a second derivative is zero, nothing sparse is batched.
+        limitations=tuple(
+            Limitation(pattern, NO_SPARSE_BATCH)
+            for pattern in (
+                "jacrev",
+                "jacrev_of_[!c]*",
+                "[!c]*_of_jacrev",
+                "batched_grads",
+                "batched_grads_of_[fv]*",
+                "[!c]*_of_batched_grads",
+            )
         ),
     ),
     opinfo(
