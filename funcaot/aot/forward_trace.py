@@ -164,4 +164,5 @@ def _jvp_along_zero(call: object, operands: Sequence[torch.Tensor]) -> None:
         return call(*filled)  # type: ignore[operator]
 
     primals = tuple(operands[position] for position in moving)
-    torch.func.jvp(run, primals, tuple(torch.zeros_like(primal) for primal in primals))
+    with autograd.jvp_inside_dual_level():
+        torch.func.jvp(run, primals, tuple(torch.zeros_like(primal) for primal in primals))
