@@ -24,6 +24,7 @@ from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.state_effects import StateEffects, StateTracker
 from funcaot.errors import UnsupportedError
 from funcaot.premise import PremiseFailed
 
@@ -46,6 +47,7 @@ class Entry:
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         gradients: What happens to ``.grad``, if something does; then the captured function
             returns ``(result, values)``.
+        state: What the function stores in attributes and the like, if it does; likewise.
         timings: Seconds per stage.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
@@ -63,6 +65,7 @@ class Entry:
     watched: tuple[tuple[int, Any], ...]
     reachable: tuple[int, ...]
     gradients: GradientEffects | None = None
+    state: StateEffects | None = None
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
@@ -154,10 +157,12 @@ class Entry:
         if (self.watched or self.reachable) and not functorch.transforms_active():
             epilogue.attach(self.effects, self.watched, self.reachable, tensors, results)
         result = tree_unflatten(outputs, self.capture.tree)
-        if self.gradients is None:
-            return result
-        result, values = result
-        self.gradients.apply(leaves, lifted, values)
+        if self.gradients is not None:
+            result, values = result
+            self.gradients.apply(leaves, lifted, values)
+        if self.state is not None:
+            result, values = result
+            self.state.apply(leaves, values)
         return result
 
     def _protect(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -240,7 +245,8 @@ def make_entry(
     """
     timings: dict[str, float] = {}
     clock = _Clock(timings)
-    captured, gradients = _captured(function, signature, leaves, settings)
+    tracker = StateTracker(function, leaves, settings.name)
+    captured, gradients = _captured(tracker, signature)
     clock.stage("capture")
     effects = analyse(captured, settings.name)
     clock.stage("effects")
@@ -249,14 +255,14 @@ def make_entry(
     )
     sharing = _sharing(captured, leaves, written, signature)
     if sharing is not None:
-        captured, gradients = _captured(function, signature, leaves, settings, sharing)
+        captured, gradients = _captured(tracker, signature, sharing)
         effects = analyse(captured, settings.name)
         clock.stage("capture again")
     hidden = () if gradients is None else gradients.hidden
     environment = [value for i, value in enumerate(captured.lifted) if i not in hidden]
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
-    read = reader.make_reader(function, leaves, environment, settings.name)
+    read, state = reader.make_reader(tracker, environment)
     clock.stage("environment")
     entry = Entry(
         signature,
@@ -271,21 +277,18 @@ def make_entry(
         watched(captured, effects),
         reachable(segment, segment.seen),
         gradients,
+        state,
         timings,
     )
     return entry, captured.lifted
 
 
 def _captured(
-    function: Callable[..., Any],
-    signature: Signature,
-    leaves: Sequence[Any],
-    settings: Settings,
-    sharing: Sharing | None = None,
+    state: StateTracker, signature: Signature, sharing: Sharing | None = None
 ) -> tuple[Capture, GradientEffects | None]:
-    """Run the function on a tape, with what it does to ``.grad``."""
-    tracker = GradientTracker(function, leaves, settings.name)
-    captured = capture(tracker, signature, leaves, settings.name, sharing)
+    """Run the function on a tape, with what it stores and what it does to ``.grad``."""
+    tracker = GradientTracker(state, state.leaves, state.name)
+    captured = capture(tracker, signature, state.leaves, state.name, sharing)
     return captured, tracker.effects(captured.lifted)
 
 

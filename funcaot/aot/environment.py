@@ -6,27 +6,39 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from funcaot.aot.code_names import ReadNames, names_of
+
 _LIMIT = 50_000
 _CONTAINER_LIMIT = 10_000
 _MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
+_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# What every module has besides its training mode: dictionaries and flags of nn.Module's own.
+MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _SCALARS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
-# Methods that set a module up or describe it; what only they read doesn't change its forward.
-_NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
+_CONTAINERS = (list, dict, set, deque)
+_MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NOT_SCANNED = {"torch", "funcaot", "numpy", *sys.stdlib_module_names} - {"__main__"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """How an object is reached from another one: ``access`` is source text on ``{parent}``."""
+    """How an object is reached from another one.
+
+    Attributes:
+        parent: The other one, by ``id``.
+        access: Source text on ``{parent}``.
+        name: The name that code would use; empty if it is always read.
+    """
 
     parent: int
     access: str
+    name: str = ""
 
 
 @dataclass
@@ -34,14 +46,34 @@ class Environment:
     """Objects reachable from a function: its closure, globals, ``self``, modules, containers.
 
     Attributes:
+        names: The names that code among them reads.
         places: For each object, by ``id``, the ways in which it was reached.
         objects: The objects; alive as long as this record, so that ids stay theirs.
         settings: Numbers, strings and the like that some code reached can read: where, and value.
     """
 
+    names: ReadNames = field(default_factory=ReadNames)
     places: dict[int, list[Place]] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)
     settings: list[tuple[Place, Any]] = field(default_factory=list)
+
+    @functools.cached_property
+    def unread(self) -> frozenset[int]:
+        """Containers that code only adds to, by ``id``, and those within them."""
+        unread = {id(thing) for thing in self.objects.values() if isinstance(thing, _CONTAINERS)}
+        unread = {identity for identity in unread if self.places[identity]}
+        while True:
+            read = [i for i in unread if any(self._reads(p, unread) for p in self.places[i])]
+            if not read:
+                return frozenset(unread)
+            unread = unread.difference(read)
+
+    def is_read(self, place: Place) -> bool:
+        """Whether code may depend on what is at a place."""
+        return self._reads(place, self.unread)
+
+    def _reads(self, place: Place, unread: Set[int]) -> bool:
+        return place.parent not in unread and self.names.reads(place.name)
 
 
 def scan(root: Any) -> Environment:
@@ -50,72 +82,36 @@ def scan(root: Any) -> Environment:
     found.objects[id(root)] = root
     found.places[id(root)] = []
     pending = deque([root])
-    scalars: list[tuple[Place, str, Any]] = []
-    code = _Code()
+    settings: list[tuple[Place, Any]] = []
     while pending and len(found.objects) < _LIMIT:
         holder = pending.popleft()
-        code.add(holder)
-        for access, key, child in _children(holder):
-            if is_setting(child):
-                scalars.append((Place(id(holder), access), key, child))
+        found.names.add(holder)
+        for access, name, child in _children(holder):
+            place = Place(id(holder), access, name)
+            plain = is_setting(child)
+            if plain:
+                settings.append((place, child))
+            if plain and not isinstance(child, _CONTAINERS):
                 continue
-            if not _is_interesting(child):
+            if not plain and not _is_interesting(child):
                 continue
-            known = id(child) in found.objects
-            if not known:
+            if id(child) not in found.objects:
                 found.objects[id(child)] = child
-                if not isinstance(child, torch.Tensor):
+                if not plain and not isinstance(child, torch.Tensor):
                     pending.append(child)
-            found.places.setdefault(id(child), []).append(Place(id(holder), access))
-    names = code.names()
-    found.settings = [(place, value) for place, key, value in scalars if not key or key in names]
+            found.places.setdefault(id(child), []).append(place)
+    found.names.close()
+    found.settings = [(place, value) for place, value in settings if found.is_read(place)]
     return found
-
-
-class _Code:
-    """The names that code reached so far may use: functions', and methods' that these name."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = {"forward"}
-        self._methods: dict[str, list[types.CodeType]] = {}
-        self._kinds: set[type] = {object, torch.nn.Module}
-
-    def add(self, holder: Any) -> None:
-        if isinstance(holder, types.FunctionType):
-            self._names |= _names_in(holder.__code__)
-        for kind in type(holder).__mro__:
-            if kind not in self._kinds and kind.__module__ != "builtins":
-                self._kinds.add(kind)
-                self._add_methods(kind)
-
-    def _add_methods(self, kind: type) -> None:
-        for name, member in list(vars(kind).items()):
-            function = member.fget if isinstance(member, property) else member
-            function = getattr(function, "__func__", function)
-            code = getattr(function, "__code__", None)
-            if name not in _NOT_RUN and isinstance(code, types.CodeType):
-                self._methods.setdefault(name, []).append(code)
-
-    def names(self) -> set[str]:
-        """Start from functions, ``forward`` and operators; add what the methods named there use."""
-        names = set(self._names)
-        methods = dict(self._methods)
-        while True:
-            named = [name for name in methods if name in names or name.startswith("__")]
-            if not named:
-                return names
-            for name in named:
-                for code in methods.pop(name):
-                    names |= _names_in(code)
 
 
 def is_setting(value: Any) -> bool:
     """Whether a value is a plain constant, or a small container of nothing else."""
     if isinstance(value, _SCALARS):
         return True
-    if type(value) in (tuple, list) and 0 < len(value) <= 64:
+    if type(value) in (tuple, list, set, deque) and len(value) <= 64:
         return all(isinstance(item, _SCALARS) for item in value)
-    if type(value) is dict and 0 < len(value) <= 64:
+    if type(value) is dict and len(value) <= 64:
         return all(isinstance(item, _SCALARS) for pair in value.items() for item in pair)
     return False
 
@@ -125,11 +121,13 @@ def _is_interesting(value: Any) -> bool:
         return True
     if isinstance(value, types.FunctionType):
         return not _is_machinery(value.__module__ or "")
-    if isinstance(value, list | tuple | dict | set):
-        return 0 < len(value) <= _CONTAINER_LIMIT
+    if isinstance(value, tuple | list | dict | set | deque):
+        return len(value) <= _CONTAINER_LIMIT
     if isinstance(value, types.ModuleType):
         return value.__name__.partition(".")[0] not in _NOT_SCANNED
     if isinstance(value, type):
+        return False
+    if type(value).__module__.partition(".")[0] in _MACHINES:
         return False
     return hasattr(value, "__dict__") and not callable(getattr(value, "__torch_function__", None))
 
@@ -149,6 +147,7 @@ def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:
     """Access, name that code would use (empty if always read), and value."""
     if isinstance(holder, torch.nn.Module):
         yield from _children_of_module(holder)
+        yield from _children_of_class(holder)
     elif isinstance(holder, types.FunctionType):
         yield from _children_of_function(holder)
     elif isinstance(holder, types.MethodType):
@@ -158,12 +157,23 @@ def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:
         yield "{parent}.func", "", holder.func
         yield from ((f"{{parent}}.args[{i}]", "", value) for i, value in enumerate(holder.args))
         yield from _entries(holder.keywords, "{parent}.keywords")
-    elif isinstance(holder, list | tuple):
+    elif isinstance(holder, list | tuple | deque):
         yield from ((f"{{parent}}[{i}]", "", value) for i, value in enumerate(holder))
     elif isinstance(holder, dict):
         yield from _entries(holder, "{parent}")
+    elif is_compiled(holder):
+        # Not its cache.
+        parts = {name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)}
+        yield from _entries(parts, "{parent}.__dict__")
     elif hasattr(holder, "__dict__"):
         yield from _entries(vars(holder), "{parent}.__dict__", named=True)
+        if not isinstance(holder, types.ModuleType):
+            yield from _children_of_class(holder)
+
+
+def is_compiled(holder: Any) -> bool:
+    """Whether an object is a compiled function or a part of one."""
+    return type(holder).__module__.startswith("funcaot.aot.")
 
 
 def _entries(
@@ -180,39 +190,44 @@ def _quoted(key: Any) -> str:
 
 
 def _children_of_module(module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+    for name in _MODULE_DICTIONARIES:
+        yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
+    for name in _MODULE_HOOKS:
+        yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
     for name, value in list(vars(module).items()):
-        if name in _MODULE_DICTIONARIES:
-            for key, child in list(value.items()):
-                yield f"{{parent}}.{name}[{_quoted(key)}]", key, child
-        elif not name.startswith("_") or _is_users(name, value):
+        if name not in MODULE_OWN and (not name.startswith("_") or _is_users(value)):
             yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
 
 
-def _is_users(name: str, value: Any) -> bool:
-    """Whether an attribute that starts with an underscore isn't one of ``nn.Module``'s own."""
-    if isinstance(value, torch.nn.Module | torch.Tensor):
-        return True
-    return is_setting(value) and not hasattr(torch.nn.Module, name)
+def _is_users(value: Any) -> bool:
+    """Whether a private attribute is looked into: not if it is somebody's trainer or logger."""
+    kinds = (torch.nn.Module, torch.Tensor, types.FunctionType, tuple, *_CONTAINERS)
+    return isinstance(value, kinds) or is_setting(value)
+
+
+def _children_of_class(holder: Any) -> Iterator[tuple[str, str, Any]]:
+    """Attributes of an object's class that it doesn't have itself."""
+    own = getattr(holder, "__dict__", {})
+    for kind in type(holder).__mro__:
+        if kind.__module__.partition(".")[0] in _NOT_SCANNED | {"builtins"}:
+            continue
+        for name, value in list(vars(kind).items()):
+            if name.startswith("__") or name in own:
+                continue
+            if isinstance(value, torch.Tensor | list | dict | set | deque) or is_setting(value):
+                yield f"type({{parent}}).{name}", name, value
 
 
 def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for index, cell in enumerate(function.__closure__ or ()):
         try:
-            yield f"{{parent}}.__closure__[{index}].cell_contents", "", cell.cell_contents
+            name = function.__code__.co_freevars[index]
+            yield f"{{parent}}.__closure__[{index}].cell_contents", name, cell.cell_contents
         except ValueError:  # a cell that isn't filled yet
             continue
-    for name in sorted(_names_in(function.__code__)):
+    for name in sorted(names_of(function.__code__).used):
         if name in function.__globals__:
-            yield f"{{parent}}.__globals__[{name!r}]", "", function.__globals__[name]
+            yield f"{{parent}}.__globals__[{name!r}]", name, function.__globals__[name]
     for index, value in enumerate(function.__defaults__ or ()):
         yield f"{{parent}}.__defaults__[{index}]", "", value
     yield from _entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
-
-
-@functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_in(constant)
-    return names

@@ -213,6 +213,7 @@ class _Writer:
         return (
             segment is not None
             and entry.gradients is None
+            and entry.state is None
             and bool(segment.output_nodes)
             and entry.is_plain
             and not entry.signature.ambient.autocast

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import types
 import warnings
-from typing import Any
-
 from funcaot._torch import tracing
 from funcaot.aot.environment import Environment
+from funcaot.aot.paths import path_of
 from funcaot.errors import LeakWarning
-
-_KEY = re.compile(r"\{parent\}(?:\.__dict__)?\[(.+)\]$")
 
 
 def warn_of_leaks(environment: Environment, name: str) -> None:
@@ -22,7 +17,7 @@ def warn_of_leaks(environment: Environment, name: str) -> None:
         name: The user's function.
     """
     places = [
-        _path(environment, identity)
+        path_of(environment, identity)
         for identity, value in environment.objects.items()
         if isinstance(value, tracing.FunctionalTensor | tracing.FakeTensor)
     ]
@@ -34,29 +29,3 @@ def warn_of_leaks(environment: Environment, name: str) -> None:
             LeakWarning,
             stacklevel=2,
         )
-
-
-def _path(environment: Environment, identity: int) -> str:
-    """Where an object was found, as one would write it."""
-    text = ""
-    while environment.places[identity]:
-        place = environment.places[identity][0]
-        holder = environment.objects[place.parent]
-        text = _step(holder, place.access) + text
-        identity = place.parent
-    return text.lstrip(".") or "the function"
-
-
-def _step(holder: Any, access: str) -> str:
-    if isinstance(holder, types.FunctionType):
-        cell = re.search(r"__closure__\[(\d+)\]", access)
-        if cell is not None:
-            return holder.__code__.co_freevars[int(cell[1])]
-        found = re.search(r"\[(.+)\]", access)
-        return "" if found is None else found[1].strip("'")
-    key = _KEY.match(access)
-    if key is not None and "__dict__" in access:
-        return "." + key[1].strip("'")
-    if key is not None:
-        return f"[{key[1]}]"
-    return "" if "__func__" in access or "__self__" in access else access.replace("{parent}", "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ import torch
 from funcaot.aot.environment import Environment, Place, is_setting, scan
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.source import Source
+from funcaot.aot.state import MISSING, Bag
+from funcaot.aot.state_effects import Change, StateEffects, StateTracker
 from funcaot.errors import UnsupportedError
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -47,22 +50,21 @@ class Reader:
 
 
 def make_reader(
-    function: Callable[..., Any], leaves: Sequence[Any], tensors: Sequence[torch.Tensor], name: str
-) -> Reader | None:
+    tracker: StateTracker, tensors: Sequence[torch.Tensor]
+) -> tuple[Reader | None, StateEffects | None]:
     """Generate the reader of a function that was just captured.
 
     Args:
-        function: The function.
-        leaves: Flat leaves of the call.
+        tracker: The function, the flat leaves of the call, and what the function stores.
         tensors: Closed-over tensors to read.
-        name: The user's function, for messages.
 
     Returns:
-        The reader, or None if there is nothing to read or to compare.
+        The reader, or None if there is nothing to read or to compare; and what a call stores.
 
     Raises:
         UnsupportedError: If a tensor can't be found.
     """
+    function, leaves, name = tracker.function, tracker.leaves, tracker.name
     constants = [
         index
         for index, leaf in enumerate(leaves)
@@ -85,9 +87,19 @@ def make_reader(
         for place in environment.places[identity]:
             writer.require(f"{writer.at(place)} is root[{len(root) + offset}]")
     values = [writer.write_tensor(tensor, name) for tensor in tensors]
+    writer.write_unread_tensors(tensors)
+    for bag, change in tracker.found:
+        if change.compared:
+            writer.write_changed(bag, change)
+    stored = None
+    if tracker.found:
+        finder = _Writer(environment, root)
+        things = [finder.thing(bag) for bag, _ in tracker.found]
+        changes = tuple(change for _, change in tracker.found)
+        stored = StateEffects(function, changes, finder.build(things), positions)
     if not values and not writer.compares:
-        return None
-    return Reader(writer.build(values), positions)
+        return None, stored
+    return Reader(writer.build(values), positions), stored
 
 
 class _Writer:
@@ -123,7 +135,7 @@ class _Writer:
         return name
 
     def _check(self, name: str, target: Any) -> None:
-        if isinstance(target, list | tuple | dict | set):
+        if isinstance(target, list | tuple | dict | set | deque):
             kind = self.source.constant(type(target), "T")
             self.require(f"type({name}) is {kind} and len({name}) == {len(target)}")
             return
@@ -135,23 +147,60 @@ class _Writer:
         except TypeError:
             self.require(f"type({name}) is {self.source.constant(type(target), 'T')}")
 
+    def thing(self, bag: Bag) -> str:
+        """The expression of something to store in, whatever is in it now."""
+        parent = self.variables.get(bag.holder)
+        if parent is None and bag.access == "{parent}":
+            return self.at(self.environment.places[bag.holder][0])
+        return bag.access.format(parent=parent or self.variable(bag.holder))
+
     def write_settings(self) -> None:
         for place, value in self.environment.settings:
-            expression = self.at(place)
-            if value is None or value is True or value is False:
-                self.require(f"{expression} is {value}")
-                continue
-            name = self.source.name("s")
-            self.source.line(f"{name} = {expression}", 2)
-            kept = value.copy() if isinstance(value, list | dict) else value
-            constant = self.source.constant(kept)
-            kind = self.source.constant(type(value), "T")
-            if kept is value:
-                self.require(
-                    f"{name} is {constant} or type({name}) is {kind} and {name} == {constant}"
-                )
+            self._require_setting(self.at(place), value)
+
+    def _require_setting(self, expression: str, value: Any) -> None:
+        if value is None or value is True or value is False:
+            self.require(f"{expression} is {value}")
+            return
+        name = self.source.name("s")
+        self.source.line(f"{name} = {expression}", 2)
+        kept = value.copy() if isinstance(value, list | dict | set | deque) else value
+        constant = self.source.constant(kept)
+        kind = self.source.constant(type(value), "T")
+        if kept is value:
+            self.require(f"{name} is {constant} or type({name}) is {kind} and {name} == {constant}")
+        else:
+            self.require(f"type({name}) is {kind} and {name} == {constant}")
+
+    def write_unread_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Code may look whether a tensor is there without an op on it."""
+        read = {id(tensor) for tensor in tensors}
+        kind = self.source.constant(torch.Tensor, "T")
+        for identity, thing in self.environment.objects.items():
+            if isinstance(thing, torch.Tensor) and identity not in read:
+                for place in self.environment.places[identity]:
+                    if self.environment.is_read(place):
+                        self.require(f"isinstance({self.at(place)}, {kind})")
+
+    def write_changed(self, bag: Bag, change: Change) -> None:
+        """What the function changes, and also reads, has to be what it was at the capture."""
+        if not isinstance(bag.before, dict):
+            self.variable(bag.holder)
+            return
+        thing = self.thing(bag)
+        if isinstance(bag.thing, types.CellType):
+            return  # compared as a setting, or read as a tensor
+        if not bag.named:
+            self.require(f"[*{thing}] == {self.source.constant([*bag.before], 'keys')}")
+        for key, _ in change.assigned:
+            text = self.source.constant(key)
+            old = bag.before.get(key, MISSING)
+            if old is MISSING:
+                self.require(f"{text} not in {thing}")
+            elif is_setting(old):
+                self._require_setting(f"{thing}[{text}]", old)
             else:
-                self.require(f"type({name}) is {kind} and {name} == {constant}")
+                self.require(f"{text} in {thing}")
 
     def write_modules(self) -> None:
         for identity, module in self.environment.objects.items():

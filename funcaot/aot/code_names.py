@@ -1,0 +1,164 @@
+"""Which names some code reads, as far as its bytecode says; for what a call must be compared by.
+
+A name that code only counts in (``self.calls += 1``) or adds to (``log.append(x)``, ``kept[k] = x``)
+doesn't decide what the code computes.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+# Methods that set a module up or describe it; what only they read doesn't change its forward.
+_NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
+_ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
+_BY_NAME = {"getattr", "hasattr", "vars", "__dict__", "__getattr__", "attrgetter"}
+_SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
+_SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
+_MOVING = ("SWAP", "LOAD_FAST")
+_INDEXING = ("BINARY_SUBSCR", "BINARY_OP")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names in one code object and those nested in it.
+
+    Attributes:
+        used: Every name of an attribute, global or closure variable.
+        read: Those whose value matters.
+        fragments: Text that names may be made of, in code that gets attributes by name.
+    """
+
+    used: frozenset[str]
+    read: frozenset[str]
+    fragments: frozenset[str]
+
+
+class ReadNames:
+    """The names that code reached from a function reads: functions', and methods' named there."""
+
+    def __init__(self) -> None:
+        """Nothing is reached yet."""
+        self._codes: list[Names] = []
+        self._methods: dict[str, list[types.CodeType]] = {}
+        self._kinds: set[type] = {object, torch.nn.Module}
+        self._used: set[str] = {"forward"}
+        self._read: set[str] = set()
+        self._fragments: set[str] = set()
+
+    def add(self, holder: object) -> None:
+        """Add what an object's code may read: a function's, or that of its class's methods."""
+        if isinstance(holder, types.FunctionType):
+            self._add(names_of(holder.__code__))
+        for kind in type(holder).__mro__:
+            if kind not in self._kinds and kind.__module__ != "builtins":
+                self._kinds.add(kind)
+                self._add_methods(kind)
+
+    def close(self) -> None:
+        """Everything is reached: add what the methods use that are named so far, and so on."""
+        while True:
+            named = [n for n in self._methods if n in self._used or n.startswith("__")]
+            if not named:
+                return
+            for name in named:
+                for code in self._methods.pop(name):
+                    self._add(names_of(code))
+
+    def reads(self, name: str) -> bool:
+        """Whether some code may depend on a thing of this name; always true without a name."""
+        if not name or name in self._read:
+            return True
+        return any(fragment in name for fragment in self._fragments)
+
+    @property
+    def asked_for(self) -> frozenset[str]:
+        """Names that some code may look for as text, to see whether they are there."""
+        return frozenset(text for text in self._fragments if text.isidentifier())
+
+    def _add(self, names: Names) -> None:
+        self._used |= names.used
+        self._read |= names.read
+        self._fragments |= names.fragments
+
+    def _add_methods(self, kind: type) -> None:
+        for name, member in list(vars(kind).items()):
+            function = member.fget if isinstance(member, property) else member
+            function = getattr(function, "__func__", function)
+            code = getattr(function, "__code__", None)
+            if name not in _NOT_RUN and isinstance(code, types.CodeType):
+                self._methods.setdefault(name, []).append(code)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> Names:
+    """The names that a code object uses."""
+    used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
+    read = set(_read_in(code, used))
+    fragments: set[str] = set()
+    if used & _BY_NAME:
+        fragments.update(
+            text
+            for text in code.co_consts
+            if isinstance(text, str) and 1 < len(text) < 40 and text.isidentifier()
+        )
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = names_of(constant)
+            used |= inner.used
+            read |= inner.read
+            fragments |= inner.fragments
+    return Names(frozenset(used), frozenset(read), frozenset(fragments))
+
+
+def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+    for position, item in enumerate(instructions):
+        if not isinstance(item.argval, str) or item.argval not in names:
+            continue
+        if item.opname.startswith(("STORE_", "DELETE_", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_CONST")):
+            continue
+        if not _only_changes(item.argval, instructions[position + 1 : position + 10]):
+            yield item.argval
+
+
+def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
+    """Whether the value just loaded is only counted up, appended to or assigned an item of."""
+    if not following:
+        return False
+    if following[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return following[0].argval in _ADDING
+    if not following[0].opname.startswith(_SIMPLE):
+        return False
+    rest = following[1:]
+    if rest and rest[0].opname == "STORE_SUBSCR":
+        return True
+    if rest and rest[0].opname == "COPY":  # kept[key] += value
+        while rest and rest[0].opname == "COPY":
+            rest = rest[1:]
+        if not rest or rest[0].opname not in _INDEXING:
+            return False
+        return _is_update(rest[1:], "STORE_SUBSCR", None)
+    return _is_update(following, "STORE_", name)
+
+
+def _is_update(following: Sequence[dis.Instruction], store: str, name: str | None) -> bool:
+    """A simple operand, an operator, and the result is stored where the value came from."""
+    if len(following) < 3 or not following[0].opname.startswith(_SIMPLE):
+        return False
+    if following[1].opname != "BINARY_OP":
+        return False
+    rest = _without_moves(following[2:])
+    return bool(rest) and rest[0].opname.startswith(store) and (not name or rest[0].argval == name)
+
+
+def _without_moves(following: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+    rest = list(following)
+    while rest and rest[0].opname.startswith(_MOVING):
+        rest.pop(0)
+    return rest
