@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -11,7 +12,11 @@ from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs, views
 from funcaot.aot.capture import Capture, Input
 from funcaot.aot.effects import Origin, Output
+from funcaot.aot.state_changes import hides_tensor
+from funcaot.aot.state_effects import Held
 from funcaot.errors import UnsupportedError
+
+_RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 def describe(slots: tuple[Input, ...], index: int) -> str:
@@ -88,6 +93,7 @@ class Aliases:
     def output(self, value: Any) -> Output:
         """Where a flat output comes from."""
         if not isinstance(value, torch.Tensor):
+            self._refuse_hidden(value)
             return Output(value=value)
         known = self.outputs.get(id(value))
         if known is None:
@@ -98,6 +104,15 @@ class Aliases:
                 known = Output(origin=origin)
             self.outputs[id(value)] = known
         return known
+
+    def _refuse_hidden(self, value: Any) -> None:
+        if not isinstance(value, Held) and (isinstance(value, _RUNNING) or hides_tensor(value)):
+            raise UnsupportedError(
+                f"{self.name} returns an object of class {type(value).__name__} that holds tensors "
+                "of its capture, where no later call could put its own.",
+                remedy="return tensors, or register the class as a pytree "
+                "(torch.utils._pytree.register_pytree_node).",
+            )
 
     def _output(self, value: torch.Tensor) -> Output:
         for index, slot in enumerate(self.capture.inputs):

@@ -1,7 +1,7 @@
 """Which names some code reads, as far as its bytecode says; for what a call must be compared by.
 
-A name that code only counts in (``self.calls += 1``) or adds to (``log.append(x)``, ``kept[k] = x``)
-doesn't decide what the code computes.
+A name that code only counts in (``self.calls += 1``) or adds to (``log.append(x)``,
+``kept[k] = x``) doesn't decide what the code computes.
 """
 
 from __future__ import annotations
@@ -50,18 +50,22 @@ class ReadNames:
         self._used: set[str] = {"forward"}
         self._read: set[str] = set()
         self._fragments: set[str] = set()
+        self._asking: set[type] = set()
+        self._functions_ask = False
 
     def add(self, holder: object) -> None:
         """Add what an object's code may read: a function's, or that of its class's methods."""
         if isinstance(holder, types.FunctionType):
-            self._add(names_of(holder.__code__))
+            names = names_of(holder.__code__)
+            self._add(names)
+            self._functions_ask |= bool(names.fragments)
         for kind in type(holder).__mro__:
             if kind not in self._kinds and kind.__module__ != "builtins":
                 self._kinds.add(kind)
                 self._add_methods(kind)
 
     def close(self) -> None:
-        """Everything is reached: add what the methods use that are named so far, and so on."""
+        """Add what the methods use that are named so far, and so on."""
         while True:
             named = [n for n in self._methods if n in self._used or n.startswith("__")]
             if not named:
@@ -75,6 +79,14 @@ class ReadNames:
         if not name or name in self._read:
             return True
         return any(fragment in name for fragment in self._fragments)
+
+    def uses(self, name: str) -> bool:
+        """Whether code reached so far has this name in it."""
+        return name in self._used
+
+    def asks(self, holder: object) -> bool:
+        """Whether code may look for attributes of an object: it's a user's, or a function does."""
+        return self._functions_ask or bool(self._asking.intersection(type(holder).__mro__))
 
     @property
     def asked_for(self) -> frozenset[str]:
@@ -93,6 +105,8 @@ class ReadNames:
             code = getattr(function, "__code__", None)
             if name not in _NOT_RUN and isinstance(code, types.CodeType):
                 self._methods.setdefault(name, []).append(code)
+                if names_of(code).fragments and not kind.__module__.startswith("torch."):
+                    self._asking.add(kind)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,7 +119,7 @@ def names_of(code: types.CodeType) -> Names:
         fragments.update(
             text
             for text in code.co_consts
-            if isinstance(text, str) and 1 < len(text) < 40 and text.isidentifier()
+            if isinstance(text, str) and len(text) < 40 and text.isidentifier()
         )
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

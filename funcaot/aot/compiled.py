@@ -10,7 +10,6 @@ from typing import Any
 
 from funcaot._torch import tracing
 from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
-from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot.cache import EntryCache
 from funcaot.aot.entry import Entry, make_entry
 from funcaot.aot.fast_call import MISS
@@ -18,6 +17,7 @@ from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
+from funcaot.aot.state_effects import Call
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
 from funcaot.premise import PremiseFailed, leaving
@@ -93,13 +93,13 @@ class CompiledFunction:
             entry, lifted = found
             try:
                 with leaving(bool(entry.premises)):
-                    result = entry(leaves, lifted)
+                    result = entry(leaves, lifted, (args, kwargs))
             except PremiseFailed:
                 tried.append(entry)
                 continue
             self._cache.hit(entry, leaves, lifted)
             return result
-        return self._capture_and_run(signature, leaves, tried)
+        return self._capture_and_run(signature, leaves, (args, kwargs), tried)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _inlined.depth += 1
@@ -117,23 +117,23 @@ class CompiledFunction:
             _inlined.depth -= 1
 
     def _capture_and_run(
-        self, signature: Signature, leaves: list[Any], tried: Sequence[Entry]
+        self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
         with self.settings.lock, without_dynamo():
             found = self._cache.find(signature, leaves, tried)
             if found is None:
                 self.settings.statistics.cache_misses += 1
                 try:
-                    found = make_entry(self.function, signature, leaves, self.settings)
+                    found = make_entry(self.function, signature, leaves, call, self.settings)
                 except FirstStepError:
                     # The optimizer makes its state now; the next call is captured.
-                    args, kwargs = tree_unflatten(leaves, signature.tree)
+                    args, kwargs = call
                     return self.function(*args, **kwargs)
                 self._cache.add(found[0])
         entry, lifted = found
         try:
             with leaving(bool(entry.premises)):
-                return entry(leaves, lifted)
+                return entry(leaves, lifted, call)
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"{self.settings.name} was compiled for values that the same call then didn't "

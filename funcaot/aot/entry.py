@@ -24,7 +24,8 @@ from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
 from funcaot.aot.spec import TensorSpec, spec_of
-from funcaot.aot.state_effects import StateEffects, StateTracker
+from funcaot.aot.state_effects import Call, StateEffects
+from funcaot.aot.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
 from funcaot.premise import PremiseFailed
 
@@ -130,6 +131,7 @@ class Entry:
         self,
         leaves: Sequence[Any],
         lifted: Sequence[torch.Tensor],
+        call: Call,
         apply: Callable[..., tuple[torch.Tensor, ...]] | None = None,
     ) -> Any:
         """Run the program on a call's flat leaves.
@@ -137,6 +139,7 @@ class Entry:
         Args:
             leaves: Leaves of the arguments.
             lifted: The tensors that the function closes over now.
+            call: The arguments themselves, ``(args, kwargs)``.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
         tensors = self._inputs(leaves, lifted)
@@ -162,7 +165,7 @@ class Entry:
             self.gradients.apply(leaves, lifted, values)
         if self.state is not None:
             result, values = result
-            self.state.apply(leaves, values)
+            self.state.apply(leaves, call, values)
         return result
 
     def _protect(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -234,7 +237,11 @@ def refuse_offsets(tensors: Sequence[torch.Tensor], name: str) -> None:
 
 
 def make_entry(
-    function: Callable[..., Any], signature: Signature, leaves: Sequence[Any], settings: Settings
+    function: Callable[..., Any],
+    signature: Signature,
+    leaves: Sequence[Any],
+    call: Call,
+    settings: Settings,
 ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
     """Capture a call and prepare its program; nothing of a backward is traced.
 
@@ -245,7 +252,7 @@ def make_entry(
     """
     timings: dict[str, float] = {}
     clock = _Clock(timings)
-    tracker = StateTracker(function, leaves, settings.name)
+    tracker = StateTracker(function, leaves, call, settings.name)
     captured, gradients = _captured(tracker, signature)
     clock.stage("capture")
     effects = analyse(captured, settings.name)

@@ -86,7 +86,9 @@ def scan(root: Any) -> Environment:
     while pending and len(found.objects) < _LIMIT:
         holder = pending.popleft()
         found.names.add(holder)
-        for access, name, child in _children(holder):
+        if isinstance(holder, torch.nn.Module):
+            found.names.close()
+        for access, name, child in _children(holder, found.names):
             place = Place(id(holder), access, name)
             plain = is_setting(child)
             if plain:
@@ -107,13 +109,18 @@ def scan(root: Any) -> Environment:
 
 def is_setting(value: Any) -> bool:
     """Whether a value is a plain constant, or a small container of nothing else."""
-    if isinstance(value, _SCALARS):
+    if isinstance(value, _SCALARS) or _is_numpy_scalar(value):
         return True
     if type(value) in (tuple, list, set, deque) and len(value) <= 64:
         return all(isinstance(item, _SCALARS) for item in value)
     if type(value) is dict and len(value) <= 64:
         return all(isinstance(item, _SCALARS) for pair in value.items() for item in pair)
     return False
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__ == "numpy" and any(base.__name__ == "generic" for base in kind.__mro__)
 
 
 def _is_interesting(value: Any) -> bool:
@@ -129,7 +136,9 @@ def _is_interesting(value: Any) -> bool:
         return False
     if type(value).__module__.partition(".")[0] in _MACHINES:
         return False
-    return hasattr(value, "__dict__") and not callable(getattr(value, "__torch_function__", None))
+    if callable(getattr(value, "__torch_function__", None)):
+        return False
+    return hasattr(value, "__dict__") or bool(slots_of(value))
 
 
 def _is_machinery(module: str) -> bool:
@@ -143,10 +152,10 @@ def _is_machinery(module: str) -> bool:
     return module == "torch" or module.startswith(("torch.", "funcaot."))
 
 
-def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:
+def _children(holder: Any, names: ReadNames) -> Iterator[tuple[str, str, Any]]:
     """Access, name that code would use (empty if always read), and value."""
     if isinstance(holder, torch.nn.Module):
-        yield from _children_of_module(holder)
+        yield from _children_of_module(holder, names)
         yield from _children_of_class(holder)
     elif isinstance(holder, types.FunctionType):
         yield from _children_of_function(holder)
@@ -163,12 +172,14 @@ def _children(holder: Any) -> Iterator[tuple[str, str, Any]]:
         yield from _entries(holder, "{parent}")
     elif is_compiled(holder):
         # Not its cache.
-        parts = {name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)}
+        parts = {
+            name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)
+        }
         yield from _entries(parts, "{parent}.__dict__")
-    elif hasattr(holder, "__dict__"):
-        yield from _entries(vars(holder), "{parent}.__dict__", named=True)
-        if not isinstance(holder, types.ModuleType):
-            yield from _children_of_class(holder)
+    else:
+        yield from _entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
+        yield from _children_of_slots(holder)
+        yield from _children_of_class(holder)
 
 
 def is_compiled(holder: Any) -> bool:
@@ -189,28 +200,54 @@ def _quoted(key: Any) -> str:
     return repr(key).replace("{", "{{").replace("}", "}}")
 
 
-def _children_of_module(module: torch.nn.Module) -> Iterator[tuple[str, str, Any]]:
+def _children_of_module(
+    module: torch.nn.Module, names: ReadNames
+) -> Iterator[tuple[str, str, Any]]:
     for name in _MODULE_DICTIONARIES:
         yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
     for name in _MODULE_HOOKS:
         yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
     for name, value in list(vars(module).items()):
-        if name not in MODULE_OWN and (not name.startswith("_") or _is_users(value)):
+        private = name.startswith("_") and not names.uses(name) and not _is_users(value)
+        if name not in MODULE_OWN and not private:
             yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
 
 
 def _is_users(value: Any) -> bool:
-    """Whether a private attribute is looked into: not if it is somebody's trainer or logger."""
+    """Whether a private attribute is looked into anyway: not somebody's trainer or logger."""
     kinds = (torch.nn.Module, torch.Tensor, types.FunctionType, tuple, *_CONTAINERS)
     return isinstance(value, kinds) or is_setting(value)
+
+
+def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
+    """The classes of an object that a user wrote, with their positions in the order of lookup."""
+    if isinstance(holder, types.FunctionType | types.ModuleType):
+        return
+    for index, kind in enumerate(type(holder).__mro__):
+        if kind.__module__.partition(".")[0] not in _NOT_SCANNED | {"builtins"}:
+            yield index, kind
+
+
+def slots_of(holder: Any) -> list[str]:
+    """The names of an object's slots."""
+    return [
+        name
+        for _, kind in users_classes(holder)
+        for name, member in vars(kind).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+
+
+def _children_of_slots(holder: Any) -> Iterator[tuple[str, str, Any]]:
+    for name in slots_of(holder):
+        if hasattr(holder, name):
+            yield f"{{parent}}.{name}", name, getattr(holder, name)
 
 
 def _children_of_class(holder: Any) -> Iterator[tuple[str, str, Any]]:
     """Attributes of an object's class that it doesn't have itself."""
     own = getattr(holder, "__dict__", {})
-    for kind in type(holder).__mro__:
-        if kind.__module__.partition(".")[0] in _NOT_SCANNED | {"builtins"}:
-            continue
+    for _, kind in users_classes(holder):
         for name, value in list(vars(kind).items()):
             if name.startswith("__") or name in own:
                 continue
@@ -231,3 +268,5 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, s
     for index, value in enumerate(function.__defaults__ or ()):
         yield f"{{parent}}.__defaults__[{index}]", "", value
     yield from _entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
+    own = {key: value for key, value in vars(function).items() if key != "__wrapped__"}
+    yield from _entries(own, "{parent}.__dict__", named=True)

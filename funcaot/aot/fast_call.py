@@ -244,7 +244,8 @@ class _Writer:
             # The epilogue may have cloned what it overwrites, so layouts aren't what guards saw.
             node = FastNode(entry.functions.keeping, trusting=False)
             apply = self.source.constant(node.apply, "apply")
-        self.source.line(f"return entry([{listed(self.names)}], {lifted}, {apply})")
+        call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
+        self.source.line(f"return entry({call})")
 
     def _write_run(self) -> None:
         source, entry = self.source, self.entry

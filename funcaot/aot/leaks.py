@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+
 from funcaot._torch import tracing
 from funcaot.aot.environment import Environment
 from funcaot.aot.paths import path_of

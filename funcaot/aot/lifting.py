@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch import functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot.aot import data_dependent_ops, writes
+from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -172,6 +173,8 @@ class Lifting(TorchFunctionMode):
 
     def lift(self, value: torch.Tensor) -> torch.Tensor:
         """Make the tape's input for a real tensor."""
+        if torch.nn.parameter.is_lazy(value):
+            raise FirstStepError
         added = self._add(value)
         self._known[id(value)] = added
         self._real[id(added)] = value

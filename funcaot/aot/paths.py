@@ -17,7 +17,8 @@ def path_of(environment: Environment, identity: int) -> str:
     while environment.places[identity]:
         place = environment.places[identity][0]
         holder = environment.objects[place.parent]
-        text = _step(holder, place.access) + text
+        if environment.places[place.parent]:
+            text = _step(holder, place.access) + text
         identity = place.parent
     return text.lstrip(".") or "the function"
 

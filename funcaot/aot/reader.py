@@ -22,7 +22,8 @@ from funcaot.aot.environment import Environment, Place, is_setting, scan
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
-from funcaot.aot.state_effects import Change, StateEffects, StateTracker
+from funcaot.aot.state_effects import Change, StateEffects
+from funcaot.aot.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -88,15 +89,17 @@ def make_reader(
             writer.require(f"{writer.at(place)} is root[{len(root) + offset}]")
     values = [writer.write_tensor(tensor, name) for tensor in tensors]
     writer.write_unread_tensors(tensors)
+    writer.write_absent()
     for bag, change in tracker.found:
         if change.compared:
             writer.write_changed(bag, change)
     stored = None
-    if tracker.found:
+    if tracker.found or tracker.in_arguments:
         finder = _Writer(environment, root)
         things = [finder.thing(bag) for bag, _ in tracker.found]
         changes = tuple(change for _, change in tracker.found)
-        stored = StateEffects(function, changes, finder.build(things), positions)
+        reach = finder.build(things)
+        stored = StateEffects(function, changes, reach, positions, tracker.in_arguments)
     if not values and not writer.compares:
         return None, stored
     return Reader(writer.build(values), positions), stored
@@ -182,14 +185,30 @@ class _Writer:
                     if self.environment.is_read(place):
                         self.require(f"isinstance({self.at(place)}, {kind})")
 
+    def write_absent(self) -> None:
+        """Attributes that code looks for by their name, and that aren't there."""
+        asked = self.environment.names.asked_for
+        if not asked:
+            return
+        for identity, holder in list(self.environment.objects.items()):
+            own = getattr(holder, "__dict__", None)
+            if not isinstance(own, dict) or not self.environment.names.asks(holder):
+                continue
+            module = isinstance(holder, torch.nn.Module)
+            parts = ("__dict__", "_parameters", "_buffers", "_modules") if module else ("__dict__",)
+            for name in sorted(asked):
+                if not any(name in getattr(holder, part) for part in parts):
+                    at = self.variable(identity)
+                    self.require(" and ".join(f"{name!r} not in {at}.{part}" for part in parts))
+
     def write_changed(self, bag: Bag, change: Change) -> None:
         """What the function changes, and also reads, has to be what it was at the capture."""
         if not isinstance(bag.before, dict):
             self.variable(bag.holder)
             return
         thing = self.thing(bag)
-        if isinstance(bag.thing, types.CellType):
-            return  # compared as a setting, or read as a tensor
+        if not isinstance(bag.thing, dict):
+            return  # compared as settings, or read as tensors
         if not bag.named:
             self.require(f"[*{thing}] == {self.source.constant([*bag.before], 'keys')}")
         for key, _ in change.assigned:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot.aot.code_names import names_of
-from funcaot.aot.environment import MODULE_OWN, Environment, is_compiled
+from funcaot.aot.environment import MODULE_OWN, Environment, is_compiled, slots_of, users_classes
 
 MISSING: Any = object()
 _CELL = "cell_contents"
@@ -27,9 +27,9 @@ class Bag:
     Attributes:
         holder: What it belongs to, or itself, by ``id``.
         access: Source text on ``{parent}``, the holder.
-        thing: A dictionary, list, deque, set or cell of a closure.
-        before: What was in it: a dictionary for dictionaries and cells, else a tuple.
-        names: For the globals of a function, the names that it uses.
+        thing: A dictionary, list, deque, set, cell of a closure, class, or an object with slots.
+        before: What was in it: a tuple for lists, deques and sets, else a dictionary.
+        names: The keys that count, if not all do: globals that a function uses, slots.
         named: Whether its keys are names that code uses.
     """
 
@@ -40,9 +40,14 @@ class Bag:
     names: frozenset[str] | None = None
     named: bool = False
 
+    @property
+    def is_users_dictionary(self) -> bool:
+        """Whether it is a dictionary whose keys have an order that counts."""
+        return isinstance(self.thing, dict) and not self.named
+
     def now(self) -> dict[Any, Any] | tuple[Any, ...]:
         """What is in it."""
-        return _contents(self.thing, self.names)
+        return contents_of(self.thing, self.names)
 
 
 def bags_of(environment: Environment) -> list[Bag]:
@@ -51,48 +56,60 @@ def bags_of(environment: Environment) -> list[Bag]:
     seen: set[int] = set()
     known_globals: dict[int, frozenset[str]] = {}
     for identity, holder in environment.objects.items():
-        for access, thing, named in _things(holder):
-            names = None
+        for access, thing, names, named in _things(holder):
             if isinstance(holder, types.FunctionType) and thing is holder.__globals__:
                 known = known_globals.get(id(thing), frozenset())
                 names = names_of(holder.__code__).used - known
                 known_globals[id(thing)] = known | names
-            elif id(thing) in seen:
+            elif id(thing) in seen and names is None:
                 continue
             seen.add(id(thing))
-            before = _contents(thing, names)
+            before = contents_of(thing, names)
             found.append(Bag(identity, access, thing, before, names, named))
     return found
 
 
-def _things(holder: Any) -> Iterator[tuple[str, Any, bool]]:
+def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:
+    """Access, thing, the keys that count, and whether these are names."""
+    if isinstance(holder, dict | list | deque | set):
+        yield "{parent}", holder, None, False
+        return
+    if isinstance(holder, tuple | types.MethodType | torch.Tensor) or is_compiled(holder):
+        return
     if isinstance(holder, torch.nn.Module):
         for name in ("_parameters", "_buffers", "_modules"):
-            yield f"{{parent}}.{name}", vars(holder)[name], True
-        yield "{parent}.__dict__", vars(holder), True
-    elif isinstance(holder, types.FunctionType):
+            yield f"{{parent}}.{name}", vars(holder)[name], None, True
+    if isinstance(holder, types.FunctionType):
         for index, cell in enumerate(holder.__closure__ or ()):
-            yield f"{{parent}}.__closure__[{index}]", cell, True
-        yield "{parent}.__globals__", holder.__globals__, True
-    elif isinstance(holder, dict | list | deque | set):
-        yield "{parent}", holder, False
-    elif isinstance(holder, tuple | types.MethodType | torch.Tensor) or is_compiled(holder):
-        return
-    elif hasattr(holder, "__dict__") and isinstance(vars(holder), dict):
-        yield "{parent}.__dict__", vars(holder), True
+            yield f"{{parent}}.__closure__[{index}]", cell, None, True
+        yield "{parent}.__globals__", holder.__globals__, frozenset(), True
+    slots = frozenset(slots_of(holder))
+    if slots:
+        yield "{parent}", holder, slots, True
+    if isinstance(getattr(holder, "__dict__", None), dict):
+        yield "{parent}.__dict__", vars(holder), None, True
+    for index, kind in users_classes(holder):
+        yield f"type({{parent}}).__mro__[{index}]", kind, None, True
 
 
-def _contents(thing: Any, names: frozenset[str] | None) -> dict[Any, Any] | tuple[Any, ...]:
+def contents_of(
+    thing: Any, names: frozenset[str] | None = None
+) -> dict[Any, Any] | tuple[Any, ...]:
+    """A copy of what is in a thing."""
     if isinstance(thing, types.CellType):
         try:
             return {_CELL: thing.cell_contents}
         except ValueError:
             return {}
-    if not isinstance(thing, dict):
+    if isinstance(thing, list | deque | set):
         return tuple(thing)
-    if names is not None:
+    if isinstance(thing, type):
+        return {key: value for key, value in vars(thing).items() if not key.startswith("__")}
+    if names is None:
+        return dict(thing)
+    if isinstance(thing, dict):
         return {name: thing[name] for name in names if name in thing}
-    return dict(thing)
+    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
 def name_of(bag: Bag, key: Any, environment: Environment) -> str:
@@ -114,17 +131,33 @@ def changed_keys(bag: Bag) -> list[Any]:
     return [key for key in keys if key not in own]
 
 
+def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: True) -> None:
+    """Make things what they were, or only take out new values of a kind."""
+    for bag in bags:
+        before, now = bag.before, bag.now()
+        if isinstance(before, dict) and isinstance(now, dict):
+            for key in changed_keys(bag):
+                if only(now.get(key, MISSING)):
+                    put(bag.thing, key, before.get(key, MISSING))
+            if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
+                fill(bag.thing, [*before.items()])
+        elif any(map(only, now)) or only(MISSING):
+            fill(bag.thing, tuple(before))
+
+
 def put(thing: Any, key: Any, value: Any) -> None:
-    """Set or, for ``MISSING``, remove an entry of a dictionary or a cell."""
-    if isinstance(thing, types.CellType):
+    """Set or, for ``MISSING``, remove an entry of a dictionary, cell, class or object."""
+    if isinstance(thing, dict):
         if value is MISSING:
-            del thing.cell_contents
+            thing.pop(key, None)
         else:
-            thing.cell_contents = value
+            thing[key] = value
+    elif isinstance(thing, types.CellType | type):
+        delattr(thing, key) if value is MISSING else setattr(thing, key, value)
     elif value is MISSING:
-        thing.pop(key, None)
+        object.__delattr__(thing, key)
     else:
-        thing[key] = value
+        object.__setattr__(thing, key, value)
 
 
 def fill(thing: Any, contents: Sequence[Any]) -> None:

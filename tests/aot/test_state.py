@@ -1,8 +1,7 @@
-"""What a function stores in attributes, items and variables is there after the call, as in eager."""
+"""What modules store in attributes, buffers, lists: after each call it is there, as in eager."""
 
 import collections
 import copy
-import warnings
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.errors import UnsupportedError
 
 
 class Base(nn.Module):
