@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
 from funcaot.aot.bases import Region, TracedRegion, trace_region
 from funcaot.aot.lifting import InputEvents, Lifting
-from funcaot.aot.signature import Constant, Signature
+from funcaot.aot.signature import Ambient, Constant, Signature, read_ambient
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -65,6 +65,7 @@ class Capture:
         regions: Memory that several inputs share.
         shared: For each region the flat memory, then its families' bases.
         events: What happened to inputs that only shows while it happens.
+        leaves_grad_mode: The grad mode that it leaves behind, if it switched it.
     """
 
     tape: Tape
@@ -76,6 +77,7 @@ class Capture:
     regions: tuple[Region, ...]
     shared: tuple[Input, ...]
     events: InputEvents
+    leaves_grad_mode: bool | None = None
 
     @property
     def slots(self) -> tuple[Input, ...]:
@@ -142,7 +144,10 @@ def capture(
         lifting.lift(tensor)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
         with _explained(name), lifting:
+            before = read_ambient(forward_mode=False)
             result = function(*args, **kwargs)
+            after = read_ambient(forward_mode=False)
+            _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
         outputs = tuple(lifting.replace(value) for value in flat)
     return Capture(
@@ -155,6 +160,21 @@ def capture(
         sharing.regions,
         entrance.shared,
         lifting.events,
+        after.grad_mode if after.grad_mode != before.grad_mode else None,
+    )
+
+
+def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
+    """Refuse a function that leaves a global setting changed; grad mode can be switched again."""
+    if after == replace(before, grad_mode=after.grad_mode):
+        return
+    changed = [
+        item.name for item in fields(Ambient) if getattr(before, item.name) != getattr(after, item.name)
+    ]
+    torch.set_default_dtype(before.default_dtype)
+    raise UnsupportedError(
+        f"{name} leaves global state changed: {', '.join(changed)}.",
+        remedy="change it outside of the compiled function, or change it back inside.",
     )
 
 
@@ -179,6 +199,11 @@ def _explained(name: str) -> Iterator[None]:
             raise UnsupportedError(
                 f"{name} writes to a view that as_strided made out of a view, or resizes one.",
                 remedy="make the view with slices, view, transpose and the like.",
+            ) from error
+        if "version_counter for inference tensor" in str(error):
+            raise UnsupportedError(
+                f"{name} switches inference mode and makes a view there.",
+                remedy="use torch.no_grad() inside, or switch inference mode outside.",
             ) from error
         if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
             raise

@@ -87,6 +87,7 @@ class Entry:
     def is_plain(self) -> bool:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
+        own_grad_mode |= self.capture.leaves_grad_mode is not None
         return not (own_grad_mode or self.capture.events.reads_offset or self.reachable)
 
     def lifted(
@@ -166,6 +167,8 @@ class Entry:
         if self.state is not None:
             result, values = result
             self.state.apply(leaves, call, values)
+        if self.capture.leaves_grad_mode is not None:
+            torch.set_grad_enabled(self.capture.leaves_grad_mode)
         return result
 
     def _protect(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

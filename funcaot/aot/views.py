@@ -78,7 +78,7 @@ class View:
 
     Attributes:
         steps: The ops, first to last.
-        recorded: Whether autograd sees the chain; if not, it runs with grad mode off.
+        recorded: Whether autograd sees the chain: the grad mode in which it runs.
         several: Whether it is one of several results of an op, for autograd's checks.
         from_no_grad: Whether it sees the chain as one that starts at a view made in no_grad.
     """
@@ -95,9 +95,9 @@ class View:
                 base = SAME(base)
             with torch.enable_grad():
                 return self._replay(base)
-        if self.recorded or not torch.is_grad_enabled():
+        if self.recorded == torch.is_grad_enabled():
             return self._replay(base)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.recorded):
             return self._replay(base)
 
     def _replay(self, base: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import funcaot
 from funcaot.errors import LeakWarning, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from state_cases import CASES  # noqa: E402
+from state_cases import CASES
 
 
 def plain(value):

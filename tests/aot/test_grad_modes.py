@@ -1,0 +1,187 @@
+"""Grad mode switched outside of a compiled function, inside, and left switched, as in eager."""
+
+import itertools
+
+import pytest
+import torch
+
+import funcaot
+from funcaot.errors import UnsupportedError
+
+
+def enabled_inside(x, w):
+    with torch.enable_grad():
+        y = x * w
+    return y, x + w
+
+
+def view_of_a_result(x, w):
+    with torch.enable_grad():
+        y = (x * w)[0:2]
+    return y, y.detach()
+
+
+def view_of_an_input(x, w):
+    with torch.enable_grad():
+        y = x[0:2]
+    return y, w * 2
+
+
+def written_with_grad(x, w):
+    z = x * 1
+    with torch.enable_grad():
+        z.mul_(w)
+    return z
+
+
+def written_after(x, w):
+    with torch.enable_grad():
+        t = x * 2
+    t.mul_(3)
+    return t, t * w
+
+
+def disabled_inside(x, w):
+    y = x * w
+    with torch.no_grad():
+        z = y * w
+    return y, z, y * z
+
+
+def view_made_with_grad_mode_off(x, w):
+    y = x * w
+    with torch.no_grad():
+        z = y[0:2]
+    return y, z
+
+
+def written_with_grad_mode_off(x, w):
+    y = x * w
+    with torch.no_grad():
+        y.mul_(2)
+    return y, y * x
+
+
+def nested(x, w):
+    with torch.no_grad():
+        y = x * w
+        with torch.enable_grad():
+            z = y * w
+        u = z * 2
+    return y, z, u
+
+
+def left_off(x, w):
+    y = x * w
+    torch.set_grad_enabled(False)
+    return y, x * 2
+
+
+def left_on(x, w):
+    y = x * w
+    torch.set_grad_enabled(True)
+    return y, x * 2
+
+
+def decorated(x, w):
+    @torch.no_grad()
+    def double(a):
+        return a * 2
+
+    return double(x) + w, double(w)
+
+
+def gradient_inside(x, w):
+    with torch.enable_grad():
+        a = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad((a * w).sum(), a, create_graph=True)
+    return g, g * x
+
+
+def leaf_made_inside(x, w):
+    with torch.enable_grad():
+        return x.detach().requires_grad_()
+
+
+def asks_for_the_mode(x, w):
+    return x * w if torch.is_grad_enabled() else x + w
+
+
+def ordinary_values_of_inference_mode(x, w):
+    with torch.inference_mode():
+        y = x * w
+    return x + y.sum()
+
+
+FUNCTIONS = [value for value in list(globals().values()) if getattr(value, "__code__", None)]
+
+
+def describe(tensor):
+    return (
+        tensor.detach().tolist(),
+        tensor.requires_grad,
+        tensor.is_leaf,
+        tensor.grad_fn is not None,
+        None if tensor.is_inference() else tensor._is_view(),
+    )
+
+
+def outcome(function, outside, needs_grad, *, leaves):
+    x, w = torch.arange(3.0) + 1, torch.arange(3.0) + 2
+    for tensor, needed in zip((x, w), needs_grad, strict=True):
+        tensor.requires_grad_(needed)
+    inputs = [tensor for tensor in (x, w) if tensor.requires_grad]
+    given = (x, w) if leaves else (x * 1, w * 1)
+    try:
+        with outside():
+            result = function(*given)
+            inside_after = torch.is_grad_enabled()
+        after = torch.is_grad_enabled()
+    except RuntimeError as error:
+        return type(error), str(error)[:60]
+    finally:
+        torch.set_grad_enabled(True)
+    outputs = result if isinstance(result, tuple) else (result,)
+    recorded = [tensor for tensor in outputs if tensor.requires_grad]
+    gradients = []
+    if recorded and inputs:
+        total = sum((tensor * (i + 2)).sum() for i, tensor in enumerate(recorded))
+        gradients = torch.autograd.grad(total, inputs, allow_unused=True)
+    return (
+        [describe(tensor) for tensor in (*outputs, *given)],
+        [None if gradient is None else gradient.tolist() for gradient in gradients],
+        (inside_after, after),
+    )
+
+
+@pytest.mark.parametrize("outside", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_as_in_eager(function, outside):
+    if outside is torch.inference_mode and function is leaf_made_inside:
+        pytest.skip("a leaf that requires grad made in inference mode")
+    compiled = funcaot.compile(function, backend="eager")
+    for needs_grad in itertools.product([False, True], repeat=2):
+        for leaves in (True, False):
+            expected = outcome(function, outside, needs_grad, leaves=leaves)
+            for _ in range(3):
+                assert outcome(compiled, outside, needs_grad, leaves=leaves) == expected
+
+
+def test_other_state_that_is_left_changed_is_refused():
+    def function(x):
+        torch.set_default_dtype(torch.float64)
+        return x * torch.ones(3)
+
+    with pytest.raises(UnsupportedError, match="default_dtype"):
+        funcaot.compile(function, backend="eager")(torch.ones(3))
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_view_made_in_inference_mode_inside_is_refused():
+    def function(x):
+        with torch.inference_mode():
+            y = x[0]
+        return y * 1
+
+    with pytest.raises(UnsupportedError, match="inference mode"):
+        funcaot.compile(function, backend="eager")(torch.ones(3))
