@@ -169,7 +169,9 @@ def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
     if after == replace(before, grad_mode=after.grad_mode):
         return
     changed = [
-        item.name for item in fields(Ambient) if getattr(before, item.name) != getattr(after, item.name)
+        item.name
+        for item in fields(Ambient)
+        if getattr(before, item.name) != getattr(after, item.name)
     ]
     torch.set_default_dtype(before.default_dtype)
     raise UnsupportedError(

@@ -93,7 +93,7 @@ def test_nothing_of_a_failed_capture_is_kept(error):
         state.n = state.n + 1
         if state.n == 1 and error is ValueError:
             raise ValueError("no")
-        return x * state.n if error is ValueError else x * x.sum().item()
+        return x * state.n if error is ValueError else x * x.data_ptr()
 
     with pytest.raises(error):
         function(torch.ones(3))
