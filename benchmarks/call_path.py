@@ -6,14 +6,13 @@ the machine does hits all of them. Run ``python benchmarks/call_path.py``.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import environment_of, print_table, write_json
+from common import environment_of, parser_of, print_table, progress, write_json
 from torch import nn
 
 import funcaot
@@ -136,9 +135,10 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float) ->
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def run(rounds: int, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+def run(rounds: int, seconds: float, only: int | None) -> dict[str, dict[str, dict[str, float]]]:
     results: dict[str, dict[str, dict[str, float]]] = {}
-    for name, (function, arguments, wanted) in cases().items():
+    for name, (function, arguments, wanted) in list(cases().items())[:only]:
+        progress(name)
         calls = {
             who: calls_of(compiled, arguments, wanted)
             for who, compiled in contestants(function).items()
@@ -159,12 +159,14 @@ def run(rounds: int, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=1.0, help="per contestant and case")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results = run(options.rounds, options.seconds)
+    if options.quick:
+        options.rounds, options.seconds = 2, 0.05
+    results = run(options.rounds, options.seconds, 1 if options.quick else None)
     whos = ("eager", "torch.compile", "funcaot", "jax.jit")
     rows = [
         [name, kind]

@@ -7,22 +7,24 @@ wall-clock time. Run ``python benchmarks/cold_start.py``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from common import environment_of, print_table, write_json
+from common import environment_of, parser_of, print_table, progress, write_json
 from residuals import models
 
 import funcaot
+from funcaot.backends import inductor
 
 OPERATIONS = (100, 300, 1000, 3000, 10_000)
+WITH_INDUCTOR = (100, 300)
 WRAPPERS = {"torch.compile": torch.compile, "funcaot": funcaot.compile}
 
 
@@ -69,19 +71,38 @@ def child(who: str, model_name: str, *, backward: bool) -> dict[str, Any]:
     return result
 
 
-def curve() -> list[dict[str, float]]:
-    """Seconds of funcaot's own stages for chains of operations, without Inductor."""
+def own_stages(function: Any) -> Any:
+    """Everything that funcaot does to give a graph to Inductor, which then runs as it is."""
+    return funcaot.aot_function(
+        function, lambda graph, inputs: graph, decompositions=inductor.COMPILER.decompositions()
+    )
+
+
+CURVES = {"own stages": own_stages, **WRAPPERS}
+
+
+def curve(who: str, counts: Sequence[int]) -> list[dict[str, float]]:
+    """CPU seconds for chains of operations, C++ compilers included."""
     points = []
-    for count in OPERATIONS:
+    for count in (10, *counts):  # the first loads what the others need
         x = torch.ones(3, requires_grad=True)
-        compiled = funcaot.compile(chain(count), backend="eager")
-        start = time.process_time()
+        compiled = CURVES[who](chain(count))
+        start = cpu_seconds()
         loss = compiled(x).sum()
-        middle = time.process_time()
+        middle = cpu_seconds()
         loss.backward()
-        end = time.process_time()
+        end = cpu_seconds()
         points.append({"operations": count, "forward": middle - start, "backward": end - middle})
-    return points
+    return points[1:]
+
+
+def curves(*, quick: bool) -> dict[str, list[dict[str, float]]]:
+    found = {}
+    for who in CURVES:
+        counts = OPERATIONS if who == "own stages" else WITH_INDUCTOR
+        progress(f"chains of operations, {who}")
+        found[who] = in_fresh_process("--curve", who, *map(str, counts[: 2 if quick else None]))
+    return found
 
 
 def in_fresh_process(*arguments: str, cache: str | None = None) -> Any:
@@ -103,34 +124,45 @@ def in_fresh_process(*arguments: str, cache: str | None = None) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def second_process(model: str) -> dict[str, float]:
+def second_process(who: str, model: str) -> dict[str, float]:
     """Seconds of CPU time for forward and backward in a first process and in a second."""
-    arguments = ("--child", "funcaot", model, "backward")
+    arguments = ("--child", who, model, "backward")
     with tempfile.TemporaryDirectory() as folder:
         first, second = (in_fresh_process(*arguments, cache=folder)["cpu"] for _ in range(2))
     return {"first": first, "second": second}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--child", nargs=3, metavar=("WHO", "MODEL", "KIND"))
-    parser.add_argument("--curve", action="store_true")
+    parser.add_argument("--curve", nargs="+", metavar=("WHO", "COUNT"))
     options = parser.parse_args()
     if options.child:
         who, model, kind = options.child
         print(json.dumps(child(who, model, backward=kind == "backward")))
         return
     if options.curve:
-        print(json.dumps(curve()))
+        who, *counts = options.curve
+        print(json.dumps(curve(who, [int(count) for count in counts])))
         return
+    chosen = [name for name in models() if name.startswith("MLP") or not options.quick]
+    results = cold(chosen)
+    warm = second(chosen)
+    made = curves(quick=options.quick)
+    show_curves(made)
+    content = {"environment": environment_of(), "models": results, "warm": warm, "curves": made}
+    write_json("cold_start", content)
+
+
+def cold(chosen: Sequence[str]) -> dict[str, Any]:
     results: dict[str, Any] = {}
     rows = []
-    for model in models():
-        for kind in ("forward", "backward"):
+    for model in chosen:
+        for kind, label in (("forward", "forward only"), ("backward", "forward + backward")):
+            progress(f"{model}, {label}, caches off")
             made = {who: in_fresh_process("--child", who, model, kind) for who in WRAPPERS}
-            results[f"{model}, {kind}"] = made
+            results[f"{model}, {label}"] = made
             ours, theirs = made["funcaot"], made["torch.compile"]
-            label = "forward only" if kind == "forward" else "forward + backward"
             rows.append(
                 [model, label]
                 + [f"{made[who]['cpu']:.1f}" for who in WRAPPERS]
@@ -138,32 +170,38 @@ def main() -> None:
             )
     head = ["model", "call", *WRAPPERS, "ratio of CPU", "ratio of wall clock"]
     print_table("CPU seconds until the first result, caches off", head, rows)
-    warm = {model: second_process(model) for model in models()}
-    rows = [
-        [
-            model,
-            f"{made['first']:.1f}",
-            f"{made['second']:.1f}",
-            f"{made['first'] / made['second']:.1f}",
-        ]
-        for model, made in warm.items()
-    ]
-    head = ["model", "first process", "second process", "times faster"]
+    return results
+
+
+def second(chosen: Sequence[str]) -> dict[str, Any]:
+    warm: dict[str, Any] = {}
+    rows = []
+    for model in chosen:
+        progress(f"{model}, caches on")
+        warm[model] = made = {who: second_process(who, model) for who in WRAPPERS}
+        for who, times in made.items():
+            faster = times["first"] / times["second"]
+            row = [f"{times['first']:.1f}", f"{times['second']:.2f}", f"{faster:.1f}"]
+            rows.append([model, who, *row])
+    head = ["model", "", "first process", "second process", "times faster"]
     print_table("CPU seconds for forward and backward, caches on", head, rows)
-    points = in_fresh_process("--curve")
+    return warm
+
+
+def show_curves(made: dict[str, list[dict[str, float]]]) -> None:
     rows = [
         [
+            who,
             str(point["operations"]),
             f"{point['forward']:.2f}",
             f"{point['backward']:.2f}",
             f"{(point['forward'] + point['backward']) / point['operations'] * 1e3:.2f}",
         ]
+        for who, points in made.items()
         for point in points
     ]
-    head = ["operations", "forward, s", "backward, s", "ms per operation"]
-    print_table("funcaot's own stages, without Inductor", head, rows)
-    content = {"environment": environment_of(), "models": results, "warm": warm, "curve": points}
-    write_json("cold_start", content)
+    head = ["", "operations", "forward, s", "backward, s", "ms per operation"]
+    print_table("CPU seconds by number of operations, caches off", head, rows)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -12,15 +14,31 @@ from typing import Any
 
 import torch
 
-import funcaot
+# Results go to the documentation; elsewhere for a trial.
+RESULTS = Path(
+    os.environ.get("FUNCAOT_BENCHMARKS")
+    or Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
+)
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="a trial: few rounds, the smallest case"
+    )
+    return parser
+
+
+def progress(text: str) -> None:
+    """Say what is being measured."""
+    print(f"... {text}", file=sys.stderr, flush=True)
 
 
 def environment_of() -> dict[str, Any]:
     """The machine and the versions."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    versions["funcaot"] = getattr(funcaot, "__version__", "unknown")
+    versions["funcaot"] = importlib.metadata.version("funcaot")
     for name in ("jax", "numpy"):
         module = sys.modules.get(name)
         if module is not None:

@@ -7,12 +7,12 @@ funcaot is faster.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from common import environment_of, parser_of, print_table, write_json
 from torch.func import grad, jvp, vmap
 
 import funcaot
@@ -132,14 +132,27 @@ def compare(case: Callable[[type], Callable[[], Any]], rounds: int) -> tuple[flo
 
 def main() -> None:
     """Print one line per case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30, help="measurements per case")
-    rounds = parser.parse_args().rounds
+    parser = parser_of(__doc__)
+    parser.add_argument("--rounds", type=int, default=100, help="measurements per case")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'':24s}{'torch us':>10s}{'funcaot us':>12s}{'ratio':>8s}")
+    results: dict[str, dict[str, float]] = {}
     for case in CASES:
-        theirs, ours = compare(case, rounds)
-        print(f"{case.__name__:24s}{theirs:10.2f}{ours:12.2f}{ours / theirs:8.2f}")
+        theirs, ours = compare(case, 2 if options.quick else options.rounds)
+        name = case.__name__.replace("_", " ")
+        results[name] = {"torch": theirs, "funcaot": ours}
+    rows = [
+        [name, f"{times['torch']:.2f}", f"{times['funcaot']:.2f}", f"{ratio_of(times):.2f}"]
+        for name, times in results.items()
+    ]
+    head = ["call", "torch.autograd.Function", "funcaot.Function", "ratio"]
+    print_table("Microseconds per call of a Function", head, rows)
+    write_json("operator", {"environment": environment_of(), "microseconds": results})
+
+
+def ratio_of(times: dict[str, float]) -> float:
+    """Funcaot's time by torch's."""
+    return times["funcaot"] / times["torch"]
 
 
 if __name__ == "__main__":

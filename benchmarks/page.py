@@ -6,9 +6,10 @@ Run ``python benchmarks/page.py`` after the others; figures need the extra ``dra
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from common import RESULTS
+from common import RESULTS, parser_of
 
 WHOS = ("eager", "torch.compile", "funcaot", "jax.jit")
 
@@ -21,6 +22,10 @@ def read(name: str) -> dict[str, Any] | None:
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def written(*times: float) -> list[str]:
+    return [f"{time:.2f}" for time in times]
 
 
 def measured_on(content: dict[str, Any]) -> str:
@@ -60,6 +65,7 @@ def training(content: dict[str, Any]) -> list[str]:
             name,
             *(f"{made['milliseconds'][who]:.2f}" for who in WHOS[:3]),
             f"{made['ratio']:.3f}",
+            f"{made['ratio_of_fastest']:.3f}",
         ]
         for name, made in content["models"].items()
     ]
@@ -69,9 +75,10 @@ def training(content: dict[str, Any]) -> list[str]:
         "## A training step",
         "",
         "Milliseconds per step with AdamW, contestants in turns in one process. The ratio is the "
-        "median over rounds of funcaot's time by torch.compile's.",
+        "median over rounds of funcaot's time by torch.compile's; beside it, that of the fastest "
+        "rounds.",
         "",
-        *table(["model", *WHOS[:3], "funcaot/torch.compile"], rows),
+        *table(["model", *WHOS[:3], "funcaot/torch.compile", "fastest rounds"], rows),
         "![Time of a training step](benchmarks/training.svg)",
         "",
         measured_on(content),
@@ -94,32 +101,84 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         for stage, seconds in made["funcaot"]["stages"].items()
     ]
     warm = [
-        [name, f"{made['first']:.1f}", f"{made['second']:.1f}"]
-        for name, made in content["warm"].items()
+        [
+            name,
+            who,
+            *written(made["first"], made["second"]),
+            f"{made['first'] / made['second']:.1f}",
+        ]
+        for name, by_who in content["warm"].items()
+        for who, times in by_who.items()
     ]
     points = [
-        [str(point["operations"]), f"{point['forward']:.2f}", f"{point['backward']:.2f}"]
-        for point in content["curve"]
+        [who, str(point["operations"]), *written(point["forward"], point["backward"])]
+        for who, curve in content["curves"].items()
+        for point in curve
     ]
-    draw_curve(content["curve"])
+    draw_curves(content["curves"])
     return [
         "## Cold start",
         "",
         "CPU seconds until the first result in a fresh process, caches off, one C++ compiler at a "
-        "time. A forward alone traces and compiles no backward.",
+        "time, the compilers' time included. Neither compiles a backward that isn't asked for, and "
+        "most of the rest is the C++ compiler's, on kernels that are nearly the same; what differs "
+        "is what is traced.",
         "",
         *table(["model, call", "torch.compile", "funcaot", "ratio"], rows),
         "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process "
         "and in a second one:",
         "",
-        *table(["model", "first", "second"], warm),
-        "Seconds per stage:",
+        *table(["model", "", "first", "second", "times faster"], warm),
+        "Wall-clock seconds per stage:",
         "",
         *table(["model, call", "stage", "seconds"], stages),
-        "Seconds of funcaot's own stages for chains of operations, without Inductor:",
+        "CPU seconds for chains of operations. Own stages are everything but Inductor: capture, "
+        "partition, decomposition.",
         "",
-        *table(["operations", "forward", "backward"], points),
+        *table(["", "operations", "forward", "backward"], points),
         "![Compile time by number of operations](benchmarks/cold_start.svg)",
+        "",
+        measured_on(content),
+        "",
+    ]
+
+
+def residuals(content: dict[str, Any]) -> list[str]:
+    columns = ("eager", "torch.compile", "balanced", "memory", "save_all")
+    rows = [
+        [row["model"], *(f"{row[column] / 1e3:.1f}" for column in columns)]
+        for row in content["rows"]
+    ]
+    return [
+        "## What a forward keeps",
+        "",
+        "kB that a training forward keeps for its backward, inputs and parameters left out: what "
+        "autograd's graph holds. The last three columns are funcaot's policies.",
+        "",
+        *table(["model", *columns], rows),
+        measured_on(content),
+        "",
+    ]
+
+
+def operator(content: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            name,
+            *written(times["torch"], times["funcaot"]),
+            f"{times['funcaot'] / times['torch']:.2f}",
+        ]
+        for name, times in content["microseconds"].items()
+    ]
+    draw_bars("operator", content["microseconds"], "microseconds per call", ("torch", "funcaot"))
+    return [
+        "## What a Function costs",
+        "",
+        "Microseconds per call of `funcaot.Function.apply` and `torch.autograd.Function.apply`, "
+        "nothing compiled, one thread; the best of many rounds in turns.",
+        "",
+        *table(["call", "torch", "funcaot", "ratio"], rows),
+        "![Time per call of a Function](benchmarks/operator.svg)",
         "",
         measured_on(content),
         "",
@@ -139,13 +198,15 @@ def plots() -> Any:
     return plt
 
 
-def draw_bars(name: str, bars: dict[str, dict[str, float]], label: str) -> None:
+def draw_bars(
+    name: str, bars: dict[str, dict[str, float]], label: str, whos: Sequence[str] = WHOS
+) -> None:
     plt = plots()
     if plt is None:
         return
     figure, axes = plt.subplots(figsize=(8, 0.5 + 0.55 * len(bars)))
-    height = 0.8 / len(WHOS)
-    for offset, who in enumerate(WHOS):
+    height = 0.8 / len(whos)
+    for offset, who in enumerate(whos):
         places = [index for index, times in enumerate(bars.values()) if who in times]
         if places:
             widths = [times[who] for times in bars.values() if who in times]
@@ -155,31 +216,45 @@ def draw_bars(name: str, bars: dict[str, dict[str, float]], label: str) -> None:
     axes.set_xlabel(label)
     axes.invert_yaxis()
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
-    plt.close(figure)
+    save(figure, name)
 
 
-def draw_curve(points: list[dict[str, float]]) -> None:
+def draw_curves(curves: dict[str, list[dict[str, float]]]) -> None:
     plt = plots()
     if plt is None:
         return
     figure, axes = plt.subplots(figsize=(6, 4))
-    counts = [point["operations"] for point in points]
-    for kind in ("forward", "backward"):
-        axes.plot(counts, [point[kind] for point in points], marker="o", label=kind)
+    for who, points in curves.items():
+        counts = [point["operations"] for point in points]
+        seconds = [point["forward"] + point["backward"] for point in points]
+        label = "funcaot without Inductor" if who == "own stages" else who
+        axes.plot(counts, seconds, marker="o", label=label)
     axes.set_xlabel("operations")
-    axes.set_ylabel("seconds")
+    axes.set_ylabel("CPU seconds, forward and backward")
     axes.legend()
+    save(figure, "cold_start")
+
+
+def save(figure: Any, name: str) -> None:
     figure.tight_layout()
-    figure.savefig(RESULTS / "cold_start.svg", metadata={"Date": None})
-    plt.close(figure)
+    path = RESULTS / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None})
+    # Lines without trailing blanks, which matplotlib leaves.
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    plots().close(figure)
 
 
-SECTIONS = {"call_path": call_path, "training": training, "cold_start": cold_start}
+SECTIONS = {
+    "call_path": call_path,
+    "training": training,
+    "cold_start": cold_start,
+    "residuals": residuals,
+    "operator": operator,
+}
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     lines = [
         "# Benchmarks",
         "",

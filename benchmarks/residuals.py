@@ -3,20 +3,19 @@
 Counted are distinct storages that autograd holds and that aren't an input, a parameter, a buffer
 or the output; what each forward holds is read off its autograd graph, not estimated.
 
-    python benchmarks/residuals.py [--backend eager|inductor] [--json FILE]
+    python benchmarks/residuals.py [--backend eager|inductor]
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import environment_of, parser_of, print_table, progress, write_json
 from torch import nn
 
 import funcaot
@@ -160,21 +159,20 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="eager")
-    parser.add_argument("--json")
+    parser = parser_of(__doc__)
+    parser.add_argument("--backend", default="eager", choices=("eager", "inductor"))
     options = parser.parse_args()
-    rows = [measure(name, *case, options.backend) for name, case in models().items()]
+    chosen = models()
+    if options.quick:
+        chosen = {name: case for name, case in chosen.items() if name.startswith("MLP")}
+    made = []
+    for name, case in chosen.items():
+        progress(name)
+        made.append(measure(name, *case, options.backend))
     columns = ("eager", "torch.compile", *POLICIES)
-    print(f"{'kB kept for the backward':26}" + "".join(f"{column:>15}" for column in columns))
-    for row in rows:
-        print(f"{row['model']:26}" + "".join(f"{row[column] / 1e3:15.1f}" for column in columns))
-        share = [f"{row[policy] / row['torch.compile']:.2f}" for policy in POLICIES]
-        error = [f"{row.get(f'{policy}: gradient error', float('nan')):.1e}" for policy in POLICIES]
-        print(f"{'':26}of torch.compile: {', '.join(share)}; gradient error: {', '.join(error)}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"torch": torch.__version__, "rows": rows}, file, indent=1)
+    rows = [[row["model"], *(f"{row[column] / 1e3:.1f}" for column in columns)] for row in made]
+    print_table("kB kept for the backward", ["model", *columns], rows)
+    write_json("residuals", {"environment": environment_of(), "rows": made})
 
 
 if __name__ == "__main__":
