@@ -104,8 +104,8 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         [
             name,
             who,
-            *written(made["first"], made["second"]),
-            f"{made['first'] / made['second']:.1f}",
+            *written(times["first"], times["second"]),
+            f"{times['first'] / times['second']:.1f}",
         ]
         for name, by_who in content["warm"].items()
         for who, times in by_who.items()
