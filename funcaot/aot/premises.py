@@ -84,8 +84,7 @@ class _Question:
         for place, operand in zip(self.places, operands, strict=True):
             filled[place] = operand
         args, kwargs = tree_unflatten(filled, self.tree)
-        with torch.no_grad():
-            return self.op(*args, **kwargs)
+        return self.op(*args, **kwargs)
 
     def answer(self) -> Any:
         captor = current_captor()

@@ -153,8 +153,13 @@ def opaque_function(
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         moving = [tangent is not None for tangent in tangents]
         given = [tangent for tangent in tangents if tangent is not None]
-        following = opaque_function(_pushforward(run, moving), layouts, f"{name}Forward", reason)
-        return _call()(following, *ctx.saved_tensors, *given)
+        # A tangent for what has one: floating-point outputs.
+        wanted = [_moves(layout) for layout in layouts]
+        inner = tuple(layout for layout, moves in zip(layouts, wanted, strict=True) if moves)
+        pushforward = _pushforward(run, moving, wanted)
+        following = opaque_function(pushforward, inner, f"{name}Forward", reason)
+        pushed = iter(_call()(following, *ctx.saved_tensors, *given) if inner else ())
+        return tuple(next(pushed) if moves else None for moves in wanted)
 
     def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
         saved = ctx.saved_tensors
@@ -213,7 +218,7 @@ def _call() -> Callable[..., Any]:
     return captor.call
 
 
-def _moves(tensor: torch.Tensor) -> bool:
+def _moves(tensor: torch.Tensor | Layout) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
@@ -253,7 +258,9 @@ def _pullback(run: Callable[..., Any], differentiable: Sequence[bool]) -> Callab
     return pullback
 
 
-def _pushforward(run: Callable[..., Any], moving: Sequence[bool]) -> Callable[..., Any]:
+def _pushforward(
+    run: Callable[..., Any], moving: Sequence[bool], wanted: Sequence[bool]
+) -> Callable[..., Any]:
     """``(*operands, *tangents) -> tangents``, taken by autograd on real values."""
 
     def pushforward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -265,6 +272,7 @@ def _pushforward(run: Callable[..., Any], moving: Sequence[bool]) -> Callable[..
             return run(*[next(rest) if moves else operand for operand, moves in chosen])
 
         primals = tuple(t for t, moves in zip(operands, moving, strict=True) if moves)
-        return tuple(torch.func.jvp(active, primals, tuple(tangents))[1])
+        pushed = torch.func.jvp(active, primals, tuple(tangents))[1]
+        return tuple(tangent for tangent, moves in zip(pushed, wanted, strict=True) if moves)
 
     return pushforward

@@ -6,8 +6,10 @@ import argparse
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -67,7 +69,18 @@ def main(arguments: Sequence[str] | None = None, output: TextIO | None = None) -
     options = parser().parse_args(arguments)
     stream = output or sys.stdout
     try:
-        result = run(options)
+        check_page(options.html)
+        target = load(options.target)
+        reference = load(options.ref) if options.ref else None
+    except FuncaotError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except Exception:  # noqa: BLE001  (the user's module, which can't be imported)
+        traceback.print_exc()
+        sys.stderr.write("funcaot check can't import what it was pointed at: see above.\n")
+        return 2
+    try:
+        result = run(options, target, reference)
     except FuncaotError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -77,22 +90,38 @@ def main(arguments: Sequence[str] | None = None, output: TextIO | None = None) -
     return 0 if result.ok else 1
 
 
-def run(options: argparse.Namespace) -> CheckResult:
-    """Loads the target and checks it, with progress on the error stream of a terminal."""
-    target = load(options.target)
+def check_page(file: str | None) -> None:
+    """Checks that the page can be written, before minutes are spent.
+
+    Raises:
+        FuncaotError: There is no such folder.
+    """
+    if file and not Path(file).absolute().parent.is_dir():
+        raise FuncaotError(
+            f"funcaot check can't write {file}.",
+            expected="a file in a folder that exists",
+            remedy=f"make the folder {Path(file).parent} first.",
+        )
+
+
+def run(options: argparse.Namespace, target: Any, reference: Any) -> CheckResult:
+    """Checks the target, with progress on the error stream of a terminal."""
     torch.manual_seed(options.seed)
     inputs = None
     if options.inputs:
         inputs = [evaluate(expression, target) for expression in options.inputs]
     with progress_line(quiet=options.json) as tell:
-        return check(
+        result = check(
             target,
             inputs,
-            ref=load(options.ref) if options.ref else None,
+            ref=reference,
             transforms=options.transforms.split(",") if options.transforms else None,
             seed=options.seed,
             progress=tell,
         )
+    if result.name.startswith("<"):  # a lambda
+        result = replace(result, name=options.target.rpartition(":")[2])
+    return result
 
 
 def load(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,16 +92,19 @@ def parse(name: str) -> Composition:
     Raises:
         FuncaotError: A transform is not in the table.
     """
-    if name == "call":
+    if name.strip() == "call":
         return Composition()
     entries = []
-    for word in name.split(SEPARATOR):
+    for word in name.strip().split(SEPARATOR):
         if word not in TABLE:
+            near = difflib.get_close_matches(word, TABLE, n=1)
             raise FuncaotError(
                 f"funcaot.testing knows no transform {word!r} (in {name!r}).",
                 expected=f"names among call, {', '.join(TABLE)}, joined by '_of_'",
                 got=repr(name),
-                remedy="correct the name, or add an entry to funcaot.testing.transforms.",
+                remedy=f"did you mean {near[0]!r}?"
+                if near
+                else "correct the name, or add an entry to funcaot.testing.transforms.",
             )
         entries.append(TABLE[word])
     return Composition(tuple(entries))

@@ -75,11 +75,6 @@ GAPS: tuple[OperatorGap, ...] = (
         ("jvp",),
         TANGENT_REFUSED,
     ),
-    OperatorGap(
-        ("put", "scatter_reduce.mean"),
-        ("jvp",),
-        "torch's forward formula meets a functional tensor below functionalization",
-    ),
 )
 
 

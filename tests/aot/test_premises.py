@@ -114,6 +114,19 @@ def test_results_that_depend_on_values(function):
         torch.testing.assert_close(fast(x), function(x), rtol=0, atol=0)
 
 
+def test_forward_mode_of_an_op_with_integer_results():
+    def solve(a, b):
+        return tuple(torch.linalg.lstsq(a, b, driver="gelsd"))
+
+    a = torch.eye(4, 3, dtype=torch.float64) + 0.1
+    b = torch.linspace(0, 1, 8, dtype=torch.float64).view(4, 2)
+    tangents = (a.sin(), b.cos())
+    found, expected = (
+        torch.func.jvp(function, (a, b), tangents) for function in (compiled(solve), solve)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_one_program_for_each_answer():
     fast = compiled(branch)
     for values in INPUTS:

@@ -114,6 +114,10 @@ def test_inputs_that_cannot_be_guessed():
 def test_an_instance_is_refused():
     with pytest.raises(FuncaotError, match="can't check"):
         check(3, torch.ones(1))
+    with pytest.warns(DeprecationWarning):
+        instance = planted.Correct()
+    with pytest.raises(FuncaotError, match="pass the class Correct itself"):
+        check(instance)
 
 
 def test_an_unknown_transform_is_named():

@@ -38,6 +38,14 @@ def reference(x, factor):
 
 def index_only(x, index):
     return x.gather(-1, index)
+
+
+def of_dictionary(tensors):
+    return tensors["x"] * 2
+
+
+number = 3
+doubled = funcaot.compile(lambda x: 2 * x, backend="eager")
 """
 
 
@@ -89,6 +97,9 @@ def test_a_reference_and_a_page(source, tmp_path):
         ("{path}", "", "put a colon"),
         ("{path}:index_only", "", "--inputs"),
         ("{path}:Scale", "torch.rand(", "can't evaluate"),
+        ("{path}:Scale", "torch.arange(3), 2.5", "no argument to differentiate"),
+        ("{path}:of_dictionary", "{'x': torch.rand(3)}", "puts them into the container"),
+        ("{path}:number", "", "can't check 3"),
     ],
 )
 def test_status_two_says_what_to_do(source, capsys, target, inputs, message):
@@ -96,6 +107,37 @@ def test_status_two_says_what_to_do(source, capsys, target, inputs, message):
     status, _ = run(target.format(path=source()), *options)
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_imported(tmp_path, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text("raise KeyError('missing')")
+    assert run(f"{path}:Name")[0] == 2
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_a_page_in_no_folder_is_refused_at_once(source, tmp_path, capsys):
+    assert run(f"{source()}:Scale", *INPUTS, "--html", tmp_path / "none" / "page.html")[0] == 2
+    assert "make the folder" in capsys.readouterr().err
+
+
+def test_transforms_with_blanks_and_with_typing_errors(source, capsys):
+    options = ("--inputs", "torch.rand(3), 2.5", "--transforms")
+    assert run(f"{source()}:Scale", *options, "grad, vmap")[0] == 0
+    assert run(f"{source()}:Scale", *options, "grda")[0] == 2
+    assert "did you mean 'grad'?" in capsys.readouterr().err
+
+
+def test_a_wrong_guess_is_pointed_out(source):
+    status, output = run(f"{source()}:Scale", "--transforms", "grad")
+    assert status == 1
+    assert "if one isn't meant to be a tensor" in " ".join(output.split())
+
+
+def test_a_compiled_lambda_has_the_name_that_it_was_given(source):
+    status, output = run(f"{source()}:doubled", "--transforms", "grad")
+    assert status == 0
+    assert "doubled: ok" in output
 
 
 def test_as_a_module():

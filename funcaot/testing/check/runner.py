@@ -41,6 +41,11 @@ GRADIENT_REMEDY = (
     "if the rule is not meant to be the derivative, give its intended value by ref=... (--ref)."
 )
 
+GUESSED = (
+    " The arguments were guessed: if one isn't meant to be a tensor, or has to lie in another "
+    "range, give inputs (--inputs)."
+)
+
 
 def check(
     function: Any,
@@ -76,13 +81,19 @@ def check(
         >>> check(torch.sin, transforms=["grad", "vmap"])
         CheckResult(sin: 11 of 11 pass, ok=True)
     """
+    targets.refuse_other(function)
     samples = (
         targets.guess_samples(function, seed) if inputs is None else targets.as_samples(inputs)
     )
+    targets.refuse_undifferentiable(function, samples)
+    guessed = GUESSED if inputs is None and len(samples[0].values) > 1 else ""
     info = targets.info_of(function, samples)
     chains = default_chains() if transforms is None else [parse(name) for name in transforms]
     tell = progress or (lambda name: None)
-    rows = [*property_rows(info, ref, samples, tell)]
+    rows = [
+        replace(row, remedy=row.remedy + guessed) if row.remedy == GRADIENT_REMEDY else row
+        for row in property_rows(info, ref, samples, tell)
+    ]
     oracle = targets.with_oracle(info, ref)
     for chain in chains:
         if applies(oracle, chain, torch.float64):

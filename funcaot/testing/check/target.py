@@ -36,17 +36,57 @@ def eager_apply(function: Any) -> Callable[..., Any]:
     return call
 
 
+def refuse_other(target: Any) -> None:
+    """Checks that this is something to check.
+
+    Raises:
+        FuncaotError: It is neither a Function class nor a callable of tensors.
+    """
+    instance = isinstance(target, torch.autograd.Function)
+    if callable(target) and not instance:
+        return
+    raise FuncaotError(
+        f"funcaot.testing can't check {target!r}.",
+        expected="an autograd.Function class, or a callable of tensors",
+        got=f"an instance of {type(target).__name__}",
+        remedy=f"pass the class {type(target).__name__} itself."
+        if instance
+        else "pass the class itself (not its apply's result).",
+    )
+
+
+def refuse_undifferentiable(target: Any, samples: Sequence[Sample]) -> None:
+    """Checks that each sample has an argument to differentiate with respect to.
+
+    Raises:
+        FuncaotError: One has none.
+    """
+    for sample in samples:
+        if has_gradient(sample):
+            continue
+        nested = any(isinstance(leaf, Tensor) for leaf in tree_flatten(sample.values)[0])
+        inside = nested and not any(isinstance(value, Tensor) for value in sample.values)
+        raise FuncaotError(
+            f"{getattr(target, '__name__', target)} was given no argument to differentiate.",
+            expected="at least one floating-point tensor among its arguments",
+            got=", ".join(map(described, sample.values)),
+            remedy="check a function that takes the tensors and puts them into the container."
+            if inside
+            else "pass floating-point tensors, for example torch.rand(3).",
+        )
+
+
+def described(value: Any) -> str:
+    """An argument in a word or two."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
 def info_of(target: Any, samples: Sequence[Sample]) -> FunctionInfo:
     """The record of a Function class or of a callable of tensors."""
     if is_function_class(target):
         return opinfo(target, samples, op=lambda *args: custom_function_call(target, *args))
-    if not callable(target):
-        raise FuncaotError(
-            f"funcaot.testing can't check {target!r}.",
-            expected="an autograd.Function class, or a callable of tensors",
-            got=type(target).__name__,
-            remedy="pass the class itself (not an instance, not its apply's result).",
-        )
     return opinfo(target, samples)
 
 
