@@ -114,7 +114,7 @@ def test_inputs_that_cannot_be_guessed():
 def test_an_instance_is_refused():
     with pytest.raises(FuncaotError, match="can't check"):
         check(3, torch.ones(1))
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="instantiated"):
         instance = planted.Correct()
     with pytest.raises(FuncaotError, match="pass the class Correct itself"):
         check(instance)
