@@ -13,18 +13,36 @@ TensorFunction = Callable[..., tuple[Tensor, ...]]
 STEP = 2e-3
 
 
+Cotangents = Sequence[Tensor | None]
+Pull = Callable[[Cotangents], tuple[Tensor, ...]]
+Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
 class Derivatives(Protocol):
     """Vector-Jacobian and Jacobian-vector products of plain functions of tensors."""
+
+    def pullback(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Pull]:
+        """Outputs, and a function from cotangents to a gradient per differentiated argument."""
+        ...
+
+    def pushforward(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Push]:
+        """Outputs, and a function from tangents of these arguments to a tangent per output."""
+        ...
 
     def vjp(
         self,
         function: TensorFunction,
         primals: Sequence[Tensor],
         argnums: Sequence[int],
-        cotangents: Sequence[Tensor | None],
+        cotangents: Cotangents,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Outputs, and one gradient per differentiated argument."""
-        ...
+        outputs, pull = self.pullback(function, primals, argnums)
+        return outputs, pull(cotangents)
 
     def jvp(
         self,
@@ -34,131 +52,132 @@ class Derivatives(Protocol):
         tangents: Sequence[Tensor],
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Outputs, and one tangent per output."""
-        ...
+        outputs, push = self.pushforward(function, primals, argnums)
+        return outputs, push(tangents)
 
 
-class EagerAutograd:
+class EagerAutograd(Derivatives):
     """Nested ``torch.autograd.grad`` of plain torch code; uses neither functorch nor funcaot."""
 
-    def vjp(
-        self,
-        function: TensorFunction,
-        primals: Sequence[Tensor],
-        argnums: Sequence[int],
-        cotangents: Sequence[Tensor | None],
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See ``Derivatives.vjp``; the result is itself differentiable."""
+    def pullback(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Pull]:
+        """See ``Derivatives.pullback``; gradients are themselves differentiable."""
         with torch.enable_grad():
             inner = differentiable_views(primals, argnums)
             outputs = function(*inner)
+        wanted = [inner[index] for index in argnums]
+
+        def pull(cotangents: Cotangents) -> tuple[Tensor, ...]:
             pairs = [
                 (output, cotangent)
                 for output, cotangent in zip(outputs, cotangents, strict=True)
                 if cotangent is not None and output.requires_grad
             ]
-            wanted = [inner[index] for index in argnums]
             if not pairs:
-                return outputs, tuple(torch.zeros_like(primal) for primal in wanted)
-            grads = torch.autograd.grad(
-                [output for output, _ in pairs],
-                wanted,
-                [cotangent for _, cotangent in pairs],
-                create_graph=True,
-                materialize_grads=True,
-            )
-        return outputs, grads
+                return tuple(torch.zeros_like(primal) for primal in wanted)
+            with torch.enable_grad():
+                return torch.autograd.grad(
+                    [output for output, _ in pairs],
+                    wanted,
+                    [cotangent for _, cotangent in pairs],
+                    create_graph=True,
+                    materialize_grads=True,
+                )
 
-    def jvp(
-        self,
-        function: TensorFunction,
-        primals: Sequence[Tensor],
-        argnums: Sequence[int],
-        tangents: Sequence[Tensor],
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See ``Derivatives.jvp``: the transpose of the transpose."""
+        return outputs, pull
+
+    def pushforward(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Push]:
+        """See ``Derivatives.pushforward``: the transpose of the transpose."""
         with torch.enable_grad():
             inner = differentiable_views(primals, argnums)
             outputs = function(*inner)
             carried = [index for index, output in enumerate(outputs) if output.requires_grad]
-            results = [torch.zeros_like(output) for output in outputs]
-            if not carried:
-                return outputs, tuple(results)
             probes = [torch.zeros_like(outputs[index]).requires_grad_() for index in carried]
-            wanted = [inner[index] for index in argnums]
             reached = [outputs[index] for index in carried]
-            grads = torch.autograd.grad(
-                reached, wanted, probes, create_graph=True, materialize_grads=True
-            )
+            wanted = [inner[index] for index in argnums]
+            grads: tuple[Tensor, ...] = ()
+            if carried:
+                grads = torch.autograd.grad(
+                    reached, wanted, probes, create_graph=True, materialize_grads=True
+                )
+
+        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            results = [torch.zeros_like(output) for output in outputs]
             linear = [
                 (grad, tangent)
-                for grad, tangent in zip(grads, tangents, strict=True)
+                for grad, tangent in zip(grads, tangents, strict=bool(carried))
                 if grad.requires_grad
             ]
             if not linear:
-                return outputs, tuple(results)
-            transposed = torch.autograd.grad(
-                [grad for grad, _ in linear],
-                probes,
-                [tangent for _, tangent in linear],
-                create_graph=True,
-                materialize_grads=True,
-            )
-        for index, tangent in zip(carried, transposed, strict=True):
-            results[index] = tangent
-        return outputs, tuple(results)
+                return tuple(results)
+            with torch.enable_grad():
+                transposed = torch.autograd.grad(
+                    [grad for grad, _ in linear],
+                    probes,
+                    [tangent for _, tangent in linear],
+                    create_graph=True,
+                    materialize_grads=True,
+                )
+            for index, tangent in zip(carried, transposed, strict=True):
+                results[index] = tangent
+            return tuple(results)
+
+        return outputs, push
 
 
-class FiniteDifferences:
+class FiniteDifferences(Derivatives):
     """A fourth-order central stencil on a black box of real tensors (use float64)."""
 
-    def vjp(
-        self,
-        function: TensorFunction,
-        primals: Sequence[Tensor],
-        argnums: Sequence[int],
-        cotangents: Sequence[Tensor | None],
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See ``Derivatives.vjp``: one stencil per element of each argument."""
-        grads = []
+    def pullback(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Pull]:
+        """See ``Derivatives.pullback``: one stencil per element of each argument."""
+        outputs, columns = function(*primals), []
         for index in argnums:
-            grad = torch.zeros(primals[index].shape, dtype=primals[index].dtype).reshape(-1)
-            for element in range(grad.numel()):
-                direction = torch.zeros_like(grad)
-                direction[element] = 1
-                direction = direction.reshape(primals[index].shape)
-                _, tangents = self.jvp(function, primals, (index,), (direction,))
-                for tangent, cotangent in zip(tangents, cotangents, strict=True):
-                    if cotangent is not None:
-                        # Of a complex output, what a real argument can change.
-                        term = (tangent.conj() * cotangent).sum()
-                        grad[element] += term.real if term.is_complex() else term
-            grads.append(grad.reshape(primals[index].shape))
-        return function(*primals), tuple(grads)
+            _, push = self.pushforward(function, primals, (index,))
+            shape, dtype = primals[index].shape, primals[index].dtype
+            basis = torch.eye(shape.numel(), dtype=dtype).reshape(shape.numel(), *shape)
+            columns.append([push((direction,)) for direction in basis])
 
-    def jvp(
-        self,
-        function: TensorFunction,
-        primals: Sequence[Tensor],
-        argnums: Sequence[int],
-        tangents: Sequence[Tensor],
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """See ``Derivatives.jvp``: the stencil along the tangents."""
+        def pull(cotangents: Cotangents) -> tuple[Tensor, ...]:
+            grads = []
+            for index, tangents in zip(argnums, columns, strict=True):
+                grad = torch.zeros(primals[index].shape, dtype=primals[index].dtype).reshape(-1)
+                for element, moved in enumerate(tangents):
+                    for tangent, cotangent in zip(moved, cotangents, strict=True):
+                        if cotangent is not None:
+                            # Of a complex output, what a real argument can change.
+                            term = (tangent.conj() * cotangent).sum()
+                            grad[element] += term.real if term.is_complex() else term
+                grads.append(grad.reshape(primals[index].shape))
+            return tuple(grads)
 
-        def moved(steps: int) -> tuple[Tensor, ...]:
-            shifted = list(primals)
-            for index, tangent in zip(argnums, tangents, strict=True):
-                shifted[index] = primals[index] + steps * STEP * tangent
-            return tuple(output.detach() for output in function(*shifted))
+        return outputs, pull
 
-        stencil = zip(moved(-2), moved(-1), moved(1), moved(2), strict=True)
-        outputs = function(*primals)
-        slopes = tuple(
-            (before2 - 8 * before1 + 8 * after1 - after2) / (12 * STEP)
-            if before2.is_floating_point() or before2.is_complex()
-            else torch.zeros_like(before2)
-            for before2, before1, after1, after2 in stencil
-        )
-        return outputs, slopes
+    def pushforward(
+        self, function: TensorFunction, primals: Sequence[Tensor], argnums: Sequence[int]
+    ) -> tuple[tuple[Tensor, ...], Push]:
+        """See ``Derivatives.pushforward``: the stencil along the tangents."""
+
+        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            def moved(steps: int) -> tuple[Tensor, ...]:
+                shifted = list(primals)
+                for index, tangent in zip(argnums, tangents, strict=True):
+                    shifted[index] = primals[index] + steps * STEP * tangent
+                return tuple(output.detach() for output in function(*shifted))
+
+            stencil = zip(moved(-2), moved(-1), moved(1), moved(2), strict=True)
+            return tuple(
+                (before2 - 8 * before1 + 8 * after1 - after2) / (12 * STEP)
+                if before2.is_floating_point() or before2.is_complex()
+                else torch.zeros_like(before2)
+                for before2, before1, after1, after2 in stencil
+            )
+
+        return function(*primals), push
 
 
 def differentiable_views(primals: Sequence[Tensor], argnums: Sequence[int]) -> list[Tensor]:

@@ -40,10 +40,8 @@ def jacobian_by_columns(program: Program) -> TensorFunction:
         for index in program.argnums:
             shape, dtype = primals[index].shape, primals[index].dtype
             basis = torch.eye(shape.numel(), dtype=dtype).reshape(shape.numel(), *shape)
-            columns = [
-                program.derivatives.jvp(function, primals, (index,), (direction,))[1]
-                for direction in basis
-            ]
+            _, push = program.derivatives.pushforward(function, primals, (index,))
+            columns = [push((direction,)) for direction in basis]
             for place, output in enumerate(outputs):
                 if columns:
                     stacked = torch.stack([column[place] for column in columns], -1)
@@ -61,20 +59,16 @@ def jacobian_by_rows(program: Program) -> TensorFunction:
     function = differentiable_outputs(program.expected)
 
     def expected(*primals: Tensor) -> tuple[Tensor, ...]:
-        random_state = torch.get_rng_state()
-        outputs = function(*primals)
+        outputs, pull = program.derivatives.pullback(function, primals, program.argnums)
         results: list[Tensor] = []
         for place, output in enumerate(outputs):
             count = output.numel()
             basis = torch.eye(count, dtype=output.dtype).reshape(count, *output.shape)
             rows = []
             for direction in basis:
-                torch.set_rng_state(random_state)
                 cotangents: list[Tensor | None] = [None] * len(outputs)
                 cotangents[place] = direction
-                rows.append(
-                    program.derivatives.vjp(function, primals, program.argnums, cotangents)[1]
-                )
+                rows.append(pull(cotangents))
             for position, index in enumerate(program.argnums):
                 shape = (*output.shape, *primals[index].shape)
                 if rows:
