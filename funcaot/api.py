@@ -23,18 +23,34 @@ Residuals = str | Choice | Policy
 
 @overload
 def compile(
-    function: torch.nn.Module, *, backend: Backend = "inductor", policy: Residuals = "balanced"
+    function: torch.nn.Module,
+    *,
+    backend: Backend = "inductor",
+    policy: Residuals = "balanced",
+    dynamic: bool | None = None,
 ) -> torch.nn.Module: ...
 @overload
 def compile(
-    function: Callable[..., Any], *, backend: Backend = "inductor", policy: Residuals = "balanced"
+    function: Callable[..., Any],
+    *,
+    backend: Backend = "inductor",
+    policy: Residuals = "balanced",
+    dynamic: bool | None = None,
 ) -> CompiledFunction: ...
 @overload
 def compile(
-    function: None = None, *, backend: Backend = "inductor", policy: Residuals = "balanced"
+    function: None = None,
+    *,
+    backend: Backend = "inductor",
+    policy: Residuals = "balanced",
+    dynamic: bool | None = None,
 ) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
 def compile(
-    function: Any = None, *, backend: Backend = "inductor", policy: Residuals = "balanced"
+    function: Any = None,
+    *,
+    backend: Backend = "inductor",
+    policy: Residuals = "balanced",
+    dynamic: bool | None = None,
 ) -> Any:
     """Compile a function or a module, lazily and ahead of time.
 
@@ -53,6 +69,10 @@ def compile(
             compute it again, None for the balanced choice. Random ops and user Functions never
             run twice; ``torch.utils.checkpoint`` inside ``function`` is honoured, its
             ``context_fn`` is not.
+        dynamic: Which sizes of arguments one program serves. By default the first compilation is
+            for the sizes of its call, and a size that is another one at the next compilation is
+            left open; True leaves all open, False none. Sizes of 0 and 1 have programs of their
+            own, and tensors that ``function`` closes over keep their sizes. See ``mark_dynamic``.
 
     Returns:
         A function that is called like ``function``; for a module, a module that shares
@@ -75,14 +95,16 @@ def compile(
     """
     compiler, chosen = resolve(backend), resolve_policy(policy)
     if function is None:
-        return lambda decorated: compile(decorated, backend=backend, policy=policy)
+        return lambda decorated: compile(decorated, backend=backend, policy=policy, dynamic=dynamic)
     if isinstance(function, torch.nn.Module):
-        return compiled_module(function, compiler, chosen)
+        return compiled_module(function, compiler, chosen, dynamic)
     if isinstance(function, classmethod | staticmethod):
-        return type(function)(compile(function.__func__, backend=backend, policy=policy))
+        plain = compile(function.__func__, backend=backend, policy=policy, dynamic=dynamic)
+        return type(function)(plain)
     _check(function)
     name = getattr(function, "__name__", type(function).__name__)
-    return CompiledFunction(function, compiler, name.replace("<lambda>", "lambda_"), chosen)
+    name = name.replace("<lambda>", "lambda_")
+    return CompiledFunction(function, compiler, name, chosen, dynamic)
 
 
 def _check(function: Any) -> None:

@@ -85,6 +85,7 @@ __all__ = [
     "single_level_functions_allowed",
     "temporarily_clear_interpreter_stack",
     "transforms_active",
+    "under_transforms",
     "unwrap_batch_dimension",
     "unwrap_dead",
     "unwrap_for_grad",
@@ -193,6 +194,11 @@ def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any
     return pytree.tree_map_only(
         torch.Tensor, lambda tensor: torch._add_batch_dim(tensor, 0, level), output
     )
+
+
+def under_transforms(values: Sequence[Any]) -> bool:
+    """Whether a call with these arguments is made inside a transform of any kind."""
+    return transforms_active() or has_legacy_batched(values)
 
 
 def has_legacy_batched(values: Sequence[Any]) -> bool:

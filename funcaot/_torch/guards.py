@@ -32,7 +32,12 @@ __all__ = [
 without_autocast = torch._C._DisableAutocast
 
 
-def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+def tensor_check(
+    tensors: Sequence[torch.Tensor],
+    *,
+    sizes: Sequence[Sequence[int | None]] | None = None,
+    strides: Sequence[Sequence[int | None]] | None = None,
+) -> Callable[..., bool]:
     """A check that tensors look like these and that the thread is in the same dispatch state.
 
     It compares Python type, dtype, device, sizes, strides, requires_grad and the dispatch keys
@@ -43,14 +48,16 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     Args:
         tensors: Strided tensors, each object once, at least one.
+        sizes: Sizes to compare, None for one that may be any; those of ``tensors`` by default.
+        strides: Strides likewise.
     """
     # Annotated in torch's stubs as one flat list.
-    sizes: Any = [list(tensor.shape) for tensor in tensors]
-    strides: Any = [list(tensor.stride()) for tensor in tensors]
+    all_sizes: Any = sizes or [list(tensor.shape) for tensor in tensors]
+    all_strides: Any = strides or [list(tensor.stride()) for tensor in tensors]
     guards = TensorGuards(
         *tensors,
-        dynamic_dims_sizes=sizes,
-        dynamic_dims_strides=strides,
+        dynamic_dims_sizes=all_sizes,
+        dynamic_dims_strides=all_strides,
     )
     return guards.check
 

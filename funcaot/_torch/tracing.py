@@ -56,6 +56,7 @@ __all__ = [
     "disable_autocast_cache",
     "disable_current_modes",
     "fake_like",
+    "fake_mode",
     "functional_inner",
     "has_data_mutation",
     "has_metadata_mutation",
@@ -110,6 +111,18 @@ def new_tracer() -> NotingTracer:
     tracer.tensor_attrs = {}
     tracer._init = True  # type: ignore[attr-defined]
     return tracer
+
+
+def fake_mode(shape_environment: Any = None) -> FakeTensorMode:
+    """A mode for the values of a trace, whose sizes may belong to a shape environment.
+
+    Such a mode keeps no results of ops, since what an op asks about sizes has to be noted by each
+    trace that runs it.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_environment)
+    if shape_environment is not None:
+        mode.cache_enabled = False
+    return mode
 
 
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:

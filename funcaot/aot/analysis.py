@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
+from funcaot._torch.shapes import expression_of
 from funcaot.aot import graphs
 from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.capture import Capture, Input, geometry_of
@@ -175,7 +176,7 @@ class _Mutations:
         whole = self.capture.events.wholes.get(id(slot.tensor), slot.tensor)
         if replaced and whole is slot.tensor:
             return None
-        if tuple(whole.shape) != slot.spec.shape:
+        if tuple(map(expression_of, whole.shape)) != slot.spec.shape:
             return None
         return self.results.silent(whole)
 

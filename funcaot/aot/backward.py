@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from funcaot._torch import tracing
 from funcaot.aot import graphs
 from funcaot.aot.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.sharing import TANGENT
-from funcaot.aot.spec import TensorSpec
+from funcaot.aot.sizes import Conditions
+from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.writes import RefuseOverlap
 
 
@@ -29,6 +31,7 @@ class BackwardKey(NamedTuple):
         create_graph: Whether the backward will itself be differentiated.
         edges: Operands of the forward that are passed on only for their autograd edge.
         autocast: Device types that autocast while the backward runs, which its ops see as in eager.
+        variant: Counts backwards that differ in what they assume about open sizes.
     """
 
     needs: tuple[bool, ...]
@@ -36,6 +39,7 @@ class BackwardKey(NamedTuple):
     create_graph: bool
     edges: tuple[int, ...]
     autocast: tuple[Any, ...] = ()
+    variant: int = 0
 
 
 @dataclass(eq=False)
@@ -50,6 +54,7 @@ class Backward:
         mutations: What it overwrites besides.
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
+        conditions: What it assumes about open sizes, if there are any.
     """
 
     key: BackwardKey
@@ -58,6 +63,7 @@ class Backward:
     mutations: tuple[BackwardMutation, ...] = ()
     premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
+    conditions: Conditions | None = None
 
     @cached_property
     def reads(self) -> frozenset[fx.Node]:
@@ -82,6 +88,24 @@ class _Found(NamedTuple):
     premises: tuple[fx.Node, ...]
 
 
+def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
+    """Specs as leaves; one requires grad where a derivative of the derivative may flow through it.
+
+    A gradient of a gradient that nobody can ask for isn't recorded, and what the backward returns
+    requires grad exactly where it does in eager.
+    """
+    forward_mode = torch.is_grad_enabled() and tracing.forward_mode_active()
+    specs: list[TensorSpec | None] = []
+    for tangent in tangents:
+        if tangent is None:
+            specs.append(None)
+            continue
+        spec = spec_of(tangent, forward_mode=forward_mode)
+        wanted = spec.requires_grad and torch.is_grad_enabled()
+        specs.append(spec.with_grad() if wanted else spec.without_grad())
+    return tuple(specs)
+
+
 def trace_backward(
     segment: Segment,
     form: Form,
@@ -97,14 +121,14 @@ def trace_backward(
         key: Needs and specs of the tangents.
         tangents: The tangents themselves, for layouts that specs don't describe and for opaque
             Functions that the backward calls.
-        values: What the forward kept.
+        values: What the forward kept; none if it hasn't run.
 
     Raises:
         UnsupportedError: If the backward changes more than data of inputs and tangents.
         RuntimeError: If a Function on the way is ``once_differentiable`` and this is the second.
         Exception: Whatever a user's backward raises, unchanged.
     """
-    for residual, value in zip(form.residuals, values, strict=True):
+    for residual, value in zip(form.residuals, values, strict=bool(values)):
         segment.tape.provide(residual.node, value)
     inputs, outputs, placeholders = [], [], []
     for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):

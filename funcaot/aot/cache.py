@@ -7,12 +7,13 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from funcaot import config
+from funcaot._torch import functorch
 from funcaot.aot import fast_call
 from funcaot.aot.difference import describe_changes
 from funcaot.aot.entry import Entry
@@ -38,6 +39,7 @@ class EntryCache:
         self._function = function
         self._settings = settings
         self._buckets: dict[Signature, tuple[Entry, ...]] = {}
+        self._general: tuple[Entry, ...] = ()
         self._order: OrderedDict[Entry, int] = OrderedDict()
         self._chain: tuple[tuple[FastCall, Entry], ...] = ()
         self._warned = self._warned_of_values = False
@@ -72,13 +74,21 @@ class EntryCache:
             leaves: Its flat leaves.
             tried: Entries that the call left, since they were made for other values.
         """
-        for entry in self._buckets.get(signature, ()):
+        for entry in self._candidates(signature, leaves):
             if entry in tried:
                 continue
             lifted = entry.lifted(self._function, leaves)
             if lifted is not None and entry.fits(leaves, lifted):
                 return entry, lifted
         return None
+
+    def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
+        """Entries of a signature; then those with open sizes, which run below all transforms."""
+        yield from self._buckets.get(signature, ())
+        if self._general and not functorch.under_transforms(leaves):
+            for entry in self._general:
+                if entry.sizes is not None and entry.sizes.match(signature):
+                    yield entry
 
     def hit(self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]) -> None:
         """Note that the general path found an entry: generate code for it, or do so again.
@@ -110,6 +120,8 @@ class EntryCache:
                 self.discard(next(iter(self._order)))
             self._order[entry] = 0
             self._warn_of_values(entry)
+            if entry.sizes is not None:
+                self._general = (entry, *self._general)
             self._buckets[entry.signature] = (*self._buckets.get(entry.signature, ()), entry)
         _sweep(self, entry)
 
@@ -118,6 +130,7 @@ class EntryCache:
         with self._settings.lock:
             if self._order.pop(entry, None) is None:
                 return
+            self._general = tuple(kept for kept in self._general if kept is not entry)
             left = tuple(kept for kept in self._buckets[entry.signature] if kept is not entry)
             if left:
                 self._buckets[entry.signature] = left

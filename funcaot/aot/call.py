@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -12,7 +13,8 @@ from torch.autograd import forward_ad
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.guards import autocast_state
 from funcaot.aot import backward_effects, epilogue
-from funcaot.aot.backward import Backward, BackwardKey, trace_backward
+from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
+from funcaot.aot.backward_sizes import BackwardSizes, refuse_forward_mode, refuse_opaque
 from funcaot.aot.derived import Derived
 from funcaot.aot.forward_mode import (
     FusedPushforward,
@@ -44,6 +46,7 @@ class SegmentFunction:
         backwards: Backwards traced so far.
         pushforwards: Forward-mode derivatives traced so far, of a forward that has run.
         fused: Programs for primal and tangent together.
+        sizes: How backwards know their open sizes, if the segment has any.
     """
 
     def __init__(self, segment: Segment, *, keeping: bool) -> None:
@@ -59,6 +62,7 @@ class SegmentFunction:
             for index, residual in enumerate(self.form.residuals)
             if keeping and residual.operand is not None and residual.node in segment.unchecked
         )
+        self.sizes = None if segment.tape.sizes is None else BackwardSizes(segment, self.form)
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -307,27 +311,77 @@ class SegmentFunction:
         values: Sequence[torch.Tensor],
     ) -> tuple[Backward, SegmentFunctions]:
         """The backward for tangents like these, traced if there is none."""
-        key = BackwardKey(
-            needs, _tangent_specs(tangents), torch.is_grad_enabled(), edges, autocast_state()
-        )
-        found = self.backwards.get(key)
+        specs, sizes = tangent_specs(tangents), ()
+        if self.sizes is not None:
+            specs, sizes = self.sizes.general(specs), self.sizes.read(values)
+        key = BackwardKey(needs, specs, torch.is_grad_enabled(), edges, autocast_state())
+        key, found = self._known(key, sizes)
         if found is not None:
             return found
-        settings = self.segment.settings
-        with settings.lock:
+        with self.segment.settings.lock:
+            key, found = self._known(key, sizes)
+            return found or self._traced(key, sizes, tangents, values)
+
+    def _known(
+        self, key: BackwardKey, sizes: tuple[int, ...]
+    ) -> tuple[BackwardKey, tuple[Backward, SegmentFunctions] | None]:
+        """The backward of a key that is valid for some open sizes; or the key for a new one."""
+        while True:
             found = self.backwards.get(key)
-            if found is None:
-                start = time.perf_counter()
-                entry = trace_backward(self.segment, self.form, key, tangents, values)
-                entry.timings["trace"] = time.perf_counter() - start
-                settings.statistics.backward_traces += 1
-                found = (entry, SegmentFunctions(entry.segment))
-                self.backwards[key] = found
+            conditions = None if found is None else found[0].conditions
+            if conditions is None or conditions.hold(sizes):
+                return key, found
+            key = key._replace(variant=key.variant + 1)
+
+    def _traced(
+        self,
+        key: BackwardKey,
+        sizes: tuple[int, ...],
+        tangents: Sequence[torch.Tensor | None],
+        values: Sequence[torch.Tensor],
+    ) -> tuple[Backward, SegmentFunctions]:
+        """Trace a backward; the caller holds the lock."""
+        start = time.perf_counter()
+        conditions = None if self.sizes is None else self.sizes.conditions()
+        noting = contextlib.nullcontext()
+        if self.sizes is not None and conditions is not None:
+            noting = self.sizes.environment.answering(sizes, conditions.answers)
+        with noting:
+            entry = trace_backward(self.segment, self.form, key, tangents, values)
+            refuse_opaque(self.segment)
+            found = (entry, SegmentFunctions(entry.segment))
+            if conditions is not None and entry.segment is not None:
+                found[1].prepare(differentiable=key.create_graph)
+        entry.conditions = conditions
+        entry.timings["trace"] = time.perf_counter() - start
+        self.segment.settings.statistics.backward_traces += 1
+        self.backwards[key] = found
         return found
+
+    def foresee_backward(self, sizes: tuple[int, ...]) -> None:
+        """Trace the backward that is usual, before the forward has run; none is compiled.
+
+        Args:
+            sizes: Open sizes of the call.
+
+        Raises:
+            Exception: If it can't be traced with open sizes.
+        """
+        if self.sizes is None:
+            return
+        operands = self.segment.operands
+        needs = tuple(operand.leaf is not None for operand in operands)
+        saved = {residual.operand for residual in self.form.residuals}
+        edges = tuple(index for index, needed in enumerate(needs) if needed and index not in saved)
+        specs = self.sizes.expected(self.segment.graph_outputs)
+        key = BackwardKey(needs, specs, False, edges, autocast_state())
+        with self.segment.settings.lock:
+            self._traced(key, sizes, [None] * len(specs), ())
 
     def _fused_for(
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[FusedPushforward, SegmentFunctions]:
+        refuse_forward_mode(self.segment)
         key = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
         )
@@ -348,6 +402,7 @@ class SegmentFunction:
     def _pushforward_for(
         self, given: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[Pushforward, SegmentFunctions]:
+        refuse_forward_mode(self.segment)
         specs = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
         )
@@ -393,6 +448,13 @@ class SegmentFunctions:
         """With residuals for a backward."""
         return self._function(keeping=True)
 
+    def prepare(self, *, differentiable: bool) -> None:
+        """Make the form that will be asked for, while questions about open sizes are noted."""
+        if self.segment is not None and self.segment.output_nodes:
+            _ = self.plain
+            if differentiable or self.segment.draws:
+                _ = self.keeping
+
     @property
     def made(self) -> tuple[SegmentFunction, ...]:
         """The Functions that exist so far."""
@@ -421,24 +483,6 @@ class SegmentFunctions:
 
 def _unchanged(output: Any) -> Any:
     return output
-
-
-def _tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
-    """Specs as leaves; one requires grad where a derivative of the derivative may flow through it.
-
-    A gradient of a gradient that nobody can ask for isn't recorded, and what the backward returns
-    requires grad exactly where it does in eager.
-    """
-    forward_mode = torch.is_grad_enabled() and tracing.forward_mode_active()
-    specs: list[TensorSpec | None] = []
-    for tangent in tangents:
-        if tangent is None:
-            specs.append(None)
-            continue
-        spec = spec_of(tangent, forward_mode=forward_mode)
-        wanted = spec.requires_grad and torch.is_grad_enabled()
-        specs.append(spec.with_grad() if wanted else spec.without_grad())
-    return tuple(specs)
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

@@ -18,6 +18,7 @@ from funcaot.aot import graphs
 from funcaot.aot.bases import Region, TracedRegion, trace_region
 from funcaot.aot.lifting import InputEvents, Lifting
 from funcaot.aot.signature import Ambient, Constant, Signature, read_ambient
+from funcaot.aot.sizes import SizeEnvironment
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -104,6 +105,7 @@ def capture(
     leaves: Sequence[Any],
     name: str,
     sharing: Sharing | None = None,
+    sizes: SizeEnvironment | None = None,
 ) -> Capture:
     """Run a function on fake, functional, proxied tensors with autograd recording.
 
@@ -115,12 +117,13 @@ def capture(
         leaves: Flat leaves of ``(args, kwargs)``.
         name: The user's function, for messages.
         sharing: Inputs that share memory, if an earlier run found that this matters.
+        sizes: What the signature's open sizes belong to.
 
     Raises:
         UnsupportedError: For what can't be captured (data-dependent values, and so on).
         Exception: Whatever the function raises, unchanged.
     """
-    tape = Tape()
+    tape = Tape(sizes)
     sharing = sharing or Sharing()
     entrance = _Entrance(tape, signature, sharing)
     known: dict[int, torch.Tensor] = {}
@@ -130,7 +133,7 @@ def capture(
             traced.append(leaf)
             continue
         if id(leaf) not in known:
-            known[id(leaf)] = entrance.add(leaf, position)
+            known[id(leaf)] = entrance.add(leaf, position, described)
         traced.append(known[id(leaf)])
     args, kwargs = tree_unflatten(traced, signature.tree)
     lifting = Lifting(tape, known, entrance.add, name)
@@ -251,10 +254,15 @@ class _Entrance:
             for slot in self._slots(region, traced)
         )
 
-    def add(self, tensor: torch.Tensor, argument: int | None = None) -> torch.Tensor:
+    def add(
+        self,
+        tensor: torch.Tensor,
+        argument: int | None = None,
+        described: TensorSpec | None = None,
+    ) -> torch.Tensor:
         """Enter one input and return what the function sees."""
         index = len(self.inputs)
-        spec = spec_of(tensor, forward_mode=self.forward_mode)
+        spec = described or spec_of(tensor, forward_mode=self.forward_mode)
         if index in self.members:
             region, position = self.members[index]
             seen = self.by_region[id(region)].members[position]

@@ -11,7 +11,7 @@ from torch import fx
 
 from funcaot._torch import tracing
 from funcaot.aot import graphs
-from funcaot.aot.spec import is_dense
+from funcaot.aot.spec import is_dense, spec_of
 
 aten = torch.ops.aten
 
@@ -153,7 +153,8 @@ def compact_random(node: fx.Node) -> fx.Node | None:
     if node.target not in (aten.bernoulli.p, aten.bernoulli.default) or "booleans" in node.meta:
         return None
     value = graphs.value_of(node)
-    if value.element_size() < 2 or not is_dense(tuple(value.shape), tuple(value.stride())):
+    spec = spec_of(value)
+    if value.element_size() < 2 or not is_dense(spec.shape, spec.stride):
         return None
     graph = node.graph
     with graph.inserting_before(node):

@@ -8,18 +8,22 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from funcaot._torch import tracing
+import torch
+
+from funcaot._torch import functorch, tracing
 from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot.aot.cache import EntryCache
-from funcaot.aot.entry import Entry, make_entry
+from funcaot.aot.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
+from funcaot.aot.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.fast_call import MISS
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
+from funcaot.aot.sizes import SizeError
 from funcaot.aot.state_effects import Call
 from funcaot.backends.compiler import Compiler
-from funcaot.errors import UnsupportedError
+from funcaot.errors import StageError, UnsupportedError
 from funcaot.premise import PremiseFailed, leaving
 
 
@@ -49,12 +53,14 @@ class CompiledFunction:
         compiler: Compiler,
         name: str,
         policy: Policy = POLICIES["balanced"],
+        dynamic: bool | None = None,
     ) -> None:
         """Nothing is captured before the first call."""
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self.settings = Settings(compiler, name, policy)
+        self.settings = Settings(compiler, name, policy, dynamic)
         self._cache = EntryCache(function, self.settings)
+        self._history = SizeHistory(dynamic)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -68,7 +74,9 @@ class CompiledFunction:
 
     def clear(self) -> None:
         """Forget every captured program."""
-        self._cache.clear()
+        with self.settings.lock:
+            self._cache.clear()
+            self._history.clear()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, so that a decorated method is called with its object."""
@@ -124,7 +132,7 @@ class CompiledFunction:
             if found is None:
                 self.settings.statistics.cache_misses += 1
                 try:
-                    found = make_entry(self.function, signature, leaves, call, self.settings)
+                    found = self._captured(signature, leaves, call)
                 except FirstStepError:
                     # The optimizer makes its state now; the next call is captured.
                     args, kwargs = call
@@ -134,6 +142,10 @@ class CompiledFunction:
         try:
             with leaving(bool(entry.premises)):
                 return entry(leaves, lifted, call)
+        except (StageError, SizeError) as error:
+            if entry.sizes is None or entry.calls:
+                raise
+            reason = error
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"{self.settings.name} was compiled for values that the same call then didn't "
@@ -143,6 +155,45 @@ class CompiledFunction:
             ) from None
         finally:
             entry.capture.tape.forget_values()
+        self._cache.discard(entry)
+        self._close(signature, leaves, reason)
+        return self._capture_and_run(signature, leaves, call, ())
+
+    def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """Capture a call, with open sizes where that is asked for and possible."""
+        sizes = None
+        if not functorch.under_transforms(leaves):
+            sizes = self._history.sizes(signature, leaves)
+        if sizes is None:
+            return make_entry(self.function, signature, leaves, call, self.settings)
+        try:
+            found = make_general_entry(self.function, sizes, leaves, call, self.settings)
+        except FirstStepError:
+            raise
+        except Exception as error:  # noqa: BLE001  (raised again below if it is the user's)
+            reason = error
+        else:
+            refuse_closed_marks(sizes, leaves, self.settings.name)
+            if not sizes.are_fixed:
+                return found
+            # Such a program serves this call only, which one without symbols does faster.
+            self._history.note_fixed(signature)
+            return make_entry(self.function, signature, leaves, call, self.settings)
+        # It may be the user's own error: then it is raised here.
+        found = make_entry(self.function, signature, leaves, call, self.settings)
+        self._close(signature, leaves, reason)
+        return found
+
+    def _close(self, signature: Signature, leaves: list[Any], reason: Exception) -> None:
+        """Note that calls like this one can't leave sizes open."""
+        refuse_marks(leaves, self.settings.name, reason)
+        self._history.refuse(signature, f"{type(reason).__name__}: {reason}")
+
+    def size_refusal(self, signature: Signature) -> str | None:
+        """Why calls like this one are compiled for their own sizes, if something forbids more."""
+        return self._history.reason(signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle compiles anew on the other side."""
@@ -151,6 +202,7 @@ class CompiledFunction:
             self.settings.compiler,
             self.settings.name,
             self.settings.policy,
+            self.settings.dynamic,
         )
 
     def __repr__(self) -> str:

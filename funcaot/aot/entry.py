@@ -15,14 +15,17 @@ from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
 from funcaot.aot.backward_effects import reachable
+from funcaot.aot.backward_sizes import refuse_opaque
 from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Sharing, capture
+from funcaot.aot.derived import Derived
 from funcaot.aot.effects import Effects
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
+from funcaot.aot.sizes import SizeEnvironment, SizeError, Sizes, concrete
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.state_effects import Call, StateEffects
 from funcaot.aot.state_tracker import StateTracker
@@ -49,6 +52,7 @@ class Entry:
         gradients: What happens to ``.grad``, if something does; then the captured function
             returns ``(result, values)``.
         state: What the function stores in attributes and the like, if it does; likewise.
+        sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
         timings: Seconds per stage.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
@@ -67,9 +71,11 @@ class Entry:
     reachable: tuple[int, ...]
     gradients: GradientEffects | None = None
     state: StateEffects | None = None
+    sizes: Sizes | None = None
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
+    _effects: Derived[tuple[int, ...], Effects] = field(default_factory=Derived)
 
     @property
     def name(self) -> str:
@@ -122,6 +128,18 @@ class Entry:
         )
         return regions == self.capture.regions
 
+    def effects_of(self, leaves: Sequence[Any]) -> Effects:
+        """The effects of a call with these leaves."""
+        if self.sizes is None:
+            return self.effects
+        numbers = self.sizes.read(leaves)
+        found = self._effects.get(numbers)
+        if found is None:
+            symbols = self.sizes.environment.symbols
+            found = concrete(self.effects, dict(zip(symbols, numbers, strict=True)))
+            self._effects[numbers] = found
+        return found
+
     def _inputs(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         inputs = [
             leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
@@ -150,16 +168,17 @@ class Entry:
             inputs = list(tensors)
             for region in self.capture.regions:
                 tensors += real_tensors(region, inputs)
-        if self.effects.mutations:
-            epilogue.prepare(self.effects, tensors)
+        effects = self.effects_of(leaves)
+        if effects.mutations:
+            epilogue.prepare(effects, tensors)
         try:
             results = self._run(self._protect(tensors), apply)
         except PremiseFailed:
-            epilogue.undo(self.effects, tensors)
+            epilogue.undo(effects, tensors)
             raise
-        outputs = epilogue.finish(self.effects, tensors, results)
+        outputs = epilogue.finish(effects, tensors, results)
         if (self.watched or self.reachable) and not functorch.transforms_active():
-            epilogue.attach(self.effects, self.watched, self.reachable, tensors, results)
+            epilogue.attach(effects, self.watched, self.reachable, tensors, results)
         result = tree_unflatten(outputs, self.capture.tree)
         if self.gradients is not None:
             result, values = result
@@ -239,12 +258,40 @@ def refuse_offsets(tensors: Sequence[torch.Tensor], name: str) -> None:
             )
 
 
+def make_general_entry(
+    function: Callable[..., Any],
+    sizes: Sizes,
+    leaves: Sequence[Any],
+    call: Call,
+    settings: Settings,
+) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+    """Capture a call for all sizes that its program can leave open.
+
+    The backward is traced too, for gradients as they usually come: what can't be done with open
+    sizes has to be known before the program has run.
+
+    Raises:
+        Exception: Whatever goes wrong; then the call has to be captured for its own sizes.
+    """
+    with sizes.environment.answering(sizes.read(leaves), sizes.conditions.answers):
+        entry, lifted = make_entry(function, sizes.signature, leaves, call, settings, sizes)
+        segment = entry.functions.segment
+        if segment is not None:
+            refuse_opaque(segment)
+        if segment is not None and segment.output_nodes:
+            chosen = entry.functions.keeping if entry.differentiable else entry.functions.plain
+    if segment is not None and segment.output_nodes and entry.differentiable:
+        chosen.foresee_backward(sizes.read(leaves))
+    return entry, lifted
+
+
 def make_entry(
     function: Callable[..., Any],
     signature: Signature,
     leaves: Sequence[Any],
     call: Call,
     settings: Settings,
+    sizes: Sizes | None = None,
 ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
     """Capture a call and prepare its program; nothing of a backward is traced.
 
@@ -256,7 +303,8 @@ def make_entry(
     timings: dict[str, float] = {}
     clock = _Clock(timings)
     tracker = StateTracker(function, leaves, call, settings.name)
-    captured, gradients = _captured(tracker, signature)
+    environment = None if sizes is None else sizes.environment
+    captured, gradients = _captured(tracker, signature, environment=environment)
     clock.stage("capture")
     effects = analyse(captured, settings.name)
     clock.stage("effects")
@@ -265,14 +313,16 @@ def make_entry(
     )
     sharing = _sharing(captured, leaves, written, signature)
     if sharing is not None:
+        if sizes is not None:
+            raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
         captured, gradients = _captured(tracker, signature, sharing)
         effects = analyse(captured, settings.name)
         clock.stage("capture again")
     hidden = () if gradients is None else gradients.hidden
-    environment = [value for i, value in enumerate(captured.lifted) if i not in hidden]
+    visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
-    read, state = reader.make_reader(tracker, environment)
+    read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
     entry = Entry(
         signature,
@@ -288,17 +338,22 @@ def make_entry(
         reachable(segment, segment.seen),
         gradients,
         state,
+        sizes,
         timings,
     )
     return entry, captured.lifted
 
 
 def _captured(
-    state: StateTracker, signature: Signature, sharing: Sharing | None = None
+    state: StateTracker,
+    signature: Signature,
+    sharing: Sharing | None = None,
+    *,
+    environment: SizeEnvironment | None = None,
 ) -> tuple[Capture, GradientEffects | None]:
     """Run the function on a tape, with what it stores and what it does to ``.grad``."""
     tracker = GradientTracker(state, state.leaves, state.name)
-    captured = capture(tracker, signature, state.leaves, state.name, sharing)
+    captured = capture(tracker, signature, state.leaves, state.name, sharing, environment)
     return captured, tracker.effects(captured.lifted)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.code_names import ReadNames, names_of
 
 _LIMIT = 50_000
@@ -50,12 +51,14 @@ class Environment:
         places: For each object, by ``id``, the ways in which it was reached.
         objects: The objects; alive as long as this record, so that ids stay theirs.
         settings: Numbers, strings and the like that some code reached can read: where, and value.
+        escaped: Symbolic numbers that a capture left behind.
     """
 
     names: ReadNames = field(default_factory=ReadNames)
     places: dict[int, list[Place]] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)
     settings: list[tuple[Place, Any]] = field(default_factory=list)
+    escaped: list[Place] = field(default_factory=list)
 
     @functools.cached_property
     def unread(self) -> frozenset[int]:
@@ -94,6 +97,9 @@ def scan(root: Any) -> Environment:
             if plain:
                 settings.append((place, child))
             if plain and not isinstance(child, _CONTAINERS):
+                continue
+            if isinstance(child, SYMBOLIC_NUMBERS):
+                found.escaped.append(place)
                 continue
             if not plain and not _is_interesting(child):
                 continue

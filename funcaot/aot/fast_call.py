@@ -19,7 +19,9 @@ from funcaot.aot.effects import Output
 from funcaot.aot.entry import Entry
 from funcaot.aot.fast_node import FastNode, run_expression
 from funcaot.aot.flattening import require
+from funcaot.aot.open_checks import OpenChecks, tensor_check
 from funcaot.aot.signature import Constant
+from funcaot.aot.sizes import Conditions
 from funcaot.aot.source import Source, listed, unpacked
 from funcaot.aot.spec import TensorSpec
 
@@ -175,7 +177,12 @@ class _Writer:
             for first, position in signature.repeats
         ]
         tensors = self._tensors()
-        check = guards.tensor_check([tensor for _, _, tensor in tensors])
+        if self.entry.sizes is None:
+            check = guards.tensor_check([tensor for _, _, tensor in tensors])
+        else:
+            check = tensor_check(
+                [tensor for _, _, tensor in tensors], [spec for _, spec, _ in tensors]
+            )
         names = [name for name, _, _ in tensors]
         conditions.append(f"{self.source.constant(check, 'check')}({listed(names)})")
         for name, spec, _ in tensors:
@@ -190,6 +197,21 @@ class _Writer:
                     f"{name}.requires_grad" if spec.requires_grad else f"not {name}.requires_grad"
                 )
         require(self.source, " and ".join(conditions))
+        self._write_open_checks()
+
+    def _write_open_checks(self) -> None:
+        """Compare open sizes and what follows from them, as the executable made last needs it."""
+        sizes, functions = self.entry.sizes, self.entry.functions
+        if sizes is None:
+            return
+        assumed: list[Conditions | None] = [sizes.conditions]
+        if functions.segment is not None and functions.segment.output_nodes:
+            form = (functions.keeping if self.entry.differentiable else functions.plain).form
+            assumed.append(form.program.assumed)
+        named = [(name, spec) for name, spec, _ in self._tensors()]
+        checks = OpenChecks.of(sizes.environment.symbols, named, assumed)
+        checks.write(self.source)
+        require(self.source, str(checks))
 
     def _operands(self) -> list[str]:
         """The variable of each of the capture's inputs."""
@@ -203,7 +225,9 @@ class _Writer:
         """Whether outputs are results, inputs and views of them, and there is nothing else."""
         entry = self.entry
         segment = entry.functions.segment
-        effects = entry.effects
+        effects = entry.effects_of(self.leaves)
+        if effects is not entry.effects:
+            return False
         others = [
             getattr(effects, item.name)
             for item in dataclasses.fields(effects)

@@ -21,20 +21,31 @@ from funcaot.aot import graphs
 from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.layout import layouts_of
+from funcaot.aot.open_checks import OpenChecks, tensor_check
 from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed, unpacked
+from funcaot.aot.spec import TensorSpec, spec_of
 
-_PLAIN_BACKWARD = {"key", "segment", "targets", "timings"}
+_PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions"}
 
 
 def run_expression(
     source: Source, form: Form, operands: Sequence[str], *, trusting: bool = True
 ) -> str:
-    """The expression that runs a form's executable on operands, grad mode being off."""
+    """The expression that runs a form's executable on operands, grad mode being off.
+
+    With open sizes that is the executable made last, whose assumptions somebody else checks.
+    """
     program = form.program
     lowered = program.lowered
     run = source.constant(lowered.trusting if trusting else lowered.run, "run")
-    return f"{run}([{listed([operands[form.positions[index]] for index in program.used])}])"
+    given = [operands[form.positions[index]] for index in program.used]
+    if program.sizes is not None:
+        given += [
+            f"{operands[form.positions[index]]}.shape[{dim}]"
+            for index, dim in program.sizes.sources
+        ]
+    return f"{run}([{listed(given)}])"
 
 
 class FastNode:
@@ -129,18 +140,34 @@ class FastNode:
         found = self.owner.backward_for(needs, self._edges, tangents, saved)
         if not _is_plain(found[0]):
             return
-        check = guards.tensor_check(compared)
-        self._branches.append(_Branch(tuple(_pattern(tangents)), check, *found))
+        pattern = tuple(_pattern(tangents))
+        specs: tuple[TensorSpec, ...] = ()
+        if self.owner.sizes is not None:
+            specs = self._open_specs(pattern, found[0])
+        check = tensor_check(compared, specs) if specs else guards.tensor_check(compared)
+        self._branches.append(_Branch(pattern, check, specs, *found))
         self.backwards = len(self._branches)
         self._write_backward()
 
     def _are_as_traced(self, saved: Sequence[torch.Tensor]) -> bool:
         """Whether what was saved has the layouts that the backward's graph trusts it to have."""
+        if self.owner.sizes is not None:
+            # The generated code compares them with what they are at each call's sizes.
+            return True
         layouts = layouts_of([graphs.value_of(kept.node) for kept in self.owner.form.residuals])
         return layouts is not None and all(
             tuple(tensor.shape) == layout.shape and layout.fits(tensor)
             for tensor, layout in zip(saved, layouts, strict=True)
         )
+
+    def _open_specs(
+        self, pattern: tuple[int | None, ...], backward: Backward
+    ) -> tuple[TensorSpec, ...]:
+        """Specs of the distinct tangents and of what was saved, with open sizes."""
+        firsts = [index for index, first in enumerate(pattern) if first == index]
+        given = [backward.key.tangents[index] for index in firsts]
+        kept = [spec_of(graphs.value_of(item.node)) for item in self.owner.form.residuals]
+        return tuple(spec for spec in (*given, *kept) if spec is not None)
 
     def _write_backward(self) -> None:
         source = Source(
@@ -166,11 +193,13 @@ class _Branch:
         self,
         pattern: tuple[int | None, ...],
         check: Callable[..., bool],
+        specs: tuple[TensorSpec, ...],
         backward: Backward,
         functions: SegmentFunctions,
     ) -> None:
         self.pattern = pattern
         self.check = check
+        self.specs = specs
         self.backward = backward
         self.functions = functions
 
@@ -189,7 +218,7 @@ class _Branch:
             else:
                 conditions.append(f"{name} is {tangents[first]}")
         residuals = len(owner.form.residuals)
-        saved = [source.name("s") for _ in range(residuals)]
+        saved = [source.name("kept") for _ in range(residuals)]
         indent = 1
         if conditions:
             source.line(f"if {' and '.join(conditions)}:")
@@ -198,12 +227,27 @@ class _Branch:
             source.line(unpacked(saved, "ctx.saved_tensors"), indent)
         check = source.constant(self.check, "check")
         source.line(f"if {check}({listed([*distinct, *saved])}):", indent)
+        if self.specs:
+            indent += 1
+            self._write_open_checks(source, [*distinct, *saved], indent)
         if has_edges:
             source.line("if not keeps_graph(): ctx.edges = ()", indent + 1)
         operands = [*saved, *present]
         form = self.functions.plain.form
         source.line(f"made = {run_expression(source, form, operands)}", indent + 1)
         source.line(f"return {self._gradients(operands)}", indent + 1)
+
+    def _write_open_checks(self, source: Source, names: list[str], indent: int) -> None:
+        """Compare open sizes and what follows from them."""
+        form = self.functions.plain.form
+        symbols = () if form.program.sizes is None else form.program.sizes.environment.symbols
+        checks = OpenChecks.of(
+            symbols,
+            list(zip(names, self.specs, strict=True)),
+            (self.backward.conditions, form.program.assumed),
+        )
+        checks.write(source, indent)
+        source.line(f"if {checks}:", indent)
 
     def _gradients(self, operands: list[str]) -> str:
         segment = self.backward.segment

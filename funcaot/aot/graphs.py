@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch import shapes
 from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch.ops import OpOverload
 from funcaot._torch.tracing import CHECKS
@@ -55,7 +57,8 @@ def extract(
             first used: what a backward computes again shouldn't take up memory earlier.
 
     Returns:
-        A graph module ``(*available) -> tuple(wanted)``.
+        A graph module ``(*available) -> tuple(wanted)``; the open sizes that occur in it are
+        further inputs.
 
     Raises:
         GraphError: If an output depends on an input of the tape that isn't available.
@@ -66,7 +69,12 @@ def extract(
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
     visible = set(wanted)
-    for node in _schedule(closure([*wanted, *keep_alive], available), since):
+    needed = closure([*wanted, *keep_alive], available)
+    for node in _open_sizes(root, [*available, *needed]):
+        if node not in copies:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+    for node in _schedule(needed - set(copies), since):
         if node.op == "placeholder":
             raise GraphError(
                 f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
@@ -82,6 +90,44 @@ def extract(
             copies[node].target = _Renamed(node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))
+
+
+def _open_sizes(root: torch.nn.Module, nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    """The inputs of a tape that are sizes and occur in the values of some nodes."""
+    sizes: Sequence[fx.Node] = getattr(root, "size_nodes", ())
+    if not sizes:
+        return []
+    found = {symbol for node in nodes for symbol in shapes.symbols_in(value_of(node))}
+    return [node for node in sizes if shapes.expression_of(value_of(node)) in found]
+
+
+def inputs(module: fx.GraphModule) -> list[fx.Node]:
+    """The inputs of a graph that are tensors; its open sizes come after them."""
+    return [node for node in module.graph.nodes if node.op == "placeholder" and not is_size(node)]
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node's value is a number made of open sizes, and not a tensor."""
+    return isinstance(value_of(node), shapes.SYMBOLIC_NUMBERS)
+
+
+def tensor_inputs(node: fx.Node) -> list[fx.Node]:
+    """The nodes that a node reads, without sizes."""
+    return [source for source in node.all_input_nodes if not is_size(source)]
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """A fake tensor's shape; where sizes are open, that of the call that was traced last."""
+    shape = tuple(map(shapes.expression_of, value.shape))
+    if not any(map(shapes.is_expression, shape)):
+        return shape
+    environment = value.fake_mode.shape_env
+    return tuple(int(environment.at_present(size)) for size in shape)
+
+
+def bytes_of(value: torch.Tensor) -> int:
+    """Bytes of a tensor's elements; for open sizes, of the call that was traced last."""
+    return math.prod(shape_of(value)) * value.element_size()
 
 
 def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import functorch, tracing
 from funcaot._torch.pytree import tree_map
+from funcaot._torch.shapes import SizeError
 from funcaot.aot import data_dependent_ops, writes
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.tape import Tape
@@ -196,6 +197,8 @@ def _has_offset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _count(shape: tuple[Any, ...]) -> int:
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        raise SizeError("resize_ to an open size.", remedy="compile with dynamic=False.")
     return math.prod(size for size in sizes if isinstance(size, int))
 
 

@@ -65,8 +65,9 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
 
 def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    tensors = [graphs.value_of(node) for node in graphs.inputs(module)]
     computes = any(node.op == "call_function" for node in module.graph.nodes)
-    if not computes or not compiler.handles(examples):
+    if not computes or not compiler.handles(tensors):
         run = _interpreter(module)
         return Lowered(run, run, module, "eager")
     try:
@@ -91,14 +92,19 @@ def _has_function_nodes(module: fx.GraphModule, *, traceable: bool = False) -> b
 
 def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
     """Run the graph once more below autograd, with Functions inlined and ops decomposed."""
-    tape = Tape()
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    inputs = [
+    sizes = [
+        graphs.value_of(node)
+        for node in module.graph.nodes
+        if node.op == "placeholder" and graphs.is_size(node)
+    ]
+    tape = Tape(sizes=sizes[0].node.shape_env if sizes else None)
+    inputs: list[Any] = [
         tape.placeholder(node.name, spec_of(value).without_grad(), value)
-        for node in placeholders
+        for node in graphs.inputs(module)
         for value in [graphs.value_of(node)]
     ]
-    available = [tape.node_of(tensor) for tensor in inputs]
+    available = [tape.node_of(tensor) for tensor in inputs] + list(map(tape.size_node, sizes))
+    inputs += sizes
     with tape.recording(grad_mode=False), tracing.decompose(table):
         outputs = _Inliner(module).run(*inputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]

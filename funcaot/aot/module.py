@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,7 +16,10 @@ _COMPILED = "_funcaot_compiled"
 
 
 def compiled_module(
-    module: torch.nn.Module, compiler: Compiler, policy: Policy = POLICIES["balanced"]
+    module: torch.nn.Module,
+    compiler: Compiler,
+    policy: Policy = POLICIES["balanced"],
+    dynamic: bool | None = None,
 ) -> torch.nn.Module:
     """A module that shares everything with ``module`` but how it is called.
 
@@ -27,9 +30,10 @@ def compiled_module(
         module: The module to compile; it stays as it is.
         compiler: The backend.
         policy: What a backward may compute again.
+        dynamic: Which sizes of arguments programs leave open.
     """
     original = type(module)
-    compiled = CompiledFunction(_Call(module), compiler, original.__name__, policy)
+    compiled = CompiledFunction(_Call(module), compiler, original.__name__, policy, dynamic)
     members = {
         "__call__": _call,
         "__copy__": _copy,
@@ -68,14 +72,19 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     return getattr(type(self), _COMPILED)(*args, **kwargs)
 
 
-def _rebuild(module: torch.nn.Module, compiler: Compiler, policy: Policy) -> torch.nn.Module:
-    return compiled_module(module, compiler, policy)
+_Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 
 
-def _parts(self: torch.nn.Module) -> tuple[torch.nn.Module, Compiler, Policy]:
+def _rebuild(
+    module: torch.nn.Module, compiler: Compiler, policy: Policy, dynamic: bool | None = None
+) -> torch.nn.Module:
+    return compiled_module(module, compiler, policy, dynamic)
+
+
+def _parts(self: torch.nn.Module) -> _Parts:
     kind: Any = type(self)
     settings = getattr(kind, _COMPILED).settings
-    return kind._funcaot_original, settings.compiler, settings.policy
+    return kind._funcaot_original, settings.compiler, settings.policy, settings.dynamic
 
 
 def _refuse_subclass(cls: type, **kwargs: Any) -> None:
@@ -91,18 +100,16 @@ def _refuse_subclass(cls: type, **kwargs: Any) -> None:
 def _copy(self: torch.nn.Module) -> torch.nn.Module:
     from copy import copy
 
-    module, compiler, policy = _parts(self)
-    return compiled_module(copy(module), compiler, policy)
+    module, compiler, policy, dynamic = _parts(self)
+    return compiled_module(copy(module), compiler, policy, dynamic)
 
 
 def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     from copy import deepcopy
 
-    module, compiler, policy = _parts(self)
-    return compiled_module(deepcopy(module, memo), compiler, policy)
+    module, compiler, policy, dynamic = _parts(self)
+    return compiled_module(deepcopy(module, memo), compiler, policy, dynamic)
 
 
-def _reduce(
-    self: torch.nn.Module, protocol: Any
-) -> tuple[Callable[..., Any], tuple[torch.nn.Module, Compiler, Policy]]:
+def _reduce(self: torch.nn.Module, protocol: Any) -> tuple[Callable[..., Any], _Parts]:
     return _rebuild, _parts(self)

@@ -102,7 +102,7 @@ def _checkpointed(graph: fx.Graph) -> set[fx.Node]:
         graphs.view_root(source)
         for node in graph.nodes
         if node.meta.get("region") is not None
-        for source in node.all_input_nodes
+        for source in graphs.tensor_inputs(node)
         if source.meta.get("region") != node.meta["region"]
     }
 
@@ -165,7 +165,7 @@ class _Search:
             if reason is not None:
                 self.barriers[node] = reason
             else:
-                pending.extend(node.all_input_nodes)
+                pending.extend(graphs.tensor_inputs(node))
         return found
 
     def _leaving_regions(self, found: set[fx.Node]) -> list[fx.Node]:
@@ -194,7 +194,7 @@ class _Search:
             return "random: run again, it could be different"
         if node.op != "call_function" or node.meta.get("region") is not None:
             return None
-        if _is_free(node) or not node.all_input_nodes:
+        if _is_free(node) or not graphs.tensor_inputs(node):
             return None
         chosen = self._user_choice(node)
         if chosen is not None:
@@ -213,7 +213,7 @@ class _Search:
             Candidate(
                 node.name,
                 _op_name(node),
-                tuple(value.shape),
+                graphs.shape_of(value),
                 value.dtype,
                 _bytes(node),
                 node.meta.get("source"),
@@ -226,7 +226,9 @@ class _Search:
             if node in self.barriers:
                 depth[node] = 0
                 continue
-            behind = max((depth.get(source, 0) for source in node.all_input_nodes), default=-1)
+            behind = max(
+                (depth.get(source, 0) for source in graphs.tensor_inputs(node)), default=-1
+            )
             free = _is_free(node) or node.op != "call_function"
             depth[node] = max(behind, 0) + (0 if free or behind < 0 else 1)
             region = node.meta.get("region")
@@ -245,7 +247,7 @@ class _Search:
             if node in self.barriers:
                 network.edge(source, entry[node], INFINITE)
             else:
-                for needed in node.all_input_nodes:
+                for needed in graphs.tensor_inputs(node):
                     network.edge(leave[needed], entry[node], INFINITE)
             if node in self.wanted:
                 network.edge(leave[node], sink, INFINITE)
@@ -268,7 +270,7 @@ class _Search:
             if node in self.shared:
                 found.add(node)
             elif node not in self.barriers:
-                pending.extend(node.all_input_nodes)
+                pending.extend(graphs.tensor_inputs(node))
         return found
 
     def _price(self, node: fx.Node) -> int:
@@ -307,7 +309,7 @@ def _consumers(
         mine = names.setdefault(node, {})
         mine.update(dict.fromkeys(demand.consumer for demand in wanted.get(node, ())))
         if node not in kept:
-            for source in node.all_input_nodes:
+            for source in graphs.tensor_inputs(node):
                 into = names.setdefault(source, {})
                 if len(into) < 8:
                     into.update(mine)
@@ -324,8 +326,7 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def _bytes(node: fx.Node) -> int:
-    value = graphs.value_of(node)
-    return int(value.numel()) * value.element_size()
+    return graphs.bytes_of(graphs.value_of(node))
 
 
 def _op_name(node: fx.Node) -> str:

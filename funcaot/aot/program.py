@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
+from funcaot import config
 from funcaot._torch import functorch, guards
 from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs
@@ -18,8 +19,10 @@ from funcaot.aot.batchable import batchable
 from funcaot.aot.derived import Derived
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
+from funcaot.aot.open_sizes import OpenSizes, is_size_input
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.sharing import Executables
+from funcaot.aot.sizes import Conditions
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
@@ -47,11 +50,13 @@ class Settings:
         lock: Held while anything is traced or compiled for this function.
         name: The user's function, for messages.
         policy: What a backward may compute again.
+        dynamic: Which sizes of arguments programs leave open (see ``funcaot.compile``).
     """
 
     compiler: Compiler
     name: str
     policy: Policy = POLICIES["balanced"]
+    dynamic: bool | None = None
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -72,6 +77,8 @@ class GraphProgram:
         name: Shown by the report.
         children: Programs derived from this one, by how they were batched.
         timings: Seconds per stage.
+        sizes: Its open sizes, if it has any; then there is an executable for each answer to what
+            was asked about them when it was compiled.
     """
 
     def __init__(
@@ -99,19 +106,45 @@ class GraphProgram:
         self.timings: dict[str, float] = {}
         self.children: Derived[_BatchKey, tuple[GraphProgram, _Dims]] = Derived()
         self._lowered: Lowered | None = None
-        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._variants: list[tuple[Conditions, Lowered]] = []
+        placeholders = graphs.inputs(module)
         # A compiler isn't given operands that the graph doesn't use.
         self._used = [index for index, node in enumerate(placeholders) if node.users]
         self.arity = len(placeholders)
+        self.sizes = OpenSizes.of(module)
 
     @property
     def lowered(self) -> Lowered:
-        """The executable, compiled at first use."""
+        """The executable, compiled at first use; with open sizes, the one made last."""
         if self._lowered is None:
             with self.settings.lock:
                 if self._lowered is None:
                     self._lowered = self._lower()
         return self._lowered
+
+    def _lowered_for(self, sizes: tuple[int, ...]) -> Lowered:
+        """The executable for open sizes of which what it assumes is true."""
+        for conditions, lowered in self._variants:
+            if conditions.hold(sizes):
+                return lowered
+        with self.settings.lock:
+            for conditions, lowered in self._variants:
+                if conditions.hold(sizes):
+                    return lowered
+            if self.sizes is None:
+                raise RuntimeError("a graph without open sizes")
+            conditions = self.sizes.conditions()
+            by_symbol = dict(zip(self.sizes.symbols, sizes, strict=True))
+            with self.sizes.environment.answering(by_symbol, conditions.answers):
+                self._lowered = self._lower()
+            kept = self._variants[-config.get().backward_layouts :]
+            self._variants = [*kept, (conditions, self._lowered)]
+            return self._lowered
+
+    @property
+    def assumed(self) -> Conditions | None:
+        """What ``lowered`` assumes about open sizes, if there are any."""
+        return self._variants[-1][0] if self._variants else None
 
     @property
     def is_compiled(self) -> bool:
@@ -147,15 +180,21 @@ class GraphProgram:
         if functorch.transforms_active():
             return call_at_level(self, operands)
         if functorch.dispatch_mode_count():
-            return tuple(self.module(*operands))
+            sizes = () if self.sizes is None else self.sizes.read(operands)
+            return tuple(self.module(*operands, *sizes))
         return self.execute(operands)
 
     def execute(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run the executable on plain tensors."""
-        lowered = self._lowered or self.lowered
-        used = self._used
-        if len(used) != self.arity:
-            operands = [operands[index] for index in used]
+        lowered, used, sizes = self._lowered, self._used, self.sizes
+        numbers: tuple[Any, ...] = ()
+        if sizes is not None:
+            numbers = sizes.read(operands)
+            lowered = self._lowered_for(numbers)
+        elif lowered is None:
+            lowered = self.lowered
+        if len(used) != self.arity or numbers:
+            operands = [*[operands[index] for index in used], *numbers]
         if guards.any_autocast_enabled():
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
@@ -199,7 +238,10 @@ class GraphProgram:
             for i, operand in enumerate(operands)
         ]
         available = [tape.node_of(tensor) for tensor in inputs]
-        rewritten = batchable(self.module)
+        module = self.module
+        if self.sizes is not None:
+            module = self.sizes.closed(module, self.sizes.read(operands, in_dims))
+        rewritten = batchable(module)
         if batch.randomness == "same":
             rewritten = graphs.with_unbatched_draws(rewritten)
         with tape.recording(grad_mode=False):
@@ -220,11 +262,11 @@ def _apart(
 
 
 def _without_unused_inputs(module: fx.GraphModule) -> fx.GraphModule:
-    if all(node.users for node in module.graph.nodes if node.op == "placeholder"):
+    if all(node.users for node in graphs.inputs(module)):
         return module
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op != "placeholder" or node.users:
+        if node.op != "placeholder" or node.users or is_size_input(node):
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     return forget_source_with(fx.GraphModule(module, graph))

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.shapes import SizeError
 from funcaot.aot.environment import Environment, Place, is_setting, scan
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.source import Source
@@ -73,6 +74,11 @@ def make_reader(
     ]
     root = (function, *[leaves[index] for index in constants])
     environment = scan(root)
+    if environment.escaped:
+        raise SizeError(
+            f"{name} keeps a size of its arguments for itself.",
+            remedy="compile with dynamic=False.",
+        )
     warn_of_leaks(environment, name)
     reached = {
         id(leaf): index

@@ -20,6 +20,7 @@ from funcaot.aot.frontier import Demand, frontier, hides_what_is_saved
 from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
 from funcaot.aot.sharing import Executables
+from funcaot.aot.sizes import shown_by
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -237,11 +238,25 @@ class Segment:
                     if graphs.view_root(item.node) in roots:
                         copied.append(output)
             residuals.append(Residual(item.node, position, output, item.reason, item.consumers))
+        carrier = self._size_carrier([item.node for item in kept]) if keeping else None
+        if carrier is not None:
+            output = len(self.output_nodes) + len(extra)
+            residuals.append(Residual(carrier, None, output, "sizes that nothing else shows"))
+            extra.append(carrier)
         module = self._extract(tuple(index), [*self.output_nodes, *extra])
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
         module = graphs.with_own_outputs(module, copied)
         program = GraphProgram(module, kind, self.name, self.settings, self.executables)
         return Form(program, tuple(index.values()), tuple(residuals))
+
+    def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:
+        """A node to keep for its shape alone: open sizes that are no size of what is kept."""
+        sizes = self.tape.sizes
+        if sizes is None:
+            return None
+        shown = shown_by(kept, sizes)
+        missing = [symbol for symbol in sizes.symbols if symbol not in shown]
+        return self.tape.carrier(missing) if missing else None
 
     def _choose(self, operands: tuple[fx.Node, ...]) -> tuple[Kept, ...]:
         private = [operand.node for operand in self.operands if operand.private]

@@ -36,11 +36,14 @@ class Description:
         key: Ops, arguments and operands, without the strides of tangents.
         tangents: Position and layout of each tangent among the placeholders.
         rigid: Whether some op means another thing for other strides.
+        is_open: Whether it has open sizes: what a compiler assumed about them isn't described, so
+            that no other graph shares its executable.
     """
 
     key: tuple[Any, ...]
     tangents: tuple[tuple[int, Layout], ...]
     rigid: bool
+    is_open: bool = False
 
 
 class Executables:
@@ -71,14 +74,15 @@ class Executables:
         if description is None:
             return lower(module, compiler, kind, self._name)
         candidates = self._made.setdefault(description.key, [])
-        for earlier, lowered in candidates:
+        for earlier, lowered in () if description.is_open else candidates:
             found = _adapted(earlier, lowered, description)
             if found is not None:
                 return found
         if not self._may_compile(module, description):
             return lower(module, eager.COMPILER, kind, self._name)
         lowered = lower(module, compiler, kind, self._name)
-        candidates.append((description, lowered))
+        if not description.is_open:
+            candidates.append((description, lowered))
         return lowered
 
     def _may_compile(self, module: fx.GraphModule, description: Description) -> bool:
@@ -127,9 +131,14 @@ def describe(module: fx.GraphModule) -> Description | None:
     numbers: dict[fx.Node, int] = {}
     parts: list[Any] = []
     tangents: list[tuple[int, Layout]] = []
-    rigid = False
+    rigid = is_open = False
     for node in module.graph.nodes:
         numbers[node] = len(numbers)
+        if graphs.is_size(node):
+            is_open = True
+        if node.op == "placeholder" and graphs.is_size(node):
+            parts.append(str(graphs.value_of(node)))
+            continue
         if node.op == "placeholder":
             value = graphs.value_of(node)
             if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -154,7 +163,7 @@ def describe(module: fx.GraphModule) -> Description | None:
         hash(key)
     except TypeError:
         return None
-    return Description(key, tuple(tangents), rigid)
+    return Description(key, tuple(tangents), rigid, is_open)
 
 
 def _outputs(module: fx.GraphModule) -> Sequence[Any]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from funcaot._torch.tracing import unwrap_functorch
+from funcaot._torch.shapes import expression_of
+from funcaot._torch.tracing import FakeTensor, FunctionalTensor, unwrap_functorch
 
-_SHORT = {torch.strided: "", torch.sparse_coo: " sparse_coo"}
+_TRACED = (FakeTensor, FunctionalTensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,9 @@ class TensorSpec:
     """Metadata of one tensor; two tensors with equal specs run the same program.
 
     Attributes:
-        shape: Sizes, as seen at the level where the call happens.
-        stride: Strides; empty for layouts that have none.
+        shape: Sizes, as seen at the level where the call happens; an expression for a size that
+            a program leaves open.
+        stride: Strides, like sizes; empty for layouts that have none.
         dtype: Element type.
         device: Where the data lives.
         layout: ``torch.strided`` or a sparse layout.
@@ -69,12 +71,17 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         stride.append(step)
-        step *= max(size, 1)
+        step *= max(size, 1) if isinstance(size, int) else size
     return tuple(reversed(stride))
 
 
 def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the elements fill a block of memory, each once, in some order."""
+    """Whether the elements fill a block of memory, each once, in some order.
+
+    With open sizes, only if it is the usual order.
+    """
+    if not all(isinstance(number, int) for number in (*shape, *stride)):
+        return stride == contiguous_stride(shape)
     step = 1
     for length, size in sorted(
         (length, size) for length, size in zip(stride, shape, strict=True) if size != 1
@@ -110,9 +117,12 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
     flags: tuple[int | bool, ...] = (tensor.is_conj(), tensor.is_neg())
     if not strided:
         flags += _sparse_flags(tensor)
+    shape, stride = tuple(tensor.shape), tensor.stride() if strided else ()
+    if isinstance(tensor, _TRACED):
+        shape, stride = tuple(map(expression_of, shape)), tuple(map(expression_of, stride))
     return TensorSpec(
-        shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()) if strided else (),
+        shape=shape,
+        stride=tuple(stride),
         dtype=tensor.dtype,
         device=tensor.device,
         layout=tensor.layout,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, nodes, tracing
+from funcaot._torch import autograd, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.dynamo import without_dynamo
 from funcaot.aot import graphs, premises
@@ -34,15 +35,21 @@ class Tape:
         regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
             autograd inside and the first one after it.
         spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
+        sizes: The sizes that it leaves open, None if there are none.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
     """
 
-    def __init__(self) -> None:
-        """Make an empty tape."""
+    def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
+        """Make an empty tape.
+
+        Args:
+            sizes: Its open sizes, if it has any.
+        """
         self.regions: list[tuple[int, int]] = []
         self._region: int | None = None
-        self._fake_mode = tracing.FakeTensorMode(allow_non_fake_inputs=False)
+        self.sizes = sizes
+        self._fake_mode = tracing.fake_mode(sizes)
         self._tracer = tracing.new_tracer()
         self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
@@ -57,6 +64,19 @@ class Tape:
         self._grad_mode_of_call: bool | None = None
         self._only_examples = False
         self._examples: set[fx.Node] = set()
+        if self.sizes is not None:
+            self._add_sizes(self.sizes)
+
+    def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
+        """Make each open size an input of the graph."""
+        with _outside_of_transforms():
+            tracker = shapes.SizeNodes(self._tracer, sizes)
+        self._tracer.symnode_tracker = tracker  # type: ignore[assignment]
+        self.root.size_nodes = tuple(tracker.inputs.values())  # type: ignore[assignment]
+
+    def size_node(self, size: Any) -> fx.Node:
+        """The node of a number made of the tape's open sizes."""
+        return self._tracer.symnode_tracker.get(size).force().node  # type: ignore
 
     @property
     def graph(self) -> fx.Graph:
@@ -87,6 +107,7 @@ class Tape:
             self._proxy_mode,
             tracing.decompose(IN_MEMORY_ORDER),
             self._functional_mode,
+            shapes.composite_ops_in_python() if self.sizes is not None else nullcontext(),
         ):
             yield
 
@@ -172,11 +193,12 @@ class Tape:
         if spec.layout is not torch.strided:
             if example is None:
                 raise ValueError(f"a placeholder of layout {spec.layout} needs an example")
-            return self._fake_mode.from_tensor(example.detach())
+            return self._fake_mode.from_tensor(example.detach(), static_shapes=True)
+        shape, stride = spec.shape, spec.stride
+        if self.sizes is not None:
+            shape, stride = tuple(map(self.sizes.number, shape)), map(self.sizes.number, stride)
         with self._fake_mode:
-            value = torch.empty_strided(
-                spec.shape, spec.stride, dtype=spec.dtype, device=spec.device
-            )
+            value = torch.empty_strided(shape, tuple(stride), dtype=spec.dtype, device=spec.device)
             if spec.flags[0]:
                 value = value.conj()
             if spec.flags[1]:
@@ -198,13 +220,18 @@ class Tape:
         """The values of traced tensors in the present call, or None if they aren't known.
 
         The graph so far runs once, from the call's inputs and what opaque Functions returned.
+
+        Raises:
+            SizeError: On a tape with open sizes, for which there are no values.
         """
+        self._refuse_values()
         nodes = [self.node_of(tensor) for tensor in tensors]
         wanted = [node for node in nodes if node is not None]
         return self.values_of(wanted) if len(wanted) == len(nodes) else None
 
     def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The same, with the random numbers that the call is going to draw."""
+        self._refuse_values()
         nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
         draws = [node for node in self.graph.nodes if graphs.is_random(node)]
         found = self.values_of([*nodes, *draws])
@@ -217,6 +244,13 @@ class Tape:
         """Whether the values of traced tensors are those of one example of a batch."""
         nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
         return bool(self._examples & (graphs.closure(nodes, ()) | {*nodes}))
+
+    def _refuse_values(self) -> None:
+        if self.sizes is not None:
+            raise shapes.SizeError(
+                "What runs on real values can't be traced with open sizes.",
+                remedy="compile with dynamic=False.",
+            )
 
     def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
         """The values of nodes in the present call, or None if they aren't known."""
@@ -280,6 +314,8 @@ class Tape:
 
     def provide(self, node: fx.Node, value: torch.Tensor) -> None:
         """Make the value of a node in the present call known to opaque Functions."""
+        if self.sizes is not None:
+            return
         example = tracing.one_example(value)
         if example is not None:
             self._values[node] = example.detach()
@@ -318,6 +354,16 @@ class Tape:
             value = self._fake_value(spec, None)
         tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
         return tracing.to_functional(value)
+
+    def carrier(self, symbols: Sequence[Any]) -> fx.Node:
+        """The node of a tensor without elements that has these open sizes as its first ones."""
+        with self.recording(grad_mode=False):
+            numbers = [self.sizes.number(symbol) for symbol in symbols] if self.sizes else []
+            made = torch.empty_strided((*numbers, 0), (*[0 for _ in numbers], 1))
+            node = self.node_of(made)
+        if node is None:
+            raise RuntimeError("sizes that aren't on the tape")
+        return node
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
         """The node that computes this tensor's present value, or None if it isn't on the tape.

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from funcaot._torch import autograd
+from funcaot._torch import autograd, shapes
 from funcaot.aot import graphs
 
 aten = torch.ops.aten
@@ -141,11 +141,23 @@ def _path(
             item = int(node.args[1])  # type: ignore[arg-type]
             op = node.args[0]
         source = graphs.view_source(op)
-        if source is None or any(isinstance(value, fx.Node) for value in op.args[1:]):
+        if source is None or any(map(_is_tensor_node, op.args[1:])):
             return None
-        steps.append(ViewStep(op.target, tuple(op.args[1:]), tuple(op.kwargs.items()), item))
+        arguments, keywords = op.args[1:], tuple(op.kwargs.items())
+        if len(op.all_input_nodes) > 1:
+            arguments, keywords = fx.map_arg((arguments, keywords), _open_size)
+        steps.append(ViewStep(op.target, tuple(arguments), tuple(keywords), item))
         node = source
     return tuple(reversed(steps)), node is stop
+
+
+def _is_tensor_node(value: Any) -> bool:
+    return isinstance(value, fx.Node) and not graphs.is_size(value)
+
+
+def _open_size(node: fx.Node) -> Any:
+    """A size that is open, as an expression; calls put numbers in its place."""
+    return shapes.expression_of(graphs.value_of(node))
 
 
 def _remainder(
@@ -167,5 +179,6 @@ def _remainder(
 
 def strided(base: torch.Tensor, view: torch.Tensor) -> tuple[StridedStep, ...]:
     """The one step that makes a view of a tensor out of anything that shares its storage."""
-    offset = int(view.storage_offset()) - int(base.storage_offset())
-    return (StridedStep(tuple(view.shape), tuple(view.stride()), offset),)
+    offset = shapes.expression_of(view.storage_offset() - base.storage_offset())
+    shape, stride = map(shapes.expression_of, view.shape), map(shapes.expression_of, view.stride())
+    return (StridedStep(tuple(shape), tuple(stride), offset),)

@@ -13,7 +13,7 @@ from funcaot.aot.entry import Entry
 from funcaot.aot.module import compiled_of
 from funcaot.aot.program import GraphProgram
 from funcaot.aot.segment import Residual
-from funcaot.aot.spec import TensorSpec
+from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.errors import FuncaotError
 from funcaot.report.records import (
     DerivativeReport,
@@ -57,7 +57,9 @@ def report(compiled: Any) -> Report:
         backward_traces=statistics.backward_traces,
         cache_hits=function.cache_hits,
         cache_misses=statistics.cache_misses,
-        entries=tuple(_entry(entry) for entry in function.entries),
+        entries=tuple(
+            _entry(entry, function.size_refusal(entry.signature)) for entry in function.entries
+        ),
     )
 
 
@@ -76,7 +78,7 @@ def _function_of(compiled: Any) -> CompiledFunction:
     return found
 
 
-def _entry(entry: Entry) -> EntryReport:
+def _entry(entry: Entry, refusal: str | None) -> EntryReport:
     made = entry.functions.made
     keeping = [function for function in made if function.keeping]
     return EntryReport(
@@ -93,6 +95,8 @@ def _entry(entry: Entry) -> EntryReport:
         backwards=_derivatives(entry.functions, "backward"),
         pushforwards=_derivatives(entry.functions, "pushforward"),
         timings=dict(entry.timings),
+        guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
+        closed=None if entry.sizes is not None else refusal,
     )
 
 
@@ -129,9 +133,9 @@ def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
         origin = "intermediate"
     return ResidualReport(
         name=residual.node.name,
-        shape=tuple(value.shape),
+        shape=spec_of(value).shape,
         dtype=value.dtype,
-        bytes=value.numel() * value.element_size() if origin == "intermediate" else 0,
+        bytes=graphs.bytes_of(value) if origin == "intermediate" else 0,
         origin=origin,
         op="input" if residual.node.op == "placeholder" else str(residual.node.target),
         source=residual.node.meta.get("source") if origin != "input" else None,

@@ -18,9 +18,10 @@ class ResidualReport:
 
     Attributes:
         name: The graph's name of it.
-        shape: Sizes.
+        shape: Sizes; expressions where they are open.
         dtype: Element type.
-        bytes: Size of its elements; 0 if it is an input or an output, which exist anyway.
+        bytes: Size of its elements, of the call that was captured; 0 if it is an input or an
+            output, which exist anyway.
         origin: ``"input"``, ``"output"`` or ``"intermediate"``.
         op: The op that made it, ``"input"`` for an input.
         source: ``file:line`` in the user's code that called the op, None if unknown.
@@ -100,7 +101,7 @@ class EntryReport:
     """One captured signature.
 
     Attributes:
-        signature: What calls it serves.
+        signature: What calls it serves; sizes that it leaves open are symbols.
         forward_graph: The functional graph of the forward.
         graphs: The forward's graphs, with what was derived from them.
         residuals: What the forward keeps; empty if it keeps nothing or nothing needs grad.
@@ -109,6 +110,8 @@ class EntryReport:
         backwards: Backwards traced so far.
         pushforwards: Forward-mode derivatives traced so far.
         timings: Seconds per stage.
+        guards: What must be true of the open sizes, besides that they are at least 2.
+        closed: Why sizes couldn't be left open, if that was tried.
     """
 
     signature: Signature
@@ -120,6 +123,8 @@ class EntryReport:
     backwards: tuple[DerivativeReport, ...]
     pushforwards: tuple[DerivativeReport, ...]
     timings: dict[str, float]
+    guards: tuple[str, ...] = ()
+    closed: str | None = None
 
     @property
     def residual_bytes(self) -> int:

@@ -27,6 +27,10 @@ def render(report: Report) -> str:
 
 def _entry(number: int, entry: EntryReport) -> Iterator[str]:
     yield f"  [{number}] ({_shortened(str(entry.signature))})"
+    if entry.guards:
+        yield f"      if {_shortened(' and '.join(entry.guards))}"
+    if entry.closed:
+        yield f"      for these sizes only: {_shortened(entry.closed)}"
     for graph in entry.graphs:
         yield from _graph(graph, "      ")
     if entry.mutations:

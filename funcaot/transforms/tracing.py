@@ -13,6 +13,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
+from funcaot._torch.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing import is_untraceable, refuse_data_access
 from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.errors import UnsupportedError
@@ -25,11 +26,15 @@ from funcaot.transforms.inlining import inlined, is_inlining
 __all__ = ["FunctionNode"]
 
 
+_GIVEN = (torch.Tensor, *SYMBOLIC_NUMBERS)
+
+
 class FunctionNode:
     """The target of a graph node that stands for one call of a Function.
 
     A call of the node calls the operator, so the rules of the Function survive whatever transform
-    the graph meets later. Operands that aren't tensors live here, not among the node's arguments.
+    the graph meets later. Operands that are neither tensors nor made of open sizes live here, not
+    among the node's arguments.
 
     Attributes:
         function: The Function class.
@@ -39,19 +44,19 @@ class FunctionNode:
     def __init__(
         self, function: type, operands: tuple[Any, ...], opaque: Opaque | None = None
     ) -> None:
-        """Remember which operands were tensors, and the values of the rest."""
+        """Remember which operands were given by the graph, and the values of the rest."""
         self.function = function
         self.opaque = opaque
-        self._is_tensor = tuple(isinstance(value, torch.Tensor) for value in operands)
-        self._constants = tuple(value for value in operands if not isinstance(value, torch.Tensor))
+        self._is_given = tuple(isinstance(value, _GIVEN) for value in operands)
+        self._constants = tuple(value for value in operands if not isinstance(value, _GIVEN))
         self.__name__ = self.__qualname__ = display_name(function)
         # Not the Function's own: a graph's code names what is in torch instead of holding it.
         self.__module__ = "funcaot"
 
     def operands(self, *tensors: Any) -> tuple[Any, ...]:
-        """Put tensor operands and constants back in order."""
+        """Put what the graph gives and constants back in order."""
         rest, constants = iter(tensors), iter(self._constants)
-        return tuple(next(rest) if given else next(constants) for given in self._is_tensor)
+        return tuple(next(rest) if given else next(constants) for given in self._is_given)
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
@@ -125,14 +130,14 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     if is_inlining():
         with mode:
             return inlined(function, operands)
-    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
-    proxies = [mode.tracer.unwrap_proxy(tensor) for tensor in tensors]
+    given = [value for value in operands if isinstance(value, _GIVEN)]
+    proxies = [mode.tracer.unwrap_proxy(value) for value in given]
     captor = current_captor()
     known, recorded = _retracing.take()
     output, opaque = _value(captor, known, function, operands)
     # Else the tracer would take the operand for the node's output from here on, which is right
     # only for one that forward changes in place.
-    if any(value is operand for value in _tensors(output) for operand in tensors):
+    if any(value is operand for value in _tensors(output) for operand in operands):
         dirty = {i for i, _ in dirty_inputs(function, operands)}
         output = _distinct(output, [v for i, v in enumerate(operands) if i not in dirty])
     if recorded is not None:
