@@ -261,6 +261,25 @@ def test_a_size_that_a_module_keeps():
         assert type(model.seen) is int
 
 
+def test_state_is_kept_at_every_size():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x):
+            self.total = self.total + x.sum(0)
+            return x * self.total
+
+    mine, theirs = Counting(), Counting()
+    compiled = funcaot.compile(mine, backend="eager")
+    for size in (3, 4, 5, 6):
+        x = torch.randn(size, 3)
+        check_equal(compiled(x), theirs(x))
+        check_equal(mine.total, theirs.total)
+    assert len(funcaot.report(compiled).entries) == 2
+
+
 def test_data_dependent_sizes_are_refused_with_the_line():
     def function(x):
         return x.nonzero()
