@@ -139,7 +139,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     """
     if tensor.layout is not torch.strided or tensor.numel() < 2:
         return False
-    if functorch.transforms_active():
+    if tensor.is_contiguous() or functorch.transforms_active():
         return False
     return not is_dense(tuple(tensor.shape), tensor.stride())
 

@@ -67,6 +67,12 @@ class Mutation:
         """Whether memory of the input is overwritten."""
         return self.value is not None or self.graded is not None
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether the input gets new data and nothing else after the call."""
+        others = (self.source, self.layout, self.graded, self.attributes_after)
+        return self.value is not None and others == (None,) * 4
+
     def __str__(self) -> str:
         """One line of the plan."""
         parts = []

@@ -112,6 +112,8 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
     for slot, position in effects.flats:
         with torch.no_grad():
             tensors[slot].copy_(maker.result(position))
+    if _copied_together(effects, tensors, maker):
+        return
     for mutation in effects.mutations:
         target = tensors[mutation.index]
         if target.is_inference():
@@ -121,6 +123,29 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
         version = target._version + (mutation.versions or 0)
         apply(mutation, target, maker.result, maker.origin)
         _set_version(target, version)
+
+
+def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> bool:
+    """Give all inputs their new data by one op, if that is all there is to do.
+
+    Buffers of modules are the usual case.
+    """
+    mutations = effects.mutations
+    if len(mutations) < 2 or effects.flats or not all(item.is_copy for item in mutations):
+        return False
+    targets = [tensors[mutation.index] for mutation in mutations]
+    if functorch.transforms_active() or any(
+        target.is_inference() or functorch.is_functorch_wrapped_tensor(target) for target in targets
+    ):
+        return False
+    values = [maker.result(mutation.value or 0) for mutation in mutations]
+    with torch.no_grad():
+        torch._foreach_copy_(targets, values)
+    for mutation, target in zip(mutations, targets, strict=True):
+        if mutation.versions != 1:
+            # The op counted one; counters may be shared, so each input adds its part.
+            autograd.set_version(target, target._version + (mutation.versions or 0) - 1)
+    return True
 
 
 def attach(

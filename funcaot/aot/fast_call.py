@@ -265,8 +265,9 @@ class _Writer:
             and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
         ):
-            # The epilogue may have cloned what it overwrites, so layouts aren't what guards saw.
-            node = FastNode(entry.functions.keeping, trusting=False)
+            # Of shared memory, operands are made that guards don't see.
+            trusting = not entry.capture.regions
+            node = FastNode(entry.functions.keeping, trusting=trusting, single=False)
             apply = self.source.constant(node.apply, "apply")
         call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
         self.source.line(f"return entry({call})")

@@ -55,14 +55,18 @@ class FastNode:
         owner: The segment in its keeping form.
         apply: Takes the operands and returns the graph's outputs: one tensor or a tuple.
         trusting: Whether guards compared the operands' layouts. Otherwise they are compared when
-            the graph runs, and the outputs are a tuple also if there is one.
+            the graph runs.
+        single: Whether one output comes as a tensor and not as a tuple.
         backwards: How many layouts of tangents have generated code.
     """
 
-    def __init__(self, owner: SegmentFunction, *, trusting: bool = True) -> None:
+    def __init__(
+        self, owner: SegmentFunction, *, trusting: bool = True, single: bool = True
+    ) -> None:
         """Generate the class; tangents are learned from the first backward on."""
         self.owner = owner
         self.trusting = trusting
+        self.single = single
         self.backwards = 0
         saved = {residual.operand for residual in owner.form.residuals}
         self._edges = tuple(
@@ -108,7 +112,7 @@ class FastNode:
         if self._edges:
             source.line(f"ctx.edges = ({''.join(f'{operands[i]}, ' for i in self._edges)})")
         returned = [f"made[{index}]" for index in range(made)]
-        single = made == 1 and self.trusting
+        single = made == 1 and self.single
         source.line(f"return {returned[0] if single else listed(returned) + ','}")
         return source.build(f"forward(ctx, {listed(operands)})")
 

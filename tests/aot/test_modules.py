@@ -290,3 +290,35 @@ def test_recurrent_networks_train(kind):
         module(x)[0].square().sum().backward()
     for ours, theirs in zip(compiled.parameters(), eager.parameters(), strict=True):
         assert_close(ours.grad, theirs.grad)
+
+
+def test_many_buffers_get_their_values_and_versions_as_in_eager():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+            pair = torch.zeros(2, 4)
+            self.register_buffer("first", pair[0])
+            self.register_buffer("second", pair[1])
+
+        def forward(self, x):
+            y = self.norm(x)
+            self.steps += 1
+            self.first.add_(y.detach().mean(0)).mul_(0.5)
+            self.second.copy_(y.detach()[0])
+            return y * self.steps
+
+    eager = Counting()
+    compiled = funcaot.compile(Counting(), backend="eager")
+    for _ in range(4):
+        x = torch.randn(5, 4)
+        before = [[value._version for value in module.buffers()] for module in (eager, compiled)]
+        assert_close(compiled(x), eager(x))
+        counted = [
+            [value._version - old for value, old in zip(module.buffers(), versions, strict=True)]
+            for module, versions in zip((eager, compiled), before, strict=True)
+        ]
+        assert counted[1] == counted[0]
+        for ours, theirs in zip(compiled.buffers(), eager.buffers(), strict=True):
+            assert_close(ours, theirs)
