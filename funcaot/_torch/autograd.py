@@ -28,6 +28,7 @@ __all__ = [
     "CreationMeta",
     "SingleLevelFunction",
     "compiled_autograd_key",
+    "copy_all",
     "creation_meta",
     "defines_setup_context",
     "forward_grad_enabled",
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 SingleLevelFunction = _SingleLevelFunction
+copy_all = torch._foreach_copy_
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 _ONCE_CODE = once_differentiable(lambda ctx: None).__code__
 

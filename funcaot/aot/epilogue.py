@@ -140,7 +140,7 @@ def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _
         return False
     values = [maker.result(mutation.value or 0) for mutation in mutations]
     with torch.no_grad():
-        torch._foreach_copy_(targets, values)
+        autograd.copy_all(targets, values)
     for mutation, target in zip(mutations, targets, strict=True):
         if mutation.versions != 1:
             # The op counted one; counters may be shared, so each input adds its part.
