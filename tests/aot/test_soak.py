@@ -11,7 +11,7 @@ import torch
 
 import funcaot
 
-CALLS = 200_000
+CALLS = int(os.environ.get("FUNCAOT_SOAK_CALLS", "200_000"))
 SECONDS = float(os.environ.get("FUNCAOT_SOAK_SECONDS", "150"))
 BOUND = 24
 KINDS = ("no grad", "constant", "forward", "dense", "expanded", "twice", "written", "vmap")
