@@ -114,11 +114,20 @@ class Aliases:
                 "(torch.utils._pytree.register_pytree_node).",
             )
 
+    def _refuse_moved(self, value: torch.Tensor) -> None:
+        whole = value if value._base is None else value._base
+        if id(whole) not in self.capture.events.resized and tracing.has_storage_change(whole):
+            raise UnsupportedError(
+                f"{self.name} returns a tensor that it made and gave another storage by set_.",
+                remedy="return the tensor that it was set to, or a clone.",
+            )
+
     def _output(self, value: torch.Tensor) -> Output:
         for index, slot in enumerate(self.capture.inputs):
             if value is slot.tensor:
                 return Output(source=index)
         self.results.node(value)
+        self._refuse_moved(value)
         if value.layout is not torch.strided:
             return Output(result=self.results.of(value))
         origin = self.origin(value)

@@ -205,6 +205,11 @@ def _explained(name: str) -> Iterator[None]:
                 f"{name} writes to a view that as_strided made out of a view, or resizes one.",
                 remedy="make the view with slices, view, transpose and the like.",
             ) from error
+        if "storage on different device" in str(error):
+            raise UnsupportedError(
+                f"{name} resizes a tensor that it made to more elements and then takes a view.",
+                remedy="make a new tensor of that size.",
+            ) from error
         if "version_counter for inference tensor" in str(error):
             raise UnsupportedError(
                 f"{name} switches inference mode and makes a view there.",

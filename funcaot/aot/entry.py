@@ -194,10 +194,12 @@ class Entry:
         """What autograd may save must not be the object that the epilogue overwrites."""
         operands = list(tensors)
         under_transforms = functorch.transforms_active()
+        reshaped = {m.index for m in self.effects.mutations if not m.writes}
         for index in self.overwritten:
             tensor = tensors[index]
             if under_transforms or self.signature.ambient.forward_mode:
-                operands[index] = tensor.clone()
+                if index not in reshaped:
+                    operands[index] = tensor.clone()
             elif tensor.requires_grad:
                 operands[index] = edge(tensor)
         return operands
@@ -320,7 +322,9 @@ def make_entry(
         clock.stage("capture again")
     hidden = () if gradients is None else gradients.hidden
     visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
-    segment = make_segment(captured, effects, settings)
+    segment = make_segment(
+        captured, effects, settings, forward_mode=signature.ambient.forward_mode
+    )
     clock.stage("segment")
     read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
@@ -377,9 +381,16 @@ def _sharing(
     return Sharing(captured.lifted, regions)
 
 
-def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
+def make_segment(
+    captured: Capture, effects: Effects, settings: Settings, *, forward_mode: bool
+) -> Segment:
     """The differentiable program of a capture: inputs to fresh outputs and new values."""
-    volatile = {mutation.index for mutation in effects.mutations if mutation.writes}
+    # Also one whose shape changes: it counts versions, and the graph saved it as it was.
+    volatile = {
+        mutation.index
+        for mutation in effects.mutations
+        if mutation.writes or (mutation.layout and mutation.versions and not forward_mode)
+    }
     volatile |= {
         index for index, slot in enumerate(captured.slots) if slot.kind in ("flat", "family")
     }

@@ -109,6 +109,8 @@ class Lifting(TorchFunctionMode):
         elif name == "storage_offset" or (name == "as_strided" and _has_offset(args, kwargs)):
             self.events.reads_offset = True
         if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
+            if name.startswith("_foreach_") and writes.share_memory(args[0]):
+                return writes.one_by_one(func, args, kwargs)
             return writes.counted(args[0], lambda: func(*args, **kwargs))
         if writes.is_write(name):
             target = args[0] if args else None

@@ -117,6 +117,27 @@ def check_overlap(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def share_memory(targets: Sequence[torch.Tensor]) -> bool:
+    """Whether some of a list of tensors live in one storage."""
+    storages = [tracing.storage_key(target) for target in targets]
+    return len(set(storages)) < len(storages)
+
+
+def one_by_one(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an in-place op of lists tensor by tensor: each write is seen by those that follow."""
+    count = len(args[0])
+
+    def part(value: Any, index: int) -> Any:
+        several = isinstance(value, list | tuple) and len(value) == count
+        return [value[index]] if several else value
+
+    for index in range(count):
+        own = [part(value, index) for value in args]
+        keywords = {key: part(value, index) for key, value in kwargs.items()}
+        counted(own[0], lambda own=own, keywords=keywords: func(*own, **keywords))
+    return args[0]
+
+
 def counted(targets: Sequence[torch.Tensor], write: Callable[[], Any]) -> Any:
     """Run an op that writes to a list of tensors; functional tensors don't count these writes."""
     before = [(target, autograd.version_of(target)) for target in targets]

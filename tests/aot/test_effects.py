@@ -415,3 +415,53 @@ def test_what_is_only_printed_or_counted_happens_once():
         compiled(torch.full((2,), value))
         assert_close(compiled.last, torch.full((2,), value * 2))
     assert len(calls) == 1
+
+
+def foreach_on_one_tensor_twice(x, w):
+    torch._foreach_add_([x, x], 1.0)
+    return x * w
+
+
+def foreach_on_views(x, w):
+    torch._foreach_mul_([x[:2], x[1:]], [w[:2], w[1:]])
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [foreach_on_one_tensor_twice, foreach_on_views])
+@pytest.mark.parametrize("views", [False, True])
+def test_foreach_on_shared_memory(function, views):
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(3):
+        results = []
+        for call in (compiled, function):
+            base = torch.arange(6.0).reshape(2, 3) + 1
+            x, w = (base[0], base[1]) if views else (base[0].clone(), base[1].clone())
+            result = call(x, w)
+            results.append((result, x, w, base, torch.tensor([x._version, w._version])))
+        assert_close(*results)
+
+
+def test_an_input_that_changes_its_shape_is_saved_as_it_was():
+    def function(x, w):
+        x.unsqueeze_(0).transpose_(0, 1)
+        return x * w
+
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(3):
+        gradients = []
+        for call in (compiled, function):
+            leaf, w = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+            x = leaf * 1
+            total = call(x, w).sum() + x.sum()
+            gradients.append(torch.autograd.grad(total, [leaf, w]))
+        assert_close(*gradients)
+
+
+def test_a_tensor_set_to_another_storage_is_not_returned():
+    def function(x):
+        y = x.clone()
+        y.set_(x.detach())
+        return y
+
+    with pytest.raises(UnsupportedError, match="set_"):
+        funcaot.compile(function, backend="eager")(torch.ones(3))
