@@ -322,9 +322,7 @@ def make_entry(
         clock.stage("capture again")
     hidden = () if gradients is None else gradients.hidden
     visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
-    segment = make_segment(
-        captured, effects, settings, forward_mode=signature.ambient.forward_mode
-    )
+    segment = make_segment(captured, effects, settings, forward_mode=signature.ambient.forward_mode)
     clock.stage("segment")
     read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
