@@ -68,6 +68,8 @@ class CustomFunctionCall(HigherOrderOperator):
         if kwargs or len(args) != plan.arity:
             function, args, plan = self._bound(plan, args, kwargs)
         if transforms_active():
+            if function_mode_active():  # a capture puts its own tensors in place of real ones
+                return handle_torch_function(self, args, plan.function, *args)
             return self._at_level(plan, args)
         if plan.program is None and dispatch_mode_count() == 0 and not function_mode_active():
             for value in args:

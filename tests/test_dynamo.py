@@ -100,3 +100,51 @@ def test_export_of_a_compiled_module():
     x = torch.randn(2, 3)
     exported = torch.export.export(funcaot.compile(module, backend="eager"), (x,))
     assert_close(exported.module()(x), module(x))
+
+
+# --- Functions inside torch.compile -------------------------------------------------------------
+
+
+class Scaled(funcaot.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight):
+        return x * weight
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return 3 * gradient * weight, 5 * gradient * x  # deliberately not the derivative
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("kept_whole", [False, True])
+def test_a_function_inside_torch_compile(kept_whole, backend):
+    class Here(Scaled):
+        pass
+
+    if kept_whole:
+        torch._dynamo.allow_in_graph(Here)
+
+    def function(x, weight):
+        return Here.apply(x, weight).sin()
+
+    def transformed(x, weight):
+        return torch.func.grad(lambda x: function(x, weight).sum())(x)
+
+    x, weight = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    expected = torch.autograd.grad(function(x, weight).sum(), (x, weight))
+    assert_close(torch.autograd.grad(compiled(x, weight).sum(), (x, weight)), expected)
+    compiled = torch.compile(transformed, backend=backend, fullgraph=True)
+    assert_close(compiled(x, weight), transformed(x, weight))
+    if kept_whole:
+        each = torch.func.vmap(transformed)
+        compiled = torch.compile(each, backend=backend, fullgraph=True)
+        assert_close(compiled(x, weight), each(x, weight))

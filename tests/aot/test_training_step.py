@@ -363,3 +363,47 @@ def test_state_of_the_optimizer_can_be_saved_and_loaded():
     model.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     same([step(*data(i)) for i in range(3, 6)], first)
+
+
+def adapted(parameters, x, y, *, steps=2, rate=0.1):
+    """Parameters after some inner steps, differentiable with respect to those before."""
+    for _ in range(steps):
+        loss = nn.functional.mse_loss(torch.tanh(x @ parameters[0]) @ parameters[1], y)
+        gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+        parameters = [p - rate * g for p, g in zip(parameters, gradients, strict=True)]
+    return parameters
+
+
+def meta_loss(parameters, support, query):
+    weights = adapted(parameters, *support)
+    return nn.functional.mse_loss(torch.tanh(query[0] @ weights[0]) @ weights[1], query[1])
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["loss", "step"])
+def test_meta_learning_trains_as_in_eager(whole):
+    curves = []
+    for wrap in (lambda f: f, cases.compiled):
+        generator = torch.Generator().manual_seed(0)
+        draw = lambda *s, g=generator: torch.randn(*s, dtype=torch.float64, generator=g)  # noqa: E731
+        parameters = [nn.Parameter(draw(1, 8)), nn.Parameter(draw(8, 1))]
+        optimizer = torch.optim.Adam(parameters, lr=0.05)
+        loss_function = meta_loss if whole else wrap(meta_loss)
+
+        def step(
+            support, query, parameters=parameters, optimizer=optimizer, loss_function=loss_function
+        ):
+            loss = loss_function(parameters, support, query)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        if whole:
+            step = wrap(step)
+        losses = []
+        for _ in range(8):
+            phase, support, query = draw(1), draw(5, 1), draw(5, 1)
+            tasks = [(x, torch.sin(x + phase)) for x in (support, query)]
+            losses.append(step(*tasks))
+        curves.append([*losses, *parameters])
+    same(curves[1], curves[0])
