@@ -97,6 +97,8 @@ def test_depth_two(outer, inner):
     def compose(h):
         return LEVELS[outer](LEVELS[inner](h))
 
+    if inner == "linearize" and outer in ("grad", "vjp", "jacrev"):
+        pytest.skip("torch's linearize reads uninitialized memory there, on plain operations too")
     try:
         expected = compose(plain)(X[0])
     except RuntimeError as error:
