@@ -153,7 +153,7 @@ IN_PIPELINE = (
     Mistake(
         "a backward is reused for gradients of another layout",
         call,
-        "_tangent_specs",
+        "tangent_specs",
         any_layout,
         (("LayoutBranch", "autograd_strided_of_compile"),),
     ),
