@@ -16,6 +16,9 @@ the values are computed once and random numbers are drawn once: if the program h
 
     outputs, tangents = program.pushed_forward(primals, tangents)
 
+A program whose ``draws`` is true draws random numbers, so a Vmap level concerns it whether or not
+an operand is batched.
+
 Such classes do their own functionalization: they never call ``mark_dirty``.
 """
 

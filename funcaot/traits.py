@@ -14,6 +14,7 @@ from funcaot.protocol import program_of
 __all__ = [
     "asks_for",
     "display_name",
+    "draws_random",
     "has_backward",
     "has_jvp",
     "has_vmap",
@@ -34,6 +35,11 @@ def origin_of(function: type) -> type:
 def display_name(function: type) -> str:
     """How errors call a Function class."""
     return origin_of(function).__name__
+
+
+def draws_random(function: type) -> bool:
+    """Whether a compiled program, batched or not, draws at random: all vmap levels have a say."""
+    return getattr(program_of(origin_of(function)), "draws", False)
 
 
 def _overrides(function: type, name: str) -> bool:

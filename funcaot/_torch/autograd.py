@@ -32,6 +32,7 @@ __all__ = [
     "creation_meta",
     "defines_setup_context",
     "forward_grad_enabled",
+    "gradients_are_differentiated",
     "in_dual_level",
     "is_forward_grad_enabled",
     "is_zero_tensor",
@@ -56,6 +57,14 @@ _ONCE_CODE = once_differentiable(lambda ctx: None).__code__
 def in_dual_level() -> bool:
     """Whether a ``torch.autograd.forward_ad.dual_level`` is open."""
     return forward_ad._current_level >= 0
+
+
+def gradients_are_differentiated() -> bool:
+    """Whether derivatives of a backward in progress may be asked for, in reverse or by tangents.
+
+    A tangent of what comes into a backward is pushed through it, grad mode or not.
+    """
+    return torch.is_grad_enabled() or in_dual_level()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from funcaot._torch import tracing
+from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs
 from funcaot.aot.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.compaction import use_kept_masks
@@ -94,14 +94,15 @@ def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec |
     A gradient of a gradient that nobody can ask for isn't recorded, and what the backward returns
     requires grad exactly where it does in eager.
     """
-    forward_mode = torch.is_grad_enabled() and tracing.forward_mode_active()
+    create_graph = autograd.gradients_are_differentiated()
+    forward_mode = create_graph and tracing.forward_mode_active()
     specs: list[TensorSpec | None] = []
     for tangent in tangents:
         if tangent is None:
             specs.append(None)
             continue
         spec = spec_of(tangent, forward_mode=forward_mode)
-        wanted = spec.requires_grad and torch.is_grad_enabled()
+        wanted = spec.requires_grad and create_graph
         specs.append(spec.with_grad() if wanted else spec.without_grad())
     return tuple(specs)
 

@@ -46,6 +46,7 @@ class SegmentFunction:
         backwards: Backwards traced so far.
         pushforwards: Forward-mode derivatives traced so far, of a forward that has run.
         fused: Programs for primal and tangent together.
+        draws: Whether running it draws random numbers (see ``funcaot.protocol``).
         sizes: How backwards know their open sizes, if the segment has any.
     """
 
@@ -54,6 +55,7 @@ class SegmentFunction:
         self.segment = segment
         self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
+        self.draws = self.form.program.draws
         self.backwards: Derivatives[BackwardKey, Backward] = Derived()
         self.pushforwards: Derivatives[tuple[tuple[bool, ...], Specs], Pushforward] = Derived()
         self.fused: Derivatives[Specs, FusedPushforward] = Derived()
@@ -99,7 +101,7 @@ class SegmentFunction:
         self, function: type, operands: tuple[Any, ...]
     ) -> tuple[type, Callable[[Any], Any]]:
         """Every form can be differentiated; ``Entry`` chooses the one that keeps residuals."""
-        return function, _unchanged
+        return function, lambda output: output
 
     def pushed_forward(
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -187,7 +189,7 @@ class SegmentFunction:
         saved = self._saved(ctx)
         count = len(self.form.residuals)
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
-        if ctx.edges and not tracing.backward_keeps_graph():
+        if ctx.edges and saved and not tracing.backward_keeps_graph():
             ctx.edges = ()
         needs = tuple(
             bool(needed) and operand.leaf is not None
@@ -221,13 +223,12 @@ class SegmentFunction:
         if entry.mutations:
             return self._run_with_effects(ctx, found, given)
         if not (
-            torch.is_grad_enabled()
+            autograd.gradients_are_differentiated()
             or functorch.transforms_active()
             or functorch.has_legacy_batched(present)
         ):
-            form = functions.plain.form
             operands = [*values, *present]
-            made = form.program(*[operands[i] for i in form.positions])
+            made = functions.plain.forward(*operands)
             return entry.distribute(entry.segment.assemble(operands, made))
         operands = [
             value if residual.operand is not None else value.detach()
@@ -238,6 +239,9 @@ class SegmentFunction:
         return entry.distribute(functions(operands))
 
     def _saved(self, ctx: Any) -> tuple[Any, ...]:
+        if ctx.edges is not None and not self.form.residuals:
+            # Autograd refuses to look once the graph is freed; in eager, too, it may run again.
+            return ()
         unchecked = getattr(ctx, "unchecked", None)
         saved = ctx.saved_tensors
         if not unchecked:
@@ -269,9 +273,7 @@ class SegmentFunction:
         if torch.is_grad_enabled():
             results = functions(operands)
         else:
-            form = functions.plain.form
-            made = form.program(*[operands[i] for i in form.positions])
-            results = entry.segment.assemble(operands, made)
+            results = entry.segment.assemble(operands, functions.plain.forward(*operands))
         backward_effects.replay(entry.mutations, held, present, results)
         return entry.distribute(results)
 
@@ -314,7 +316,8 @@ class SegmentFunction:
         specs, sizes = tangent_specs(tangents), ()
         if self.sizes is not None:
             specs, sizes = self.sizes.general(specs), self.sizes.read(values)
-        key = BackwardKey(needs, specs, torch.is_grad_enabled(), edges, autocast_state())
+        create_graph = autograd.gradients_are_differentiated()
+        key = BackwardKey(needs, specs, create_graph, edges, autocast_state())
         key, found = self._known(key, sizes)
         if found is not None:
             return found
@@ -479,10 +482,6 @@ class SegmentFunctions:
             return self.plain
         differentiated = any(requires_grad_at_any_level(operand) for operand in operands)
         return self.keeping if differentiated else self.plain
-
-
-def _unchanged(output: Any) -> Any:
-    return output
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

@@ -123,7 +123,7 @@ class FastNode:
         ctx.edge_indices = self._edges
         gradients = self.owner.backward(ctx, *tangents)
         if not torch.is_grad_enabled():
-            self._learn(tangents, ctx.saved_tensors)
+            self._learn(tangents, ctx.saved_tensors if self.owner.form.residuals else ())
         return gradients
 
     def _learn(
@@ -178,10 +178,11 @@ class FastNode:
             general=self._general,
             grad_enabled=torch.is_grad_enabled,
             keeps_graph=tracing.backward_keeps_graph,
+            forward_ad=guards.forward_ad,
         )
         tangents = [source.name("t") for _ in self.owner.segment.output_nodes]
         if self._branches:
-            source.line("if grad_enabled():")
+            source.line("if grad_enabled() or forward_ad._current_level >= 0:")
             source.line(f"return general(ctx, {listed(tangents)})", 2)
         for branch in self._branches:
             branch.write(source, tangents, self.owner, has_edges=bool(self._edges))
@@ -234,7 +235,7 @@ class _Branch:
         if self.specs:
             indent += 1
             self._write_open_checks(source, [*distinct, *saved], indent)
-        if has_edges:
+        if has_edges and saved:
             source.line("if not keeps_graph(): ctx.edges = ()", indent + 1)
         operands = [*saved, *present]
         form = self.functions.plain.form
@@ -290,6 +291,7 @@ def _is_common(tangents: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) 
         and not functorch.has_legacy_batched(tangents)
         and not functorch.dispatch_mode_count()
         and not guards.any_autocast_enabled()
+        and not autograd.in_dual_level()
     )
 
 

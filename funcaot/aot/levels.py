@@ -23,6 +23,7 @@ class BatchableProgram(Protocol):
     """What this file needs of a program (see ``program.GraphProgram``)."""
 
     name: str
+    draws: bool
 
     def __call__(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run at the level of the operands."""
@@ -69,7 +70,7 @@ def _call_batched(
     level = interpreter.level()
     inner, in_dims = batching.unbatched(tuple(operands), level)
     with interpreter.lower():
-        if all(dim is None for dim in in_dims):
+        if not program.draws and all(dim is None for dim in in_dims):
             return program(*operands)
         batch = BatchInfo(interpreter.batch_size(), interpreter.randomness())
         derived, out_dims = program.batched(inner, tuple(in_dims), batch)

@@ -76,6 +76,7 @@ class GraphProgram:
         kind: ``"inference"``, ``"forward"`` or ``"backward"``.
         name: Shown by the report.
         children: Programs derived from this one, by how they were batched.
+        draws: Whether it draws random numbers, so that vmap matters to it on any operands.
         timings: Seconds per stage.
         sizes: Its open sizes, if it has any; then there is an executable for each answer to what
             was asked about them when it was compiled.
@@ -111,6 +112,7 @@ class GraphProgram:
         # A compiler isn't given operands that the graph doesn't use.
         self._used = [index for index, node in enumerate(placeholders) if node.users]
         self.arity = len(placeholders)
+        self.draws = any(graphs.is_random(node) for node in module.graph.nodes)
         self.sizes = OpenSizes.of(module)
 
     @property

@@ -69,18 +69,22 @@ class _Tensor:
 _TENSOR = _Tensor()
 
 
-def vmapped(function: type, in_dims: tuple[Any, ...], randomness: str) -> type:
+def vmapped(
+    function: type, in_dims: tuple[Any, ...], randomness: str, batch_size: int | None = None
+) -> type:
     """A Function on physical operands that runs ``function`` on each example.
 
     Args:
         function: A Function with ``setup_context``; its derivative rules may be missing.
         in_dims: The batch dimension of each operand, None where it has none.
         randomness: How random ops behave across the batch.
+        batch_size: Where no operand has a batch dimension to read it off.
     """
     cache = cache_of(function)
-    key = ("vmapped", _frozen(in_dims), randomness)
+    key = ("vmapped", _frozen(in_dims), randomness, batch_size)
     if key not in cache:
-        cache[key] = _Vmapped(completed(function), in_dims, randomness).as_class()
+        made = _Vmapped(completed(function), in_dims, randomness, batch_size)
+        cache[key] = made.as_class()
     return cache[key]
 
 
@@ -109,8 +113,11 @@ def _frozen(dims: Any) -> Any:
 class _Vmapped:
     """The four staticmethods of a vmapped Function."""
 
-    def __init__(self, function: type, in_dims: tuple[Any, ...], randomness: str) -> None:
+    def __init__(
+        self, function: type, in_dims: tuple[Any, ...], randomness: str, batch_size: int | None
+    ) -> None:
         self.function, self.in_dims, self.randomness = function, in_dims, randomness
+        self.batch_size = batch_size
         # A class that asks for the generated rule means the batched one, and hears if it can't be.
         self.may_loop = not asks_for(origin_of(function), "generate_vmap_rule")
 
@@ -134,6 +141,11 @@ class _Vmapped:
             namespace["jvp"] = staticmethod(self.jvp)
         return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
+    def _size(self, operands: tuple[Any, ...]) -> int:
+        if self.batch_size is not None:
+            return self.batch_size
+        return batch_size_of(operands, self.in_dims)
+
     def _run(self, body: Any, operands: Any, dims: Any, batch_size: int) -> tuple[Any, Any]:
         options = {"batch_size": batch_size, "randomness": self.randomness}
         if getattr(origin_of(self.function), "vmap_by_loop", False):
@@ -144,7 +156,7 @@ class _Vmapped:
         return run_batched(body, operands, dims, **options)
 
     def forward(self, *operands: Any) -> Any:
-        size = batch_size_of(operands, self.in_dims)
+        size = self._size(operands)
         output, dims = self._run(self.function.forward, operands, self.in_dims, size)
         if isinstance(output, tuple):
             return (*output, BatchDimensions(dims, single=False))
@@ -155,7 +167,7 @@ class _Vmapped:
 
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         values, dimensions = dimensions_of(output, inputs, self.in_dims)
-        size = batch_size_of(inputs, self.in_dims)
+        size = self._size(inputs)
         found: dict[str, Any] = {}
 
         def example(inputs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:

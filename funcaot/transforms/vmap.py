@@ -17,7 +17,7 @@ from funcaot.errors import MissingRuleError, RuleError
 from funcaot.operator import custom_function_call
 from funcaot.rules.batching import unbatched
 from funcaot.rules.returns import describe
-from funcaot.traits import display_name, has_vmap, may_generate
+from funcaot.traits import display_name, draws_random, has_vmap, may_generate
 from funcaot.transforms.generated_vmap import dimensions_of, vmapped
 
 
@@ -25,7 +25,7 @@ def vmap_rule(interpreter: Any, function: type, *operands: Any) -> Any:
     """Run the batch with the Function's own rule, or per example with the generated one."""
     level = interpreter.level()
     physical, in_dims = unbatched(operands, level)
-    if all(dim is None for dim in pytree.tree_leaves(in_dims)):
+    if not draws_random(function) and _nothing_batched(in_dims):
         with interpreter.lower():
             return custom_function_call(function, *operands)
     if has_vmap(function):
@@ -33,6 +33,10 @@ def vmap_rule(interpreter: Any, function: type, *operands: Any) -> Any:
     else:
         output, out_dims = _generated_rule(interpreter, function, in_dims, physical)
     return _batched(output, out_dims, level, zip(physical, operands, strict=True))
+
+
+def _nothing_batched(in_dims: Any) -> bool:
+    return all(dim is None for dim in pytree.tree_leaves(in_dims))
 
 
 def _user_rule(
@@ -95,7 +99,9 @@ def _generated_rule(
             remedy="set `generate_vmap_rule = True` if forward and backward are written with torch "
             "operations; otherwise define `vmap`.",
         )
-    batched = vmapped(function, in_dims, interpreter.randomness())
+    # A program that draws is batched whatever its operands are.
+    size = interpreter.batch_size() if _nothing_batched(in_dims) else None
+    batched = vmapped(function, in_dims, interpreter.randomness(), size)
     with interpreter.lower():
         result = custom_function_call(batched, *physical)
     output, dimensions = dimensions_of(result, physical, in_dims)

@@ -139,3 +139,29 @@ def test_gradient_of_jacfwd_times_the_value():
     x = torch.linspace(0.1, 1, 3, dtype=torch.float64)
     compiled = funcaot.compile(function, backend="eager")
     torch.testing.assert_close(program(compiled, x), program(function, x))
+
+
+def below_forward_mode(graph, inputs):
+    """A backend whose executables see numbers only, as compiled code does."""
+    return lambda *args: graph(*[forward_ad.unpack_dual(a).primal.clone() for a in args])
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_dual_numbers_through_a_backward(calls):
+    function = lambda x, w: (x * w).sin()  # noqa: E731
+    compiled = funcaot.compile(function, backend=below_forward_mode)
+    x, w = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    tangent, moving = torch.randn(2, 4, dtype=torch.float64)
+
+    def pushed(f, *, early):
+        with forward_ad.dual_level():
+            moved = forward_ad.make_dual(x, moving) if early else x
+            y = f(moved, w)
+            given = tangent if early else forward_ad.make_dual(tangent, moving)
+            gradients = torch.autograd.grad(y, [x, w], given)
+            return [tuple(forward_ad.unpack_dual(gradient)) for gradient in gradients]
+
+    for early in (False, True):
+        for _ in range(calls):
+            torch.autograd.grad(compiled(x, w), [x, w], tangent)
+            assert_close(pushed(compiled, early=early), pushed(function, early=early))

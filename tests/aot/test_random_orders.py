@@ -117,3 +117,60 @@ def test_a_repeated_backward_sees_the_same_draw():
     total = compiled(x).sum()
     first = torch.autograd.grad(total, x, retain_graph=True)
     assert_close(torch.autograd.grad(total, x), first)
+
+
+def _drawn_per_example(f, weight, example):
+    """What ``f`` makes of an operand that is the same for each example."""
+    return f(weight) * example
+
+
+CLOSED_OVER = {
+    "vmap": lambda f, w, x, how: func.vmap(lambda x: _drawn_per_example(f, w, x), randomness=how)(
+        x
+    ),
+    "vmap_grad": lambda f, w, x, how: func.vmap(
+        lambda x: func.grad(lambda w: _drawn_per_example(f, w, x).sum())(w), randomness=how
+    )(x),
+    "grad_vmap": lambda f, w, x, how: func.grad(
+        lambda w: func.vmap(lambda x: _drawn_per_example(f, w, x), randomness=how)(x).sum()
+    )(w),
+    "vmap_jvp": lambda f, w, x, how: func.vmap(
+        lambda x: func.jvp(lambda w: _drawn_per_example(f, w, x), (w,), (w,))[1], randomness=how
+    )(x),
+}
+
+
+@pytest.mark.parametrize("how", ["different", "same", "error"])
+@pytest.mark.parametrize("transform", CLOSED_OVER.values(), ids=CLOSED_OVER)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_vmap_says_how_to_draw_also_if_no_operand_is_batched(transform, how, requires_grad):
+    weight = torch.randn(4, dtype=torch.float64, requires_grad=requires_grad)
+    x = torch.ones(6, 1, dtype=torch.float64)
+    compiled = cases.compiled(noisy)
+    if how == "error":
+        for function in (noisy, compiled):
+            with pytest.raises(RuntimeError, match="randomness"):
+                transform(function, weight, x, how)
+        return
+    expected = seeded(lambda: transform(noisy, weight, x, how))
+    assert_close(seeded(lambda: transform(compiled, weight, x, how)), expected)
+    if transform is not CLOSED_OVER["grad_vmap"]:
+        assert len(expected.unique(dim=0)) == (6 if how == "different" else 1)
+
+
+@pytest.mark.parametrize("outer", ["different", "same"])
+@pytest.mark.parametrize("inner", ["different", "same"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_every_level_of_nested_vmaps_says_how_to_draw(inner, outer, batched):
+    weight = torch.ones(4, dtype=torch.float64)
+    rows, columns = (torch.ones(n, 1, dtype=torch.float64) for n in (2, 3))
+
+    def draws(f):
+        def row(a):
+            drawn = weight * a if batched else weight
+            return func.vmap(lambda b: f(drawn) * a * b, randomness=inner)(columns)
+
+        result = seeded(lambda: func.vmap(row, randomness=outer)(rows))
+        return len(result.flatten(0, 1).unique(dim=0))
+
+    assert draws(cases.compiled(noisy)) == draws(noisy)
