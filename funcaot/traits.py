@@ -84,10 +84,16 @@ def reverse_rule(function: type) -> Callable[..., Any]:
     return function.vjp if vjp else function.backward
 
 
+def _is_a_base(ancestor: type) -> bool:
+    """Whether a class is torch's base class or ours, whose flags are defaults and no answer."""
+    own = ancestor.__dict__
+    return ancestor is _BASE or ("funcaot_checks_rules" in own and "funcaot_origin" not in own)
+
+
 def asks_for(function: type, flag: str) -> bool:
     """Whether the class itself, and no base class of ours or torch's, sets ``flag``."""
     for ancestor in function.__mro__:
-        if ancestor is _BASE or "funcaot_checks_rules" in ancestor.__dict__:
+        if _is_a_base(ancestor):
             return False
         if flag in ancestor.__dict__:
             return bool(ancestor.__dict__[flag])
@@ -102,7 +108,7 @@ def may_generate(function: type, flag: str) -> bool:
     forward takes ``ctx``, since it has to be taken apart anyway.
     """
     for ancestor in function.__mro__:
-        if ancestor is _BASE or "funcaot_checks_rules" in ancestor.__dict__:
+        if _is_a_base(ancestor):
             break
         if flag in ancestor.__dict__:
             return bool(ancestor.__dict__[flag])

@@ -273,3 +273,10 @@ def test_the_cotangent_of_an_output_that_a_batch_shares_counts_once(operator):
     leaf = x.clone().requires_grad_()
     total(SharedAndOwn.apply)(leaf).backward()
     torch.testing.assert_close(leaf.grad, expected)
+
+
+def test_a_function_with_a_forward_rule_only_is_vmapped_twice():
+    function = define(jvp=lambda ctx, tangent: tangent * ctx.saved_tensors[0].cos())
+    torch.testing.assert_close(vmap(vmap(function.apply))(X), X.sin())
+    with pytest.raises(MissingRuleError, match="Defined"):
+        vmap(vmap(grad(function.apply)))(X)

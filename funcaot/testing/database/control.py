@@ -27,7 +27,7 @@ class LayoutBranch(Generated):
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
         if grad.is_contiguous() and x.is_contiguous():
-            return (grad.flatten() * x.flatten().cos()).view(x.shape)
+            return (grad.view(x.numel()) * x.view(x.numel()).cos()).view(x.shape)
         return grad * x.cos()
 
 
