@@ -50,10 +50,7 @@ KNOWN = {
         )
     },
     "NumpyExpMarkDirty": {
-        "limitations": (
-            Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH),
-            Limitation("compile_of_functionalize", "a functional tensor outside of its mode"),
-        )
+        "limitations": (Limitation("vmap_first_only_of_jvp", IN_PLACE_BATCH),),
     },
     # Its backward adds a constant on purpose: only its jvp is the derivative.
     "CubeGenVmap": {"supports_autograd": False},
