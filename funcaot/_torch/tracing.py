@@ -68,7 +68,6 @@ __all__ = [
     "is_wrapper_subclass",
     "mutation_hidden_from_autograd",
     "mutation_under_no_grad",
-    "neg_view",
     "new_tracer",
     "node_of",
     "saved_tensors_hooks_enabled",
@@ -86,7 +85,6 @@ saved_tensors_hooks_enabled = autograd_bindings._saved_tensors_hooks_is_enabled 
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 without_torch_function = torch._C.DisableTorchFunction
-neg_view = torch._neg_view
 is_wrapper_subclass = is_traceable_wrapper_subclass
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
+from funcaot.aot.capture import geometry_of
 from funcaot.aot.frontier import autograd_nodes, tensors_of
 from funcaot.aot.segment import Segment
-from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -160,7 +161,7 @@ class Snapshot:
             for index, tensor in enumerate(segment.seen):
                 if tensor is not None:
                     leaf = segment.operands[index].leaf
-                    name = f"input {index} ({_spec_text(tensor)})"
+                    name = f"input {index} ({spec_of(tensor)})"
                     self._add(storages, tensor, name, operand=index, requires_grad=leaf is not None)
             for index, tensor in enumerate(placeholders):
                 self._add(storages, tensor, f"grad_output {index}", tangent=index)
@@ -255,10 +256,4 @@ class Snapshot:
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    replaced = tracing.has_storage_change(tensor)
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), replaced
-
-
-def _spec_text(tensor: torch.Tensor) -> str:
-    spec: TensorSpec = spec_of(tensor)
-    return str(spec)
+    return *geometry_of(tensor), tracing.has_storage_change(tensor)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tracing import is_untraceable
 from funcaot.aot.premises import numbers_in
 from funcaot.opaque import current_captor, layout_of
 from funcaot.premise import refused
+from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -130,19 +130,13 @@ def call_opaquely(function: Callable[..., Any], call: Call, error: Exception | N
         The traced result, or None if no capture knows the values of the arguments.
     """
     captor = current_captor()
-    leaves, tree = tree_flatten(call)
-    places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    tensors = [leaves[index] for index in places]
+    flat, tensors = flatten_values(call)
     values = None if captor is None else captor.real_values(tensors)
     if captor is None or values is None:
         return None
-    constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def run(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        filled = list(constants)
-        for place, operand in zip(places, operands, strict=True):
-            filled[place] = operand
-        args, kwargs = tree_unflatten(filled, tree)
+        args, kwargs = flat.arguments(operands)
         return (function(*args, **kwargs),)
 
     name = getattr(function, "__name__", "function")

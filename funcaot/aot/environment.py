@@ -17,8 +17,8 @@ from funcaot.aot.code_names import ReadNames, names_of
 
 _LIMIT = 50_000
 _CONTAINER_LIMIT = 10_000
-_MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # What every module has besides its training mode: dictionaries and flags of nn.Module's own.
 MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
 _SCALARS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
@@ -209,9 +209,9 @@ def _quoted(key: Any) -> str:
 def _children_of_module(
     module: torch.nn.Module, names: ReadNames
 ) -> Iterator[tuple[str, str, Any]]:
-    for name in _MODULE_DICTIONARIES:
+    for name in MODULE_DICTIONARIES:
         yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
-    for name in _MODULE_HOOKS:
+    for name in MODULE_HOOKS:
         yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
     for name, value in list(vars(module).items()):
         private = name.startswith("_") and not names.uses(name) and not _is_users(value)

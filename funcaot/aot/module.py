@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -75,12 +76,6 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 
 
-def _rebuild(
-    module: torch.nn.Module, compiler: Compiler, policy: Policy, dynamic: bool | None = None
-) -> torch.nn.Module:
-    return compiled_module(module, compiler, policy, dynamic)
-
-
 def _parts(self: torch.nn.Module) -> _Parts:
     kind: Any = type(self)
     settings = getattr(kind, _COMPILED).settings
@@ -98,18 +93,14 @@ def _refuse_subclass(cls: type, **kwargs: Any) -> None:
 
 
 def _copy(self: torch.nn.Module) -> torch.nn.Module:
-    from copy import copy
-
     module, compiler, policy, dynamic = _parts(self)
-    return compiled_module(copy(module), compiler, policy, dynamic)
+    return compiled_module(copy.copy(module), compiler, policy, dynamic)
 
 
 def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    from copy import deepcopy
-
     module, compiler, policy, dynamic = _parts(self)
-    return compiled_module(deepcopy(module, memo), compiler, policy, dynamic)
+    return compiled_module(copy.deepcopy(module, memo), compiler, policy, dynamic)
 
 
 def _reduce(self: torch.nn.Module, protocol: Any) -> tuple[Callable[..., Any], _Parts]:
-    return _rebuild, _parts(self)
+    return compiled_module, _parts(self)

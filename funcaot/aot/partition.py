@@ -295,11 +295,6 @@ class _Search:
         return "smaller than what it is computed from"
 
 
-def _in_order(nodes: set[fx.Node]) -> list[fx.Node]:
-    """Nodes of one tape in its order."""
-    return sorted(nodes)
-
-
 def _consumers(
     order: Sequence[fx.Node], kept: set[fx.Node], wanted: dict[fx.Node, list[Demand]]
 ) -> dict[fx.Node, tuple[str, ...]]:

@@ -9,10 +9,11 @@ import torch
 from funcaot import premise
 from funcaot._torch import tracing
 from funcaot._torch.ops import OpOverload
-from funcaot._torch.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.pytree import tree_flatten
 from funcaot.aot.location import calling_line
 from funcaot.errors import RuleError
 from funcaot.opaque import Layout, current_captor, layout_of
+from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -72,18 +73,13 @@ class _Question:
 
     def __init__(self, op: Any, call: Call) -> None:
         self.op = op
-        leaves, self.tree = tree_flatten(call)
-        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        self.tensors = [tracing.functional_inner(leaves[i]) for i in self.places]
-        self.constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.call, tensors = flatten_values(call)
+        self.tensors = [tracing.functional_inner(tensor) for tensor in tensors]
         name = str(getattr(op, "__name__", op)).partition(".")[0].strip("_")
         self.name = "item" if name == "local_scalar_dense" else name
 
     def compute(self, *operands: torch.Tensor) -> Any:
-        filled = list(self.constants)
-        for place, operand in zip(self.places, operands, strict=True):
-            filled[place] = operand
-        args, kwargs = tree_unflatten(filled, self.tree)
+        args, kwargs = self.call.arguments(operands)
         return self.op(*args, **kwargs)
 
     def answer(self) -> Any:

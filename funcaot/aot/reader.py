@@ -19,15 +19,20 @@ from typing import Any
 import torch
 
 from funcaot._torch.shapes import SizeError
-from funcaot.aot.environment import Environment, Place, is_setting, scan
+from funcaot.aot.environment import (
+    MODULE_DICTIONARIES,
+    MODULE_HOOKS,
+    Environment,
+    Place,
+    is_setting,
+    scan,
+)
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change, StateEffects
 from funcaot.aot.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +72,8 @@ def make_reader(
         UnsupportedError: If a tensor can't be found.
     """
     function, leaves, name = tracker.function, tracker.leaves, tracker.name
-    constants = [
-        index
-        for index, leaf in enumerate(leaves)
-        if not isinstance(leaf, torch.Tensor) and not is_setting(leaf)
-    ]
-    root = (function, *[leaves[index] for index in constants])
+    holders = tracker.holders()
+    root = (function, *[leaves[index] for index in holders])
     environment = scan(root)
     if environment.escaped:
         raise SizeError(
@@ -85,7 +86,7 @@ def make_reader(
         for index, leaf in reversed(list(enumerate(leaves)))
         if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
     }
-    positions = (*constants, *reached.values())
+    positions = (*holders, *reached.values())
     writer = _Writer(environment, root)
     writer.write_settings()
     writer.write_modules()
@@ -201,7 +202,7 @@ class _Writer:
             if not isinstance(own, dict) or not self.environment.names.asks(holder):
                 continue
             module = isinstance(holder, torch.nn.Module)
-            parts = ("__dict__", "_parameters", "_buffers", "_modules") if module else ("__dict__",)
+            parts = ("__dict__", *(MODULE_DICTIONARIES if module else ()))
             for name in sorted(asked):
                 if not any(name in getattr(holder, part) for part in parts):
                     at = self.variable(identity)
@@ -233,7 +234,7 @@ class _Writer:
                 continue
             name = self.variable(identity)
             conditions = [f"{name}.training is {module.training}"]
-            conditions += [self._hooks_condition(name, module, hooks) for hooks in _HOOKS]
+            conditions += [self._hooks_condition(name, module, hooks) for hooks in MODULE_HOOKS]
             if module._modules:
                 conditions.append(f"len({name}._modules) == {len(module._modules)}")
             self.require(" and ".join(conditions))

@@ -180,11 +180,6 @@ class Segment:
                     self._forms[keeping] = self._make_form(keeping)
         return self._forms[keeping]
 
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """The forms that exist so far."""
-        return tuple(self._forms.values())
-
     @cached_property
     def drawn_after(self) -> frozenset[fx.Node]:
         """Nodes that must not run again once this segment has run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,11 +158,6 @@ def read_signature(
             repeats.append((first, position))
     ambient = read_ambient(forward_mode=forward_mode)
     return Signature(tree, tuple(described), tuple(kinds), tuple(repeats), ambient), leaves
-
-
-def tensor_positions(leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of the tensors among flat leaves."""
-    return tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
 
 
 def _constant(name: str, position: int, value: Any) -> Constant:

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from funcaot.aot.code_names import names_of
-from funcaot.aot.environment import MODULE_OWN, Environment, is_compiled, slots_of, users_classes
+from funcaot.aot.environment import (
+    MODULE_DICTIONARIES,
+    MODULE_OWN,
+    Environment,
+    is_compiled,
+    slots_of,
+    users_classes,
+)
 
 MISSING: Any = object()
 _CELL = "cell_contents"
@@ -77,7 +84,7 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     if isinstance(holder, tuple | types.MethodType | torch.Tensor) or is_compiled(holder):
         return
     if isinstance(holder, torch.nn.Module):
-        for name in ("_parameters", "_buffers", "_modules"):
+        for name in MODULE_DICTIONARIES:
             yield f"{{parent}}.{name}", vars(holder)[name], None, True
     if isinstance(holder, types.FunctionType):
         for index, cell in enumerate(holder.__closure__ or ()):

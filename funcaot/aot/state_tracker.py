@@ -42,7 +42,7 @@ class StateTracker:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
         self.found, self.in_arguments = (), ()
-        environment = scan((self.function, *self._objects()))
+        environment = scan((self.function, *[self.leaves[index] for index in self.holders()]))
         bags = state.bags_of(environment)
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
@@ -70,10 +70,11 @@ class StateTracker:
             return result
         return result, changes.packed()
 
-    def _objects(self) -> list[Any]:
+    def holders(self) -> list[int]:
+        """Positions of the leaves through which the function may reach more than an argument."""
         return [
-            leaf
-            for leaf in self.leaves
+            index
+            for index, leaf in enumerate(self.leaves)
             if not isinstance(leaf, torch.Tensor) and not is_setting(leaf)
         ]
 

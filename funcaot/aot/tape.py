@@ -120,7 +120,7 @@ class Tape:
         node.meta["detached"] = self._functional_mode.detaching and self._detaches()
 
     def _detaches(self) -> str:
-        """Whether a ``detach`` that is being recorded stops tangents: ``yes``, ``maybe`` or no.
+        """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.
 
         Autograd detaches what it saved when a backward reads it, which keeps its tangent; while a
         Function's own backward runs, that can't be told from what the user wrote.

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import pytree
 from funcaot._torch.tracing import is_untraceable
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
 from funcaot.premise import refused
+from funcaot.rules.flat_call import flatten_values
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -82,11 +82,7 @@ class _Recorded:
         self.needs = tuple(ctx.needs_input_grad)
         attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
         attributes = attributes.pop("recorded_attributes", attributes)
-        tree = (tuple(ctx.saved_tensors), attributes, cotangents)
-        leaves, self.spec = pytree.tree_flatten(tree)
-        self.tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-        self.rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self.is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+        self.call, self.tensors = flatten_values((tuple(ctx.saved_tensors), attributes, cotangents))
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -98,12 +94,7 @@ class _Recorded:
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the backward on these tensors; one gradient per input that needs one."""
-        given = iter(tensors)
-        leaves = [
-            next(given) if is_tensor else value
-            for is_tensor, value in zip(self.is_tensor, self.rest, strict=True)
-        ]
-        saved, attributes, cotangents = pytree.tree_unflatten(leaves, self.spec)
+        saved, attributes, cotangents = self.call.arguments(tensors)
         ctx = RecordingContext(self.needs, saved_tensors=saved, attributes=attributes)
         result = self.rule(ctx, *cotangents)
         gradients = result if isinstance(result, tuple) else (result,)

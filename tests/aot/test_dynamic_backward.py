@@ -101,31 +101,20 @@ def test_batched_gradients_of_a_call_with_open_sizes():
         )
 
 
-def test_a_function_on_real_values_has_a_program_per_size():
+def double_in_numpy(x):
+    return torch.from_numpy(x.detach().numpy() * 2)
+
+
+@pytest.mark.parametrize("double", [double_in_numpy, lambda x: x * 2], ids=["both", "backward"])
+def test_a_function_on_real_values_has_a_program_per_size(double):
     class Doubling(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            return torch.from_numpy(x.detach().numpy() * 2)
+            return double(x)
 
         @staticmethod
         def backward(ctx, gradient):
-            return torch.from_numpy(gradient.numpy() * 2)
-
-    compiled = funcaot.compile(lambda x: Doubling.apply(x), backend="eager")
-    for size in (3, 4, 5):
-        check(Doubling.apply, compiled, [(size,)], ("contiguous",))
-    assert len(compiled.entries) == 3
-
-
-def test_a_backward_on_real_values_has_a_program_per_size():
-    class Doubling(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return torch.from_numpy(gradient.numpy() * 2)
+            return double_in_numpy(gradient)
 
     compiled = funcaot.compile(lambda x: Doubling.apply(x), backend="eager")
     for size in (3, 4, 5):

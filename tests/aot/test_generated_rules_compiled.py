@@ -10,15 +10,20 @@ from torch.testing import assert_close
 import funcaot
 
 
-class FromBackward(funcaot.Function):
-    """Forward mode and batching are generated."""
+class Wave(funcaot.Function):
+    """What the Functions below share: batching is generated."""
 
     generate_vmap_rule = True
-    generate_jvp_rule = True
 
     @staticmethod
     def forward(x, w):
         return (x * w).sin()
+
+
+class FromBackward(Wave):
+    """Forward mode is generated."""
+
+    generate_jvp_rule = True
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -31,15 +36,10 @@ class FromBackward(funcaot.Function):
         return slope * w, slope * x
 
 
-class FromJvp(funcaot.Function):
-    """Reverse mode and batching are generated."""
+class FromJvp(Wave):
+    """Reverse mode is generated."""
 
-    generate_vmap_rule = True
     generate_backward_rule = True
-
-    @staticmethod
-    def forward(x, w):
-        return (x * w).sin()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
