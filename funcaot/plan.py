@@ -26,7 +26,8 @@ class CallPlan:
         function: The class.
         old_style: Whether forward takes ``ctx``.
         program: The compiled program behind the class, if there's one.
-        arity: The number of operands that needs no binding; None when any number does.
+        arity: The number of operands that needs no binding; None when there is no such number.
+        variadic: Whether forward is ``forward(*operands)``, so that none ever needs binding.
         checked: Whether the class is a ``funcaot.Function``, whose rules are checked everywhere.
         native: Torch's own C++ ``apply``.
         direct: ``apply`` of a class that runs the user's forward with checked and generated rules;
@@ -41,6 +42,7 @@ class CallPlan:
         self.checked = getattr(function, "funcaot_checks_rules", False)
         self.signature = self._signature()
         self.arity = self._arity()
+        self.variadic = self._is_variadic()
         self.native: Callable[..., Any] = native_apply(function)
         self.direct: Callable[..., Any] | None = None
 
@@ -61,12 +63,18 @@ class CallPlan:
         kinds = [parameter.kind for parameter in self.signature.parameters.values()]
         return len(kinds) if all(kind in _POSITIONAL for kind in kinds) else None
 
+    def _is_variadic(self) -> bool:
+        if self.signature is None:
+            return False
+        kinds = [parameter.kind for parameter in self.signature.parameters.values()]
+        return kinds == [inspect.Parameter.VAR_POSITIONAL]
+
     def needs_binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether defaults or keywords have to be turned into positional operands."""
         if kwargs:
             return True
         if self.arity is None:
-            return self.signature is not None
+            return self.signature is not None and not self.variadic
         return len(args) != self.arity
 
     def bind(

@@ -16,6 +16,11 @@ the values are computed once and random numbers are drawn once: if the program h
 
     outputs, tangents = program.pushed_forward(primals, tangents)
 
+Under vmap alone, with nothing to differentiate, the class isn't needed. If the program has
+``values``, the Vmap rule returns
+
+    values(operands)
+
 A program whose ``draws`` is true draws random numbers, so a Vmap level concerns it whether or not
 an operand is batched.
 
@@ -27,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["DifferentiableProgram", "program_of", "pushed_forward_of"]
+__all__ = ["DifferentiableProgram", "program_of", "pushed_forward_of", "values_of"]
 
 ATTRIBUTE = "funcaot_program"
 
@@ -51,6 +56,11 @@ class DifferentiableProgram(Protocol):
             output of ``function``.
         """
         ...
+
+
+def values_of(function: type) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
+    """What computes a program's outputs at the level of its operands, if the program offers it."""
+    return getattr(program_of(function), "values", None)
 
 
 def program_of(function: type) -> DifferentiableProgram | None:

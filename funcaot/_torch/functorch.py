@@ -98,12 +98,16 @@ __all__ = [
 def map_tensors(function: Callable[[torch.Tensor], Any], values: Sequence[Any]) -> tuple[Any, ...]:
     """Apply ``function`` to every tensor of ``values``, also to those nested in containers."""
     return tuple(
-        function(value)
-        if isinstance(value, torch.Tensor)
-        else pytree.tree_map_only(torch.Tensor, function, value)
-        if isinstance(value, (list, tuple, dict))
-        else value
-        for value in values
+        [
+            function(value)
+            if isinstance(value, torch.Tensor)
+            else value
+            if not isinstance(value, (list, tuple, dict))
+            else map_tensors(function, value)
+            if type(value) is tuple
+            else pytree.tree_map_only(torch.Tensor, function, value)
+            for value in values
+        ]
     )
 
 

@@ -127,11 +127,15 @@ class SegmentFunction:
             pushed[index] = made[position] if position >= 0 else operands[-1 - position]
         return [made[position] for position in entry.values], pushed
 
+    def values(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Outputs, residuals among them, where nothing is differentiated."""
+        return self.form.program(*[operands[i] for i in self.form.positions])
+
     # The four rules of the generated Function.
 
     def forward(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the compiled graph."""
-        return self.form.program(*[operands[i] for i in self.form.positions])
+        return self.values(operands)
 
     def setup_context(
         self, ctx: Any, operands: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]

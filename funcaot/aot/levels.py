@@ -29,6 +29,12 @@ class BatchableProgram(Protocol):
         """Run at the level of the operands."""
         ...
 
+    def execute(
+        self, operands: Sequence[torch.Tensor], *, trusting: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        """Run below every level."""
+        ...
+
     def batched(
         self,
         operands: Sequence[torch.Tensor],
@@ -73,11 +79,16 @@ def _call_batched(
         if not program.draws and all(dim is None for dim in in_dims):
             return program(*operands)
         batch = BatchInfo(interpreter.batch_size(), interpreter.randomness())
-        derived, out_dims = program.batched(inner, tuple(in_dims), batch)
-        outputs = derived(*inner)
+        derived, out_dims = program.batched(inner, in_dims, batch)
+        if functorch.transforms_active() or functorch.dispatch_mode_count():
+            outputs = derived(*inner)
+        else:
+            outputs = derived.execute(inner, trusting=True)
     return tuple(
-        output if dim is None else functorch.add_batch_dimension(output, dim, level)
-        for output, dim in zip(outputs, out_dims, strict=True)
+        [
+            output if dim is None else functorch.add_batch_dimension(output, dim, level)
+            for output, dim in zip(outputs, out_dims, strict=True)
+        ]
     )
 
 

@@ -23,7 +23,7 @@ from funcaot.aot.open_sizes import OpenSizes, is_size_input
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.sharing import Executables
 from funcaot.aot.sizes import Conditions
-from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.spec import LayoutKey, layout_key, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.backends.compiler import Compiler
 
@@ -62,7 +62,7 @@ class Settings:
 
 
 _Dims: TypeAlias = tuple[int | None, ...]
-_BatchKey: TypeAlias = tuple[_Dims, BatchInfo, tuple[TensorSpec, ...]]
+_BatchKey: TypeAlias = tuple[_Dims, BatchInfo, tuple[LayoutKey, ...]]
 
 
 class GraphProgram:
@@ -126,13 +126,13 @@ class GraphProgram:
 
     def _lowered_for(self, sizes: tuple[int, ...]) -> Lowered:
         """The executable for open sizes of which what it assumes is true."""
-        for conditions, lowered in self._variants:
-            if conditions.hold(sizes):
-                return lowered
+        found = self._variant(sizes)
+        if found is not None:
+            return found
         with self.settings.lock:
-            for conditions, lowered in self._variants:
-                if conditions.hold(sizes):
-                    return lowered
+            found = self._variant(sizes)
+            if found is not None:
+                return found
             if self.sizes is None:
                 raise RuntimeError("a graph without open sizes")
             conditions = self.sizes.conditions()
@@ -142,6 +142,13 @@ class GraphProgram:
             kept = self._variants[-config.get().backward_layouts :]
             self._variants = [*kept, (conditions, self._lowered)]
             return self._lowered
+
+    def _variant(self, sizes: tuple[int, ...]) -> Lowered | None:
+        """An executable that exists and may be used for these sizes."""
+        for conditions, lowered in self._variants:
+            if conditions.hold(sizes):
+                return lowered
+        return None
 
     @property
     def assumed(self) -> Conditions | None:
@@ -186,8 +193,15 @@ class GraphProgram:
             return tuple(self.module(*operands, *sizes))
         return self.execute(operands)
 
-    def execute(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Run the executable on plain tensors."""
+    def execute(
+        self, operands: Sequence[torch.Tensor], *, trusting: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        """Run the executable on plain tensors.
+
+        Args:
+            operands: The tensors.
+            trusting: Whether they are known to have the layouts that the graph was made for.
+        """
         lowered, used, sizes = self._lowered, self._used, self.sizes
         numbers: tuple[Any, ...] = ()
         if sizes is not None:
@@ -195,15 +209,16 @@ class GraphProgram:
             lowered = self._lowered_for(numbers)
         elif lowered is None:
             lowered = self.lowered
+        run = lowered.trusting if trusting else lowered.run
         if len(used) != self.arity or numbers:
             operands = [*[operands[index] for index in used], *numbers]
         if guards.any_autocast_enabled():
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
             with torch.no_grad(), guards.without_autocast():
-                return _apart(lowered.run(list(operands)), operands)
+                return _apart(run(list(operands)), operands)
         with torch.no_grad():
-            return _apart(lowered.run(list(operands)), operands)
+            return _apart(run(list(operands)), operands)
 
     def batched(
         self,
@@ -218,8 +233,7 @@ class GraphProgram:
             in_dims: Where it is, None for operands that have none.
             batch: Batch size and randomness.
         """
-        specs = tuple(spec_of(operand).without_grad() for operand in operands)
-        key = (in_dims, batch, specs)
+        key = (in_dims, batch, tuple([layout_key(operand) for operand in operands]))
         found = self.children.get(key)
         if found is None:
             with self.settings.lock:
@@ -260,6 +274,8 @@ def _apart(
 ) -> tuple[torch.Tensor, ...]:
     """The outputs, none of which is an operand's object: autograd refuses to save one that is."""
     own = {id(operand) for operand in operands}
+    if own.isdisjoint(map(id, outputs)):
+        return tuple(outputs)
     return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
@@ -10,6 +11,7 @@ from funcaot._torch.shapes import expression_of
 from funcaot._torch.tracing import FakeTensor, FunctionalTensor, unwrap_functorch
 
 _TRACED = (FakeTensor, FunctionalTensor)
+LayoutKey: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,20 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
         requires_grad=moving or requires_grad_at_any_level(tensor),
         is_leaf=tensor.is_leaf and not moving,
         flags=flags,
+    )
+
+
+def layout_key(tensor: torch.Tensor) -> LayoutKey:
+    """What a spec says of a tensor except for how it's differentiated, as a key made in a hurry."""
+    if tensor.layout is not torch.strided:
+        return (spec_of(tensor).without_grad(),)
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 

@@ -14,6 +14,7 @@ from funcaot._torch.functorch import (
     unwrap_batch_dimension,
     vmap_increment_nesting,
 )
+from funcaot.rules.nested_tuples import dimensions_of_leaves, filled, plain_leaves
 
 __all__ = ["batch_size_of", "dims_per_leaf", "run_batched", "unbatched", "with_dimension"]
 
@@ -24,27 +25,38 @@ def unbatched(values: Any, level: int) -> tuple[Any, Any]:
     Returns:
         The physical values, and a tree like it with an integer or None per leaf.
     """
-    leaves, spec = pytree.tree_flatten(values)
+    leaves, build = _flattened(values)
     pairs = [
         unwrap_batch_dimension(leaf, level) if isinstance(leaf, torch.Tensor) else (leaf, None)
         for leaf in leaves
     ]
-    physical = pytree.tree_unflatten([value for value, _ in pairs], spec)
-    return physical, pytree.tree_unflatten([dim for _, dim in pairs], spec)
+    return build([value for value, _ in pairs]), build([dim for _, dim in pairs])
 
 
-def dims_per_leaf(dims: Any, spec: Any) -> list[Any]:
+def _flattened(values: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The leaves of a tree, and what makes a tree like it of as many others."""
+    leaves = plain_leaves(values)
+    if leaves is not None:
+        return leaves, lambda others: filled(values, others)
+    leaves, spec = pytree.tree_flatten(values)
+    return leaves, lambda others: pytree.tree_unflatten(others, spec)
+
+
+def dims_per_leaf(dims: Any, values: Any) -> list[Any]:
     """One dimension or None per leaf of a tree."""
-    flat = broadcast_to_and_flatten(dims, spec)
-    if flat is None:
-        raise AssertionError(f"batch dimensions {dims} don't match {spec}")
+    flat = dimensions_of_leaves(values, dims)
+    if flat is None or plain_leaves(values) is None:
+        spec = pytree.tree_structure(values)
+        flat = broadcast_to_and_flatten(dims, spec)
+        if flat is None:
+            raise AssertionError(f"batch dimensions {dims} don't match {spec}")
     return flat
 
 
 def batch_size_of(values: Any, dims: Any) -> int:
     """The size of the batch dimension, read off the first batched tensor."""
-    leaves, spec = pytree.tree_flatten(values)
-    flat_dims = dims_per_leaf(dims, spec)
+    leaves, _ = _flattened(values)
+    flat_dims = dims_per_leaf(dims, values)
     return next(
         leaf.shape[dim] for leaf, dim in zip(leaves, flat_dims, strict=True) if dim is not None
     )
@@ -66,8 +78,8 @@ def run_batched(
     Returns:
         The physical output, and a tree like it with an integer or None per leaf.
     """
-    leaves, spec = pytree.tree_flatten(operands)
-    flat_dims = dims_per_leaf(dims, spec)
+    leaves, build = _flattened(operands)
+    flat_dims = dims_per_leaf(dims, operands)
     with vmap_increment_nesting(batch_size, randomness) as level:
         batched = [
             leaf if dim is None else add_batch_dimension(leaf, dim, level)
@@ -78,16 +90,18 @@ def run_batched(
             for wrapper, leaf, dim in zip(batched, leaves, flat_dims, strict=True)
             if dim is not None
         }
-        output = function(*pytree.tree_unflatten(batched, spec))
-        out_leaves, out_spec = pytree.tree_flatten(output)
+        output = function(*build(batched))
+        out_leaves, build_output = _flattened(output)
         pairs = [
             known.get(id(leaf)) or unwrap_batch_dimension(leaf, level)
             if isinstance(leaf, torch.Tensor)
             else (leaf, None)
             for leaf in out_leaves
         ]
-    physical = pytree.tree_unflatten([value for value, _ in pairs], out_spec)
-    return physical, pytree.tree_unflatten([dim for _, dim in pairs], out_spec)
+    return (
+        build_output([value for value, _ in pairs]),
+        build_output([dim for _, dim in pairs]),
+    )
 
 
 def with_dimension(

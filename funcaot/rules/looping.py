@@ -76,7 +76,7 @@ def run_looped(
             remedy="define a `vmap` staticmethod.",
         )
     leaves, spec = pytree.tree_flatten(operands)
-    flat_dims = dims_per_leaf(dims, spec)
+    flat_dims = dims_per_leaf(dims, operands)
     state = torch.get_rng_state()
     rows: list[list[Any]] = []
     out_spec: Any = None
