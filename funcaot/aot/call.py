@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
-from funcaot._torch.guards import autocast_state
 from funcaot.aot import backward_effects, epilogue
-from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
-from funcaot.aot.backward_sizes import BackwardSizes, refuse_forward_mode, refuse_opaque
-from funcaot.aot.derived import Derived
-from funcaot.aot.forward_mode import (
-    FusedPushforward,
-    Pushforward,
-    trace_fused,
-    trace_pushforward,
-)
+from funcaot.aot.backward import Backward
+from funcaot.aot.derivatives import Derivatives
 from funcaot.aot.segment import Form, Segment
-from funcaot.aot.spec import TensorSpec, requires_grad_at_any_level, spec_of
+from funcaot.aot.spec import requires_grad_at_any_level
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.premise import PremiseFailed, leaving
-
-Key = TypeVar("Key", bound=Hashable)
-Derivative = TypeVar("Derivative")
-Derivatives: TypeAlias = "Derived[Key, tuple[Derivative, SegmentFunctions]]"
-Specs: TypeAlias = tuple[TensorSpec | None, ...]
 
 
 class SegmentFunction:
@@ -43,11 +28,8 @@ class SegmentFunction:
         form: The segment's graph in this form.
         function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
             and then the residuals, which are marked non-differentiable.
-        backwards: Backwards traced so far.
-        pushforwards: Forward-mode derivatives traced so far, of a forward that has run.
-        fused: Programs for primal and tangent together.
+        derivatives: Its backwards and pushforwards.
         draws: Whether running it draws random numbers (see ``funcaot.protocol``).
-        sizes: How backwards know their open sizes, if the segment has any.
     """
 
     def __init__(self, segment: Segment, *, keeping: bool) -> None:
@@ -56,15 +38,14 @@ class SegmentFunction:
         self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
         self.draws = self.form.program.draws
-        self.backwards: Derivatives[BackwardKey, Backward] = Derived()
-        self.pushforwards: Derivatives[tuple[tuple[bool, ...], Specs], Pushforward] = Derived()
-        self.fused: Derivatives[Specs, FusedPushforward] = Derived()
+        self.derivatives: Derivatives[SegmentFunctions] = Derivatives(
+            segment, self.form, SegmentFunctions
+        )
         self._unchecked = frozenset(
             index
             for index, residual in enumerate(self.form.residuals)
             if keeping and residual.operand is not None and residual.node in segment.unchecked
         )
-        self.sizes = None if segment.tape.sizes is None else BackwardSizes(segment, self.form)
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -75,7 +56,7 @@ class SegmentFunction:
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the Function: directly at base, through the operator under transforms."""
-        if functorch.transforms_active() or functorch.has_legacy_batched(operands):
+        if functorch.under_transforms(operands):
             return custom_function_call(self.function, *operands)
         if autograd.in_dual_level():
             return self._at_dual_level(operands)
@@ -107,7 +88,7 @@ class SegmentFunction:
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]]:
         """Outputs, residuals among them, and their tangents, by one fused program."""
-        entry, functions = self._fused_for(primals, tangents)
+        entry, functions = self.derivatives.fused_pushforward(primals, tangents)
         if entry.segment is None:
             made = self(primals)
             return made, (None,) * len(made)
@@ -117,8 +98,7 @@ class SegmentFunction:
         except PremiseFailed:
             if entry.segment.effect_nodes != self.segment.effect_nodes:
                 # Its own premises may have failed; it is traced again when it is wanted.
-                for key in [key for key, found in self.fused.items() if found[0] is entry]:
-                    self.fused.pop(key, None)
+                self.derivatives.forget(entry)
             raise
         finally:
             self.segment.tape.forget_values()
@@ -200,14 +180,14 @@ class SegmentFunction:
             for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
         )
         present = [tangent for tangent in tangents if tangent is not None]
-        found = self.backward_for(needs, ctx.edge_indices, tangents, values)
+        found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
         try:
             with leaving(bool(found[0].premises)):
                 return self._run_found(ctx, found, (values, present, edges))
         except PremiseFailed:
             # It was traced for other values.
-            self.backwards.pop(found[0].key, None)
-            found = self.backward_for(needs, ctx.edge_indices, tangents, values)
+            self.derivatives.forget(found[0])
+            found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
             return self._run_found(ctx, found, (values, present, edges))
 
     def _run_found(
@@ -226,11 +206,7 @@ class SegmentFunction:
         operands: list[Any]
         if entry.mutations:
             return self._run_with_effects(ctx, found, given)
-        if not (
-            autograd.gradients_are_differentiated()
-            or functorch.transforms_active()
-            or functorch.has_legacy_batched(present)
-        ):
+        if not (autograd.gradients_are_differentiated() or functorch.under_transforms(present)):
             operands = [*values, *present]
             made = functions.plain.forward(*operands)
             return entry.distribute(entry.segment.assemble(operands, made))
@@ -286,8 +262,7 @@ class SegmentFunction:
         count = len(self.form.residuals)
         saved = ctx.saved_tensors
         values, operands = saved[:count], saved[count:]
-        given = tuple(tangent is not None for tangent in tangents)
-        entry, functions = self._pushforward_for(given, tangents)
+        entry, functions = self.derivatives.pushforward(tangents)
         total = len(self.segment.output_nodes) + sum(
             1
             for residual in self.form.residuals
@@ -308,121 +283,6 @@ class SegmentFunction:
             return None
         output = self.segment.graph_outputs[index]
         return torch.zeros(output.shape, dtype=output.dtype, device=output.device)
-
-    def backward_for(
-        self,
-        needs: tuple[bool, ...],
-        edges: tuple[int, ...],
-        tangents: Sequence[torch.Tensor | None],
-        values: Sequence[torch.Tensor],
-    ) -> tuple[Backward, SegmentFunctions]:
-        """The backward for tangents like these, traced if there is none."""
-        specs, sizes = tangent_specs(tangents), ()
-        if self.sizes is not None:
-            specs, sizes = self.sizes.general(specs), self.sizes.read(values)
-        create_graph = autograd.gradients_are_differentiated()
-        key = BackwardKey(needs, specs, create_graph, edges, autocast_state())
-        key, found = self._known(key, sizes)
-        if found is not None:
-            return found
-        with self.segment.settings.lock:
-            key, found = self._known(key, sizes)
-            return found or self._traced(key, sizes, tangents, values)
-
-    def _known(
-        self, key: BackwardKey, sizes: tuple[int, ...]
-    ) -> tuple[BackwardKey, tuple[Backward, SegmentFunctions] | None]:
-        """The backward of a key that is valid for some open sizes; or the key for a new one."""
-        while True:
-            found = self.backwards.get(key)
-            conditions = None if found is None else found[0].conditions
-            if conditions is None or conditions.hold(sizes):
-                return key, found
-            key = key._replace(variant=key.variant + 1)
-
-    def _traced(
-        self,
-        key: BackwardKey,
-        sizes: tuple[int, ...],
-        tangents: Sequence[torch.Tensor | None],
-        values: Sequence[torch.Tensor],
-    ) -> tuple[Backward, SegmentFunctions]:
-        """Trace a backward; the caller holds the lock."""
-        start = time.perf_counter()
-        conditions = None if self.sizes is None else self.sizes.conditions()
-        noting = contextlib.nullcontext()
-        if self.sizes is not None and conditions is not None:
-            noting = self.sizes.environment.answering(sizes, conditions.answers)
-        with noting:
-            entry = trace_backward(self.segment, self.form, key, tangents, values)
-            refuse_opaque(self.segment)
-            found = (entry, SegmentFunctions(entry.segment))
-            if conditions is not None and entry.segment is not None:
-                found[1].prepare(differentiable=key.create_graph)
-        entry.conditions = conditions
-        entry.timings["trace"] = time.perf_counter() - start
-        self.segment.settings.statistics.backward_traces += 1
-        self.backwards[key] = found
-        return found
-
-    def foresee_backward(self, sizes: tuple[int, ...]) -> None:
-        """Trace the backward that is usual, before the forward has run; none is compiled.
-
-        Args:
-            sizes: Open sizes of the call.
-
-        Raises:
-            Exception: If it can't be traced with open sizes.
-        """
-        if self.sizes is None:
-            return
-        operands = self.segment.operands
-        needs = tuple(operand.leaf is not None for operand in operands)
-        saved = {residual.operand for residual in self.form.residuals}
-        edges = tuple(index for index, needed in enumerate(needs) if needed and index not in saved)
-        specs = self.sizes.expected(self.segment.graph_outputs)
-        key = BackwardKey(needs, specs, False, edges, autocast_state())
-        with self.segment.settings.lock:
-            self._traced(key, sizes, [None] * len(specs), ())
-
-    def _fused_for(
-        self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
-    ) -> tuple[FusedPushforward, SegmentFunctions]:
-        refuse_forward_mode(self.segment)
-        key = tuple(
-            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
-        )
-        found = self.fused.get(key)
-        if found is None:
-            with self.segment.settings.lock:
-                found = self.fused.get(key)
-                if found is None:
-                    start = time.perf_counter()
-                    for operand, primal in zip(self.segment.operands, primals, strict=True):
-                        self.segment.tape.provide(operand.node, primal)
-                    entry = trace_fused(self.segment, self.form, key, tangents)
-                    entry.timings["trace"] = time.perf_counter() - start
-                    found = (entry, SegmentFunctions(entry.segment))
-                    self.fused[key] = found
-        return found
-
-    def _pushforward_for(
-        self, given: tuple[bool, ...], tangents: Sequence[torch.Tensor | None]
-    ) -> tuple[Pushforward, SegmentFunctions]:
-        refuse_forward_mode(self.segment)
-        specs = tuple(
-            None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
-        )
-        key = (given, specs)
-        found = self.pushforwards.get(key)
-        if found is None:
-            with self.segment.settings.lock:
-                found = self.pushforwards.get(key)
-                if found is None:
-                    entry = trace_pushforward(self.segment, self.form, specs)
-                    found = (entry, SegmentFunctions(entry.segment))
-                    self.pushforwards[key] = found
-        return found
 
 
 class SegmentFunctions:

@@ -224,9 +224,7 @@ class Entry:
             # The function may have enabled grad mode itself.
             with torch.enable_grad():
                 return segment.assemble(operands, functions.keeping(operands))
-        form = functions.plain.form
-        made = form.program(*[operands[i] for i in form.positions])
-        return segment.assemble(operands, made)
+        return segment.assemble(operands, functions.plain.forward(*operands))
 
 
 class _Edge(torch.autograd.Function):
@@ -283,7 +281,7 @@ def make_general_entry(
         if segment is not None and segment.output_nodes:
             chosen = entry.functions.keeping if entry.differentiable else entry.functions.plain
     if segment is not None and segment.output_nodes and entry.differentiable:
-        chosen.foresee_backward(sizes.read(leaves))
+        chosen.derivatives.foresee_backward(sizes.read(leaves))
     return entry, lifted
 
 

@@ -141,12 +141,12 @@ class FastNode:
         if not present or not _is_common(present, saved) or not self._are_as_traced(saved):
             return
         needs = tuple(operand.leaf is not None for operand in self.owner.segment.operands)
-        found = self.owner.backward_for(needs, self._edges, tangents, saved)
+        found = self.owner.derivatives.backward(needs, self._edges, tangents, saved)
         if not _is_plain(found[0]):
             return
         pattern = tuple(_pattern(tangents))
         specs: tuple[TensorSpec, ...] = ()
-        if self.owner.sizes is not None:
+        if self.owner.derivatives.sizes is not None:
             specs = self._open_specs(pattern, found[0])
         check = tensor_check(compared, specs) if specs else guards.tensor_check(compared)
         self._branches.append(_Branch(pattern, check, specs, *found))
@@ -155,7 +155,7 @@ class FastNode:
 
     def _are_as_traced(self, saved: Sequence[torch.Tensor]) -> bool:
         """Whether what was saved has the layouts that the backward's graph trusts it to have."""
-        if self.owner.sizes is not None:
+        if self.owner.derivatives.sizes is not None:
             # The generated code compares them with what they are at each call's sizes.
             return True
         layouts = layouts_of([graphs.value_of(kept.node) for kept in self.owner.form.residuals])

@@ -147,16 +147,16 @@ def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
 def _derivatives(functions: SegmentFunctions, kind: str) -> tuple[DerivativeReport, ...]:
     """What was derived from the forms of a segment, as a tree."""
     reports = []
-    for function in functions.made:
+    for derivatives in [function.derivatives for function in functions.made]:
         if kind == "backward":
-            for key, (backward, following) in function.backwards.items():
+            for key, (backward, following) in derivatives.backwards.items():
                 reports.append(
                     _derivative(kind, key.tangents, key.create_graph, following, backward.timings)
                 )
             continue
-        for (_, specs), (_, following) in function.pushforwards.items():
+        for specs, (_, following) in derivatives.pushforwards.items():
             reports.append(_derivative(kind, specs, True, following, {}))
-        for specs, (fused, following) in function.fused.items():
+        for specs, (fused, following) in derivatives.fused.items():
             reports.append(_derivative("primal and tangent", specs, True, following, fused.timings))
     return tuple(reports)
 

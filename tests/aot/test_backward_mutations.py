@@ -221,5 +221,5 @@ def test_the_record_is_frozen_and_usually_empty():
     compiled(torch.ones(3, requires_grad=True)).sum().backward()
     (entry,) = compiled.entries
     (made,) = entry.functions.made
-    (backward, _) = next(iter(made.backwards.values()))
+    (backward, _) = next(iter(made.derivatives.backwards.values()))
     assert backward.mutations == ()

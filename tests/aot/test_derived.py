@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import func
+from torch.testing import assert_close
 
 import funcaot
 from funcaot.aot.derived import Derived
@@ -56,3 +57,26 @@ def test_the_report_shows_a_tree():
     assert len(below) - len(below.lstrip()) > len(backward) - len(backward.lstrip())
     assert any("vmap(" in line for line in lines)
     assert any("primal and tangent" in line for line in lines)
+
+
+def test_under_vmap_alone_no_function_is_batched(monkeypatch):
+    """Nothing is differentiated, so the batched graph is all that runs."""
+
+    def vector(x, w):
+        return (x @ w).tanh()
+
+    compiled = cases.compiled(vector)
+    x, w = torch.randn(5, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    expected = func.vmap(vector, (0, None))(x, w)
+    with monkeypatch.context() as patched:
+        patched.setattr("funcaot.transforms.vmap.vmapped", None)
+        assert_close(func.vmap(compiled, (0, None))(x, w), expected)
+        assert_close(
+            func.vmap(func.vmap(compiled, (0, None)), (None, 0))(x, w.expand(2, 3, 3)),
+            expected.expand(2, 5, 3),
+        )
+        with torch.no_grad():
+            assert_close(func.vmap(compiled, (0, None))(x, w.clone().requires_grad_()), expected)
+    w.requires_grad_()
+    batched = func.vmap(compiled, (0, None))(x, w)
+    assert_close(torch.autograd.grad(batched.sum(), w), torch.autograd.grad(vector(x, w).sum(), w))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from funcaot.aot import backward, call, compaction, epilogue, partition, program, segment
+from funcaot.aot import (
+    backward,
+    call,
+    compaction,
+    derivatives,
+    epilogue,
+    partition,
+    program,
+    segment,
+)
 from funcaot.aot.spec import spec_of
 from tests.testing.planted_in_rules import Mistake, nothing
 
@@ -39,8 +48,8 @@ def gradients_swapped(right):
 def one_buffer(right):
     buffers = {}
 
-    def execute(self, operands):
-        made = right(self, operands)
+    def execute(self, operands, **options):
+        made = right(self, operands, **options)
         kept = buffers.setdefault((id(self), tuple(value.shape for value in made)), made)
         for buffer, value in zip(kept, made, strict=True):
             buffer.copy_(value)
@@ -70,11 +79,11 @@ def spec_of_contiguous(tangent):
 
 
 def second_order_forgotten(right):
-    def backward_for(self, needs, edges, tangents, values):
+    def traced(self, needs, edges, tangents, values):
         with torch.no_grad():
             return right(self, needs, edges, tangents, values)
 
-    return backward_for
+    return traced
 
 
 def tangent_is_primal(right):
@@ -152,15 +161,15 @@ IN_PIPELINE = (
     ),
     Mistake(
         "a backward is reused for gradients of another layout",
-        call,
+        derivatives,
         "tangent_specs",
         any_layout,
         (("LayoutBranch", "autograd_strided_of_compile"),),
     ),
     Mistake(
         "a backward forgets that it is differentiated again",
-        call.SegmentFunction,
-        "backward_for",
+        derivatives.Derivatives,
+        "backward",
         second_order_forgotten,
         (("Square", "autograd_of_autograd_of_compile"),),
     ),
