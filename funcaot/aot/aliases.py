@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -210,11 +210,29 @@ class Aliases:
         # Views of an op with several results can't be written to, however they are made again.
         several = meta == autograd.CreationMeta.MULTI_OUTPUT_NODE
         view = views.View(steps, recorded or mixed, mixed, several)
+        if self._is_own_leaf(base, value):
+            parent = None if start == Origin(start.source, start.result) else start
+            source, result = (start.source, start.result) if parent is None else (None, None)
+            return Origin(source, result, parent, view=view, leaf=True)
         if start.parent is None and start == Origin(start.source, start.result):
             return Origin(start.source, start.result, view=view)
         if start.view is None and not start.kind and start.graft is None and not start.leaf:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
+
+    def _is_own_leaf(self, base: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether a view was made to require grad by itself (``x[0].requires_grad_()``)."""
+        try:
+            required, is_leaf = value.requires_grad, value.grad_fn is None
+        except RuntimeError:
+            # A view made in no_grad whose base was written to: autograd forbids to look.
+            return False
+        if required and is_leaf:
+            self._refuse_used_leaf(value)
+            return True
+        if required and not base.requires_grad:
+            self._refuse_leaf()
+        return False
 
     def _owns(self, key: int, value: torch.Tensor) -> bool:
         """Whether this memory is no input's and that of no other output."""
@@ -302,11 +320,14 @@ class Aliases:
         others = [t for t in self.capture.outputs if isinstance(t, torch.Tensor) and t is not leaf]
         others += [slot.tensor for slot in self.slots]
         if any(graphs.leads_to(tensor, leaf) for tensor in others):
-            raise UnsupportedError(
-                f"{self.name} returns a leaf that requires grad and that it made itself, and "
-                "something that depends on it.",
-                remedy="make the leaf outside and pass it as an argument.",
-            )
+            self._refuse_leaf()
+
+    def _refuse_leaf(self) -> NoReturn:
+        raise UnsupportedError(
+            f"{self.name} returns a leaf that requires grad and that it made itself, and "
+            "something that depends on it, or a view of such a leaf.",
+            remedy="make the leaf outside and pass it as an argument.",
+        )
 
 
 def _same_strides(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:

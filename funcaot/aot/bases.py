@@ -95,6 +95,23 @@ class _Span:
         return _Span(min(self.low, other.low), max(self.high, other.high))
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Which groups of inputs need a region.
+
+    Attributes:
+        writes: Inputs that are written to.
+        gaps: Those of them with gaps between their elements.
+    """
+
+    writes: frozenset[int]
+    gaps: frozenset[int]
+
+    def covers(self, group: Sequence[int]) -> bool:
+        several = len(group) > 1 and not self.writes.isdisjoint(group)
+        return several or not self.gaps.isdisjoint(group)
+
+
 def find_regions(
     tensors: Sequence[torch.Tensor], written: Iterable[int], *, differentiable: bool
 ) -> tuple[Region, ...]:
@@ -124,9 +141,9 @@ def find_regions(
     for shared in storages.values():
         if not (gaps.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
             together = differentiable and any(tensors[index].requires_grad for index in shared)
-            for component in _components(tensors, shared, together=together):
-                several = len(component) > 1 and not writes.isdisjoint(component)
-                if several or not gaps.isdisjoint(component):
+            wanted = _Wanted(frozenset(writes), frozenset(gaps))
+            for component in _components(tensors, shared, wanted, together=together):
+                if wanted.covers(component):
                     regions.append(_region(tensors, component))
     return tuple(regions)
 
@@ -156,25 +173,40 @@ def _base(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _components(
-    tensors: Sequence[torch.Tensor], shared: Sequence[int], *, together: bool
+    tensors: Sequence[torch.Tensor], shared: Sequence[int], wanted: _Wanted, *, together: bool
 ) -> list[list[int]]:
-    """Inputs of one storage that overlap, directly or through others or their bases."""
+    """Inputs of one storage that overlap, directly or through the regions that they need."""
     groups: list[tuple[_Span, list[int]]] = []
     for index in shared:
         groups = _merged([*groups, (_span(tensors[index]), [index])], together=together)
-    # A group that needs a region covers the whole of its bases, which may reach others.
+    # A region covers more than its inputs, and all of it is written back.
     while True:
-        grown = []
-        for span, group in groups:
-            bases = [_base(tensors[index]) for index in group]
-            for base in bases:
-                if sum(other is base for other in bases) > 1:
-                    span = span.joined(_span(base))
-            grown.append((span, group))
+        grown = [
+            (_reach(tensors, group) if wanted.covers(group) else span, group)
+            for span, group in groups
+        ]
         merged = _merged(grown, together=together)
         if len(merged) == len(groups):
             return [sorted(group) for _, group in merged]
         groups = merged
+
+
+def _reach(tensors: Sequence[torch.Tensor], group: Sequence[int]) -> _Span:
+    """The bytes of a group's region."""
+    return _Span(*_bounds(_inhabitants(tensors, group)[0]))
+
+
+def _inhabitants(
+    tensors: Sequence[torch.Tensor], group: Sequence[int]
+) -> tuple[list[torch.Tensor], set[int]]:
+    """What a region has to hold, inputs and bases; and which inputs stand for themselves.
+
+    Those are views that share memory with no other view of their base.
+    """
+    bases = [id(_base(tensors[index])) for index in group]
+    own = {index for index, base in zip(group, bases, strict=True) if bases.count(base) == 1}
+    everything = [tensors[index] for index in group]
+    return everything + [_base(tensors[index]) for index in group if index not in own], own
 
 
 def _merged(
@@ -197,13 +229,7 @@ def _region(tensors: Sequence[torch.Tensor], component: Sequence[int]) -> Region
             "inside a torch.func transform.",
             remedy="pass one tensor and make the views of it inside the compiled function.",
         )
-    everything = [tensors[index] for index in component]
-    # A view that shares memory with no other view of its base stands for itself.
-    bases_of = [id(_base(tensor)) for tensor in everything]
-    own = {
-        index for index, base in zip(component, bases_of, strict=True) if bases_of.count(base) == 1
-    }
-    everything += [_base(tensors[index]) for index in component if index not in own]
+    everything, own = _inhabitants(tensors, component)
     low, high = _bounds(everything)
     dtypes = {tensor.dtype for tensor in everything}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8

@@ -94,7 +94,18 @@ class Entry:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         own_grad_mode |= self.capture.leaves_grad_mode is not None
+        own_grad_mode |= self.has_hidden_leaf
         return not (own_grad_mode or self.capture.events.reads_offset or self.reachable)
+
+    @cached_property
+    def has_hidden_leaf(self) -> bool:
+        """Whether results require grad only because of tensors that the function made itself."""
+        segment = self.functions.segment
+        return (
+            self.differentiable
+            and segment is not None
+            and all(operand.leaf is None for operand in segment.operands)
+        )
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -176,6 +187,8 @@ class Entry:
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise
+        if self.has_hidden_leaf and not functorch.transforms_active():
+            results = self._requiring_grad(results)
         outputs = epilogue.finish(effects, tensors, results)
         if (self.watched or self.reachable) and not functorch.transforms_active():
             epilogue.attach(effects, self.watched, self.reachable, tensors, results)
@@ -225,6 +238,34 @@ class Entry:
             with torch.enable_grad():
                 return segment.assemble(operands, functions.keeping(operands))
         return segment.assemble(operands, functions.plain.forward(*operands))
+
+    def _requiring_grad(
+        self, results: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Results as in eager: they require grad, though it leads to nobody's tensor."""
+        segment = self.functions.segment
+        if segment is None:
+            return tuple(results)
+        hidden = torch.empty(0, requires_grad=True)
+        with torch.enable_grad():
+            return tuple(
+                _HiddenLeaf.apply(hidden, result)
+                if result is not None and traced.requires_grad and not result.requires_grad
+                else result
+                for result, traced in zip(results, segment.outputs, strict=True)
+            )
+
+
+class _HiddenLeaf(torch.autograd.Function):
+    """A tensor as it is, with a derivative that ends at a leaf nobody sees."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:  # type: ignore[override]
+        return None, None
 
 
 class _Edge(torch.autograd.Function):

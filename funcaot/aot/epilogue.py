@@ -104,7 +104,8 @@ class _Maker:
             tensor.copy_(self.result(origin.graft))
             _set_version(tensor, version)
         if origin.leaf:
-            tensor = tensor.detach().requires_grad_()
+            is_view = origin.view is not None and not origin.kind
+            tensor = (tensor if is_view else tensor.detach()).requires_grad_()
         return tensor
 
 

@@ -1,0 +1,58 @@
+"""Where outputs come from: leaves that a function makes itself."""
+
+import pytest
+import torch
+
+import funcaot
+from funcaot.errors import UnsupportedError
+from tests.aot.differential import Inputs, check
+
+OWN_LEAVES = {
+    "a leaf": lambda x, y: torch.ones(3, dtype=x.dtype, requires_grad=True),
+    "of a leaf": lambda x, y: torch.ones(3, dtype=x.dtype, requires_grad=True) * y,
+    "a view of an input": lambda x, y: x.view(-1).requires_grad_(),
+    "a view of an input, and others": lambda x, y: (x[0].requires_grad_(), y * 2, x),
+    "a view of an intermediate": lambda x, y: (x * 2)[:1].requires_grad_(),
+    "of a detached input": lambda x, y: x.detach().requires_grad_().sin(),
+    "of a clone, and a view": lambda x, y: (lambda z: (z[0], z))(x.clone().requires_grad_() * 2),
+    "and its gradient": lambda x, y: _with_gradient(x.detach().requires_grad_()),
+}
+
+
+def _with_gradient(x):
+    with torch.enable_grad():
+        energy = (x**3).sum()
+        return energy, torch.autograd.grad(energy, x)[0]
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("kind", OWN_LEAVES)
+def test_leaves_that_the_function_makes(kind, grad, grad_mode):
+    def make():
+        x = torch.arange(3.0, dtype=torch.float64)
+        y = torch.arange(3.0, dtype=torch.float64).requires_grad_(grad)
+        return Inputs([x, y], [], [y])
+
+    check(OWN_LEAVES[kind], make, grad_mode=grad_mode)
+
+
+def test_backward_through_a_leaf_that_nobody_has():
+    compiled = funcaot.compile(OWN_LEAVES["of a detached input"], backend="eager")
+    result = compiled(torch.ones(3), torch.ones(3))
+    result.sum().backward()
+    result = compiled(torch.ones(3), torch.ones(3))
+    assert result.requires_grad
+    assert not result.is_leaf
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (lambda y: (y, y * 2))(x[0].requires_grad_()),
+        lambda x: x[0].requires_grad_().view(-1),
+    ],
+)
+def test_what_depends_on_such_a_leaf(function):
+    with pytest.raises(UnsupportedError, match="a leaf that requires grad and that it made"):
+        funcaot.compile(function, backend="eager")(torch.ones(2, 2))
