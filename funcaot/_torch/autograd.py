@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -44,6 +44,7 @@ __all__ = [
     "once_differentiable_body",
     "set_creation_meta",
     "set_version",
+    "set_versions",
     "shares_version",
     "version_of",
 ]
@@ -134,6 +135,11 @@ def version_of(tensor: torch.Tensor) -> int:
 def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the counter of in-place changes that a tensor shares with its views."""
     _unsafe_set_version_counter((tensor,), (version,))
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set the counters of several tensors that share none."""
+    _unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
 def shares_version(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -73,6 +73,7 @@ __all__ = [
     "saved_tensors_hooks_enabled",
     "set_forward_ad_enabled",
     "storage_key",
+    "storage_keys",
     "temporarily_clear_interpreter_stack",
     "to_functional",
     "track_tensor_tree",
@@ -213,6 +214,21 @@ def mutation_hidden_from_autograd(tensor: torch.Tensor) -> bool:
 def storage_key(tensor: torch.Tensor) -> int:
     """An integer equal for two live tensors exactly if they share a storage."""
     return tensor.untyped_storage()._cdata
+
+
+def storage_keys(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The same for every storage that a tensor lives in: a sparse one lives in several."""
+    if tensor.layout is torch.strided:
+        return (storage_key(tensor),)
+    if tensor.layout is torch.sparse_coo:
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    else:
+        return ()
+    return tuple(storage_key(part) for part in parts)
 
 
 def is_capturing() -> bool:

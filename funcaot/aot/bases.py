@@ -137,6 +137,7 @@ def find_regions(
             storages.setdefault(plain.untyped_storage()._cdata, []).append(index)
     if len(storages) == len(tensors) and not gaps:
         return ()
+    _refuse_sparse(tensors, writes, storages)
     regions = []
     for shared in storages.values():
         if not (gaps.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
@@ -146,6 +147,23 @@ def find_regions(
                 if wanted.covers(component):
                     regions.append(_region(tensors, component))
     return tuple(regions)
+
+
+def _refuse_sparse(
+    tensors: Sequence[torch.Tensor], writes: set[int], storages: dict[int, list[int]]
+) -> None:
+    """No region can hold a sparse tensor, whose parts may be other inputs."""
+    for index, tensor in enumerate(tensors):
+        if tensor.layout is torch.strided:
+            continue
+        for key in tracing.storage_keys(functorch.fully_unwrapped(tensor)):
+            together = {index, *storages.get(key, ())}
+            if len(together) > 1 and not writes.isdisjoint(together):
+                raise UnsupportedError(
+                    f"Inputs {', '.join(map(str, sorted(together)))} share memory, one of them is "
+                    "sparse and one of them is written to.",
+                    remedy="clone one of them before the call.",
+                )
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:

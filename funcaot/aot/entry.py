@@ -22,6 +22,7 @@ from funcaot.aot.capture import Capture, Sharing, capture
 from funcaot.aot.derived import Derived
 from funcaot.aot.effects import Effects
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
+from funcaot.aot.in_place import InPlace, plan_in_place
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.signature import Signature
@@ -49,6 +50,7 @@ class Entry:
         overwritten: Operands of the graph that the epilogue overwrites.
         watched: Mutations after which autograd saved what the input holds.
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
+        in_place: How the graph writes to inputs by itself, if it does.
         gradients: What happens to ``.grad``, if something does; then the captured function
             returns ``(result, values)``.
         state: What the function stores in attributes and the like, if it does; likewise.
@@ -69,6 +71,7 @@ class Entry:
     overwritten: tuple[int, ...]
     watched: tuple[tuple[int, Any], ...]
     reachable: tuple[int, ...]
+    in_place: InPlace | None = None
     gradients: GradientEffects | None = None
     state: StateEffects | None = None
     sizes: Sizes | None = None
@@ -182,8 +185,13 @@ class Entry:
         effects = self.effects_of(leaves)
         if effects.mutations:
             epilogue.prepare(effects, tensors)
+        in_place, segment = self.in_place, self.functions.segment
         try:
-            results = self._run(self._protect(tensors), apply)
+            if in_place is not None and segment is not None and in_place.serves(tensors):
+                effects = in_place.effects
+                results = segment.assemble(tensors, in_place.run(tensors))
+            else:
+                results = self._run(self._protect(tensors), apply)
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise
@@ -213,7 +221,7 @@ class Entry:
             if under_transforms or self.signature.ambient.forward_mode:
                 if index not in reshaped:
                     operands[index] = tensor.clone()
-            elif tensor.requires_grad:
+            elif tensor.requires_grad and self.differentiable:
                 operands[index] = edge(tensor)
         return operands
 
@@ -363,6 +371,10 @@ def make_entry(
     visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
     segment = make_segment(captured, effects, settings, forward_mode=signature.ambient.forward_mode)
     clock.stage("segment")
+    differentiable = any(out.requires_grad for out in segment.graph_outputs)
+    in_place = None
+    if sizes is None and not differentiable:
+        in_place = plan_in_place(captured, effects, segment)
     read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
     entry = Entry(
@@ -372,11 +384,12 @@ def make_entry(
         SegmentFunctions(segment),
         read,
         tuple(entry.spec for entry in captured.inputs if entry.argument is None),
-        any(out.requires_grad for out in segment.graph_outputs),
+        differentiable,
         written,
         tuple(index for index, operand in enumerate(segment.operands) if operand.volatile),
         watched(captured, effects),
         reachable(segment, segment.seen),
+        in_place,
         gradients,
         state,
         sizes,

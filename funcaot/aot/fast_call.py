@@ -14,11 +14,14 @@ from typing import Any
 import torch
 
 from funcaot._torch import functorch, guards
+from funcaot._torch.autograd import set_versions
 from funcaot.aot import flattening
-from funcaot.aot.effects import Output
+from funcaot.aot.effects import Effects, Output
 from funcaot.aot.entry import Entry
-from funcaot.aot.fast_node import FastNode, run_expression
+from funcaot.aot.fast_node import FastNode
+from funcaot.aot.fast_run import run_expression, run_program
 from funcaot.aot.flattening import require
+from funcaot.aot.in_place import are_apart
 from funcaot.aot.open_checks import OpenChecks, tensor_check
 from funcaot.aot.signature import Constant
 from funcaot.aot.sizes import Conditions
@@ -116,6 +119,8 @@ class _Writer:
         source.line("entry.calls += 1")
         if self._is_simple():
             self._write_run()
+        elif self._writes_in_place():
+            self._write_in_place_run()
         else:
             self._write_general_run()
         return source.build("call(args, kwargs)")
@@ -226,14 +231,6 @@ class _Writer:
         entry = self.entry
         segment = entry.functions.segment
         effects = entry.effects_of(self.leaves)
-        if effects is not entry.effects:
-            return False
-        others = [
-            getattr(effects, item.name)
-            for item in dataclasses.fields(effects)
-            if item.name not in ("results", "outputs")
-        ]
-        known = {"value", "result", "source", "view"}
         return (
             segment is not None
             and entry.gradients is None
@@ -241,13 +238,20 @@ class _Writer:
             and bool(segment.output_nodes)
             and entry.is_plain
             and not entry.signature.ambient.autocast
-            and not any(others)
-            and not any(
-                getattr(output, item.name)
-                for output in effects.outputs
-                for item in dataclasses.fields(output)
-                if item.name not in known
-            )
+            and _only_makes_outputs(effects)
+        )
+
+    def _writes_in_place(self) -> bool:
+        """Whether the graph writes to inputs by itself and leaves nothing else to the epilogue."""
+        entry = self.entry
+        in_place = entry.in_place
+        return (
+            in_place is not None
+            and entry.state is None
+            and entry.is_plain
+            and not entry.signature.ambient.autocast
+            and not entry.signature.ambient.inference_mode
+            and _only_makes_outputs(in_place.effects)
         )
 
     def _write_general_run(self) -> None:
@@ -272,6 +276,39 @@ class _Writer:
         call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
         self.source.line(f"return entry({call})")
 
+    def _write_in_place_run(self) -> None:
+        """Run a graph that writes to inputs; count that; assign what ``.grad`` becomes."""
+        source, entry = self.source, self.entry
+        in_place, segment = entry.in_place, entry.functions.segment
+        if in_place is None or segment is None:
+            raise RuntimeError("an entry that writes nothing")
+        operands = self._operands()
+        written = listed([operands[index] for index in in_place.written])
+        others = "".join(f"{operands[index]}, " for index in in_place.others)
+        source.line(f"written = ({written},)")
+        require(source, f"{source.constant(are_apart, 'apart')}(written, ({others}))")
+        counted = [
+            f"{operands[index]}._version + {count}"
+            for index, count in zip(in_place.written, in_place.versions, strict=True)
+        ]
+        source.line(f"versions = ({listed(counted)},)")
+        names = {position: source.name("r") for position in in_place.program.writes.kept}
+        given = [operands[index] for index in in_place.positions]
+        run = run_program(source, in_place.program, given)
+        self._write_inference(f"made = {run}")
+        if names:
+            source.line(unpacked(list(names.values()), "made"))
+        source.line(f"{source.constant(set_versions, 'set_versions')}(written, versions)")
+        made = [names.get(index, "None") for index in range(in_place.count)]
+        expression = self._result(in_place.effects, operands, made)
+        if entry.gradients is None:
+            source.line(f"return {expression}")
+            return
+        source.line(f"result, values = {expression}")
+        lifted = "lifted" if self.lifted_names else "()"
+        source.line(f"entry.gradients.apply([{listed(self.names)}], {lifted}, values)")
+        source.line("return result")
+
     def _write_run(self) -> None:
         source, entry = self.source, self.entry
         segment = entry.functions.segment
@@ -286,13 +323,19 @@ class _Writer:
         else:
             run = run_expression(source, entry.functions.plain.form, operands)
             self._write_inference(unpacked(made, run))
+        source.line(f"return {self._result(entry.effects, operands, made)}")
+
+    def _result(self, effects: Effects, operands: list[str], made: list[str]) -> str:
+        """The expression of the function's value."""
+        segment = self.entry.functions.segment
+        if segment is None:
+            raise RuntimeError("an entry without a program")
         results = [
             made[place.output] if place.output is not None else operands[place.operand or 0]
             for place in segment.places
         ]
-        values = [self._output(output, operands, results) for output in entry.effects.outputs]
-        expression = flattening.result_expression(source, values, entry.capture.tree)
-        source.line(f"return {expression}")
+        values = [self._output(output, operands, results) for output in effects.outputs]
+        return flattening.result_expression(self.source, values, self.entry.capture.tree)
 
     def _write_inference(self, statement: str) -> None:
         """Run without recording; grad mode is touched only if autograd would record."""
@@ -317,3 +360,19 @@ class _Writer:
         if output.view is None:
             return base
         return f"{self.source.constant(output.view, 'view')}({base})"
+
+
+def _only_makes_outputs(effects: Effects) -> bool:
+    """Whether outputs are results, inputs and views of them, and there is nothing else."""
+    others = [
+        getattr(effects, item.name)
+        for item in dataclasses.fields(effects)
+        if item.name not in ("results", "outputs")
+    ]
+    known = {"value", "result", "source", "view"}
+    return not any(others) and not any(
+        getattr(output, item.name)
+        for output in effects.outputs
+        for item in dataclasses.fields(output)
+        if item.name not in known
+    )

@@ -20,32 +20,13 @@ from funcaot._torch import autograd, functorch, guards, nodes, tracing
 from funcaot.aot import graphs
 from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.fast_run import run_expression
 from funcaot.aot.layout import layouts_of
 from funcaot.aot.open_checks import OpenChecks, tensor_check
-from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed, unpacked
 from funcaot.aot.spec import TensorSpec, spec_of
 
 _PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions"}
-
-
-def run_expression(
-    source: Source, form: Form, operands: Sequence[str], *, trusting: bool = True
-) -> str:
-    """The expression that runs a form's executable on operands, grad mode being off.
-
-    With open sizes that is the executable made last, whose assumptions somebody else checks.
-    """
-    program = form.program
-    lowered = program.lowered
-    run = source.constant(lowered.trusting if trusting else lowered.run, "run")
-    given = [operands[form.positions[index]] for index in program.used]
-    if program.sizes is not None:
-        given += [
-            f"{operands[form.positions[index]]}.shape[{dim}]"
-            for index, dim in program.sizes.sources
-        ]
-    return f"{run}([{listed(given)}])"
 
 
 class FastNode:

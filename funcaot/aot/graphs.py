@@ -344,3 +344,29 @@ def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.G
         module.recompile()
         forget_source_with(module)
     return module
+
+
+def with_writes(
+    module: fx.GraphModule, pairs: Sequence[tuple[int, int]], kept: Sequence[int]
+) -> fx.GraphModule:
+    """The graph with copies into inputs at its end, returning what is left of its outputs.
+
+    Args:
+        module: The graph, functional until now.
+        pairs: Position of an input, and of the output that is copied into it.
+        kept: Positions of the outputs that are returned.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op != "output":
+            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+            continue
+        values = node.args[0]
+        placeholders = [node for node in copies.values() if node.op == "placeholder"]
+        for position, output in pairs:
+            target = placeholders[position]
+            copy = graph.call_function(aten.copy_.default, (target, copies[values[output]]))
+            copy.meta = dict(target.meta)
+        graph.output(tuple(copies[values[position]] for position in kept))
+    return forget_source_with(fx.GraphModule(module, graph))

@@ -37,7 +37,26 @@ class Lowered:
     shared: bool = False
 
 
-def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
+@dataclass(frozen=True)
+class Writes:
+    """New values that a graph writes into its inputs when all else is done.
+
+    Attributes:
+        pairs: Position of an input, and of the output that is written into it and not returned.
+        kept: Positions of the outputs that are returned.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    kept: tuple[int, ...]
+
+
+def lower(
+    module: fx.GraphModule,
+    compiler: Compiler,
+    kind: str,
+    name: str,
+    writes: Writes | None = None,
+) -> Lowered:
     """Make a captured graph executable.
 
     Args:
@@ -45,6 +64,7 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
         compiler: The backend.
         kind: ``"inference"``, ``"forward"`` or ``"backward"``.
         name: The user's function, for messages.
+        writes: What the executable writes into inputs, if it does; the graph has no opaque node.
 
     Raises:
         StageError: If the compiler fails; ``__cause__`` is its own exception.
@@ -60,6 +80,8 @@ def lower(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> L
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
         return Lowered(run, run, module, compiler.name)
+    if writes is not None:
+        module = graphs.with_writes(module, writes.pairs, writes.kept)
     return _compile(module, compiler, kind, name)
 
 

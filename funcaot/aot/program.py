@@ -167,18 +167,24 @@ class GraphProgram:
 
     def _lower(self) -> Lowered:
         start = time.perf_counter()
-        pruned = _without_unused_inputs(self.module)
         settings = self.settings
-        if self._executables is None:
-            lowered = lower(pruned, settings.compiler, self.kind, settings.name)
-        else:
-            lowered = self._executables.lower(pruned, settings.compiler, self.kind)
+        lowered = self._executable()
         self.timings["lower"] = time.perf_counter() - start
         if lowered.shared:
             settings.statistics.graphs_shared += 1
         else:
             settings.statistics.graphs_compiled += 1
         return lowered
+
+    def _executable(self) -> Lowered:
+        settings = self.settings
+        if self._executables is None:
+            return lower(self._pruned(), settings.compiler, self.kind, settings.name)
+        return self._executables.lower(self._pruned(), settings.compiler, self.kind)
+
+    def _pruned(self) -> fx.GraphModule:
+        """The graph with the placeholders of ``used`` only."""
+        return _with_inputs(self.module, self._used)
 
     def __call__(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the graph at whatever level the operands are.
@@ -279,12 +285,15 @@ def _apart(
     return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
 
 
-def _without_unused_inputs(module: fx.GraphModule) -> fx.GraphModule:
-    if all(node.users for node in graphs.inputs(module)):
+def _with_inputs(module: fx.GraphModule, positions: Sequence[int]) -> fx.GraphModule:
+    """The graph with some of its tensor inputs, which are all that it uses; and its sizes."""
+    placeholders = graphs.inputs(module)
+    if len(positions) == len(placeholders):
         return module
+    kept = {placeholders[position] for position in positions}
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op != "placeholder" or node.users or is_size_input(node):
+        if node.op != "placeholder" or node in kept or is_size_input(node):
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     return forget_source_with(fx.GraphModule(module, graph))

@@ -27,6 +27,7 @@ class Compiler:
         accepts: Whether the compiler takes an input like this one; a graph with another input
             runs as it is.
         compiles: Whether making an executable takes time, so that equal graphs share one.
+        writes_inputs: Whether a graph may end by copying new values into its inputs.
         checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
     """
 
@@ -37,6 +38,7 @@ class Compiler:
     accepts: Callable[[Any], bool] = _takes_anything
     checks_layouts: bool = True
     compiles: bool = True
+    writes_inputs: bool = False
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

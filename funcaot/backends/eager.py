@@ -19,4 +19,6 @@ def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Call
     return run
 
 
-COMPILER = Compiler(name="eager", compile=_compile, inline=False, compiles=False)
+COMPILER = Compiler(
+    name="eager", compile=_compile, inline=False, compiles=False, writes_inputs=True
+)

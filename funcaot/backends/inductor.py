@@ -34,4 +34,5 @@ COMPILER = Compiler(
     decompositions=inductor.decompositions,
     accepts=_is_dense,
     checks_layouts=False,
+    writes_inputs=True,
 )

@@ -80,11 +80,14 @@ def _function_of(compiled: Any) -> CompiledFunction:
 
 def _entry(entry: Entry, refusal: str | None) -> EntryReport:
     made = entry.functions.made
+    programs = [function.form.program for function in made]
+    if entry.in_place is not None:
+        programs = [entry.in_place.program, *programs]
     keeping = [function for function in made if function.keeping]
     return EntryReport(
         signature=entry.signature,
-        forward_graph=made[0].form.program.module if made else None,
-        graphs=tuple(_graph(function.form.program) for function in made),
+        forward_graph=programs[0].module if programs else None,
+        graphs=tuple(map(_graph, programs)),
         residuals=tuple(
             _residual(function, residual)
             for function in keeping
@@ -97,6 +100,7 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         timings=dict(entry.timings),
         guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
         closed=None if entry.sizes is not None else refusal,
+        in_place=() if entry.in_place is None else entry.in_place.written,
     )
 
 

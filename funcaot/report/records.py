@@ -105,7 +105,9 @@ class EntryReport:
         forward_graph: The functional graph of the forward.
         graphs: The forward's graphs, with what was derived from them.
         residuals: What the forward keeps; empty if it keeps nothing or nothing needs grad.
-        mutations: Inputs that the epilogue overwrites, by position.
+        mutations: Inputs that are overwritten, by position.
+        in_place: Those of them that the graph itself writes to, and not the epilogue, in calls
+            where nobody can tell the difference.
         aliases: For each output, where it comes from.
         backwards: Backwards traced so far.
         pushforwards: Forward-mode derivatives traced so far.
@@ -125,6 +127,7 @@ class EntryReport:
     timings: dict[str, float]
     guards: tuple[str, ...] = ()
     closed: str | None = None
+    in_place: tuple[int, ...] = ()
 
     @property
     def residual_bytes(self) -> int:

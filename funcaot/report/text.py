@@ -34,7 +34,8 @@ def _entry(number: int, entry: EntryReport) -> Iterator[str]:
     for graph in entry.graphs:
         yield from _graph(graph, "      ")
     if entry.mutations:
-        yield f"      mutates inputs {list(entry.mutations)}"
+        inside = f", inside the graph {list(entry.in_place)}" if entry.in_place else ""
+        yield f"      mutates inputs {list(entry.mutations)}{inside}"
     if entry.residuals:
         intermediates = [item for item in entry.residuals if item.origin == "intermediate"]
         yield (
