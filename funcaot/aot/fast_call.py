@@ -232,7 +232,8 @@ class _Writer:
         segment = entry.functions.segment
         effects = entry.effects_of(self.leaves)
         return (
-            segment is not None
+            effects is entry.effects
+            and segment is not None
             and entry.gradients is None
             and entry.state is None
             and bool(segment.output_nodes)
