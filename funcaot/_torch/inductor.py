@@ -111,12 +111,20 @@ def compile_graph(
         output = next(iter(reversed(module.graph.nodes)))
         # Every output's strides are part of the contract: residuals were traced with them.
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        with _without_input_checks(example_inputs):
+        with _without_input_checks(example_inputs), _kernels_together():
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )
     # What the artifact's own __call__ calls, after checks of its own.
     return getattr(compiled, "current_callable", None) or compiled  # type: ignore[return-value]
+
+
+def _kernels_together() -> contextlib.AbstractContextManager[None]:
+    try:
+        from funcaot._torch import kernels
+    except (ImportError, KeyError):  # Another torch: kernels compile as it does it.
+        return contextlib.nullcontext()
+    return kernels.compiled_together()
 
 
 @contextlib.contextmanager

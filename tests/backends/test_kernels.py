@@ -1,0 +1,85 @@
+"""Kernels of one graph are compiled as one file."""
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+import funcaot
+
+kernels = pytest.importorskip("funcaot._torch.kernels")
+
+INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
+BODY = 'extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)\n{\n    #pragma omp\n}\n'
+POINTERS = ["const float*", "float*"]
+
+
+def test_a_usual_kernel_gets_a_name_of_its_own():
+    kernel = kernels._kernel_of(POINTERS, "\n" + INCLUDE + BODY)
+    named = kernel.named("cpp_fused_0")
+    assert "void  cpp_fused_0(const float*" in named
+    assert "#include" not in named
+
+
+@pytest.mark.parametrize(
+    ("argument_types", "source"),
+    [
+        (["const float*", "std::vector<float>"], INCLUDE + BODY),
+        (POINTERS, BODY),
+        (POINTERS, INCLUDE + "#include <vector>\n" + BODY),
+        (POINTERS, INCLUDE + "#define N 3\n" + BODY),
+        (POINTERS, INCLUDE + BODY + "void more() { kernel(nullptr, nullptr); }\n"),
+    ],
+    ids=["argument", "no prefix", "include", "macro", "called"],
+)
+def test_an_unusual_kernel_stays_alone(argument_types, source):
+    assert kernels._kernel_of(argument_types, source) is None
+
+
+def sizes(lengths, threads):
+    waiting = {
+        f"k{place}": kernels._Kernel((), "x" * length, "") for place, length in enumerate(lengths)
+    }
+    files = kernels._files(waiting, threads)
+    assert sorted(name for file in files for name in file) == sorted(waiting)
+    return [sum(len(kernel.source) for kernel in file.values()) for file in files]
+
+
+def test_there_is_a_file_for_each_thread_and_none_is_too_large():
+    assert sizes([], 1) == []
+    assert sizes([5, 4, 3], 1) == [12]
+    assert sizes([5, 4, 3, 2], 2) == [7, 7]
+    assert sizes([5, 4], 8) == [5, 4]
+    assert max(sizes([kernels._LARGEST // 4] * 12, 1)) <= kernels._LARGEST
+
+
+def function(x, weight, places):
+    """Kernels before, between and after two matrix products."""
+    hidden = (x.sin() @ weight).exp()
+    return ((hidden / hidden.sum(0)) @ weight).tanh()[places]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("threads", "broken"), [(1, False), (2, False), (1, True)])
+def test_values_are_eagers_and_an_error_in_a_kernel_is_raised(
+    threads, broken, monkeypatch, tmp_path
+):
+    if broken:
+        monkeypatch.setattr(kernels, "_METHOD", "no C++: %(name)s")
+    x, weight = torch.randn(5, 8), torch.randn(8, 8)
+    places = torch.tensor([4, 0, 0])
+    with torch._inductor.config.patch(compile_threads=threads), fresh_cache(dir=str(tmp_path)):
+        compiled = funcaot.compile(function)
+        torch.testing.assert_close(compiled(x, weight, places), function(x, weight, places))
+        files = list(tmp_path.rglob("*.main.so"))
+    assert len(files) == (3 if broken else threads)
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        compiled(x, weight, torch.tensor([4, 9, 0]))
+    torch.testing.assert_close(compiled(x, weight, places), function(x, weight, places))
+
+
+@pytest.mark.slow
+def test_open_sizes_are_numbers_that_kernels_take():
+    compiled = funcaot.compile(lambda x: (x * 2).softmax(0).sum(1), dynamic=True)
+    for rows in (3, 70):
+        x = torch.randn(rows, rows + 1)
+        torch.testing.assert_close(compiled(x), (x * 2).softmax(0).sum(1))
