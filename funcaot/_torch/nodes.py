@@ -6,7 +6,32 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._C import _autograd
+
+_will_execute = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
+
+
+def wanted_or_captured(node: Any) -> bool | None:
+    """Whether the backward in progress goes on to a node; None if the engine can't say.
+
+    It can't of a leaf whose gradient ``torch.autograd.grad`` hands out, which is wanted; nor if no
+    backward is in progress.
+    """
+    try:
+        return _will_execute(node)
+    except RuntimeError:
+        return None
+
+
+def is_wanted(node: Any) -> bool:
+    """Whether the backward in progress goes on to a node, as far as the engine can say."""
+    return wanted_or_captured(node) is not False
+
+
+def is_leaf(node: Any) -> bool:
+    """Whether a node accumulates the gradient of a leaf."""
+    return hasattr(node, "variable")
 
 
 def set_node_apply(function: type, apply: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot import backward_effects, epilogue
 from funcaot.aot.backward import Backward
 from funcaot.aot.derivatives import Derivatives
+from funcaot.aot.needs import EngineNeeds
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import requires_grad_at_any_level
 from funcaot.errors import UnsupportedError
@@ -29,6 +31,8 @@ class SegmentFunction:
         function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
             and then the residuals, which are marked non-differentiable.
         derivatives: Its backwards and pushforwards.
+        unchecked: Residuals whose versions don't matter, as only attributes hold them.
+        engine_needs: What gradients are wanted, by whether they will be differentiated.
         draws: Whether running it draws random numbers (see ``funcaot.protocol``).
     """
 
@@ -41,11 +45,16 @@ class SegmentFunction:
         self.derivatives: Derivatives[SegmentFunctions] = Derivatives(
             segment, self.form, SegmentFunctions
         )
-        self._unchecked = frozenset(
+        self.unchecked = frozenset(
             index
             for index, residual in enumerate(self.form.residuals)
             if keeping and residual.operand is not None and residual.node in segment.unchecked
         )
+        needing = [i for i, operand in enumerate(segment.operands) if operand.leaf is not None]
+        self.engine_needs = {
+            create_graph: EngineNeeds(needing, len(segment.operands))
+            for create_graph in (False, True)
+        }
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -128,9 +137,9 @@ class SegmentFunction:
         ctx.set_materialize_grads(False)
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
         checked = values
-        if self._unchecked and not functorch.transforms_active():
-            ctx.unchecked = {index: values[index] for index in self._unchecked}
-            checked = [value for i, value in enumerate(values) if i not in self._unchecked]
+        if self.unchecked and not functorch.transforms_active():
+            ctx.unchecked = {index: values[index] for index in self.unchecked}
+            checked = [value for i, value in enumerate(values) if i not in self.unchecked]
         saved = {residual.operand for residual in self.form.residuals}
         # A level sees its own needs only; derivatives of other levels flow through these edges too.
         everywhere = functorch.transforms_active() or autograd.in_dual_level()
@@ -175,10 +184,7 @@ class SegmentFunction:
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
         if ctx.edges and saved and not tracing.backward_keeps_graph():
             ctx.edges = ()
-        needs = tuple(
-            bool(needed) and operand.leaf is not None
-            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
-        )
+        needs = self._needs(ctx)
         present = [tangent for tangent in tangents if tangent is not None]
         found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
         try:
@@ -217,6 +223,21 @@ class SegmentFunction:
         operands += present
         operands += edges
         return entry.distribute(functions(operands))
+
+    def _needs(self, ctx: Any) -> tuple[bool, ...]:
+        """Which operands' gradients are wanted."""
+        needs = tuple(
+            bool(needed) and operand.leaf is not None
+            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
+        )
+        if functorch.transforms_active():
+            # Nothing requires grad there but what the transform asks for.
+            return needs
+        wanted = self.engine_needs[torch.is_grad_enabled()].of(ctx)
+        if wanted is not None:
+            needs = tuple(map(operator.and_, needs, wanted))
+        ctx.needs = needs
+        return needs
 
     def _saved(self, ctx: Any) -> tuple[Any, ...]:
         if ctx.edges is not None and not self.form.residuals:
