@@ -265,3 +265,31 @@ def test_buffers_are_read_anew(network):
     check(compiled, module, 1)
     module.shift.add_(1)
     check(compiled, module, 1)
+
+
+def forwards(x):
+    return compiled_global(x) + forwarding.forwards(x)
+
+
+class Forwarding:
+    """Has a method of the name under which the compiled function is a global."""
+
+    def __init__(self):
+        self.weight = torch.ones(3)
+
+    def forwards(self, x):
+        return x * self.weight
+
+
+forwarding = Forwarding()
+compiled_global = funcaot.compile(helper, backend="eager")
+
+
+def test_a_compiled_function_among_the_globals_that_are_named(monkeypatch):
+    compiled = funcaot.compile(forwards, backend="eager")
+    monkeypatch.setitem(globals(), "forwards", compiled)
+    x = torch.randn(3)
+    for _ in range(5):
+        assert_close(compiled(x), 3 * x)
+    assert compilations(compiled) == 1
+    assert len(funcaot.report(compiled).entries) == 1
