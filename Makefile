@@ -57,10 +57,15 @@ docs: $(VENV)/.installed-docs
 	$(RUN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
+# In this order; a script that fails doesn't stop the others.
+BENCHMARKS := call_path residuals operator training workloads cold_start page
+
 bench: | compiler $(VENV)/.installed-bench
-	@set -e; for script in $(filter-out %/common.py %/operator_overhead.py %/page.py,$(wildcard benchmarks/*.py)) \
-	    benchmarks/page.py; do \
-	    echo "== $$script"; $(EXPORT_CXX) $(RUN)/python $$script $(ARGS); done
+	@failed=; for name in $(BENCHMARKS); do \
+	    echo "== benchmarks/$$name.py"; began=$$(date +%s); \
+	    $(EXPORT_CXX) $(RUN)/python benchmarks/$$name.py $(ARGS) || failed="$$failed $$name"; \
+	    echo "== $$name: $$(( $$(date +%s) - began )) s"; done; \
+	    if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .venv .venv-*

@@ -1,23 +1,41 @@
 """What a call costs beside its arithmetic, on tensors so small that nothing else counts.
 
-CPU time of one thread, everything in one process, the contestants in turns so that whatever else
-the machine does hits all of them. Run ``python benchmarks/call_path.py``.
+CPU time, one thread, everything in one process, the contestants in turns so that whatever else the
+machine does hits all of them. Run ``python benchmarks/call_path.py``.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import environment_of, parser_of, print_table, progress, write_json
+from common import (
+    Failures,
+    Target,
+    environment_of,
+    parser_of,
+    print_table,
+    print_targets,
+    progress,
+    write_json,
+)
 from torch import nn
 
 import funcaot
 
 KINDS = ("no grad", "forward", "forward + backward")
+WHOS = ("eager", "torch.compile", "funcaot", "jax.jit")
+# Case, call, and how much of whose time was aimed at.
+AIMS = (
+    ("1 tensor", "no grad", "torch.compile", 1 / 5),
+    ("1 tensor", "no grad", "jax.jit", 1.0),
+    ("1 tensor", "forward + backward", "torch.compile", 1 / 2.5),
+    *(("100 tensors", kind, "torch.compile", 0.8) for kind in KINDS),
+)
 
 
 def product(x, *factors):
@@ -57,12 +75,11 @@ def cases() -> dict[str, tuple[Any, tuple[torch.Tensor, ...], list[torch.Tensor]
     }
 
 
-def contestants(function: Any) -> dict[str, Callable[..., Any]]:
-    return {
-        "eager": function,
-        "torch.compile": torch.compile(function),
-        "funcaot": funcaot.compile(function),
-    }
+COMPILERS: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda function: function,
+    "torch.compile": torch.compile,
+    "funcaot": funcaot.compile,
+}
 
 
 def calls_of(
@@ -106,7 +123,7 @@ def jax_calls(name: str) -> dict[str, Callable[[], Any]]:
         arguments, argnums = tuple(jnp.ones(4) for _ in range(100)), tuple(range(100))
         function = product
     call = jax.jit(function)
-    pull = jax.jit(jax.grad(lambda *a: function(*a).sum(), argnums))
+    pull = jax.jit(jax.value_and_grad(lambda *a: function(*a).sum(), argnums))
     return {
         "no grad": lambda: jax.block_until_ready(call(*arguments)),
         "forward + backward": lambda: jax.block_until_ready(pull(*arguments)),
@@ -119,65 +136,86 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int, seconds: float) ->
     for name, call in calls.items():
         for _ in range(20):
             call()
-        start = time.thread_time()
+        start = time.process_time()
         for _ in range(10):
             call()
-        each = max((time.thread_time() - start) / 10, 1e-7)
+        each = max((time.process_time() - start) / 10, 1e-7)
         counts[name] = max(5, int(seconds / rounds / each))
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             count = counts[name]
-            start = time.thread_time()
+            start = time.process_time()
             for _ in range(count):
                 call()
-            samples[name].append((time.thread_time() - start) / count * 1e6)
+            samples[name].append((time.process_time() - start) / count * 1e6)
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def run(rounds: int, seconds: float, only: int | None) -> dict[str, dict[str, dict[str, float]]]:
-    results: dict[str, dict[str, dict[str, float]]] = {}
+def run(rounds: int, seconds: float, only: int | None, failures: Failures) -> dict[str, Any]:
+    """Case to call to contestant to microseconds."""
+    results: dict[str, Any] = {}
     for name, (function, arguments, wanted) in list(cases().items())[:only]:
         progress(name)
         calls = {
-            who: calls_of(compiled, arguments, wanted)
-            for who, compiled in contestants(function).items()
+            who: failures.attempt(f"{who}, {name}", ready, wrap, function, arguments, wanted) or {}
+            for who, wrap in COMPILERS.items()
         }
-        for by_kind in calls.values():  # compile everything before anything is measured
-            for kind, call in by_kind.items():
-                with torch.set_grad_enabled(kind != "no grad"):
-                    call()
-        jax = jax_calls(name)
+        calls["jax.jit"] = failures.attempt(f"jax.jit, {name}", jax_calls, name) or {}
         results[name] = {}
         for kind in KINDS:
-            turns = {who: by_kind[kind] for who, by_kind in calls.items()}
-            if kind in jax:
-                turns["jax.jit"] = jax[kind]
+            turns = {who: by_kind[kind] for who, by_kind in calls.items() if kind in by_kind}
             with torch.set_grad_enabled(kind != "no grad"):
                 results[name][kind] = measure(turns, rounds, seconds)
     return results
 
 
+def ready(
+    wrap: Callable[[Any], Any],
+    function: Any,
+    arguments: tuple[torch.Tensor, ...],
+    wanted: list[torch.Tensor],
+) -> dict[str, Callable[[], Any]]:
+    """The calls, after everything has been compiled."""
+    calls = calls_of(wrap(function), arguments, wanted)
+    for kind, call in calls.items():
+        with torch.set_grad_enabled(kind != "no grad"):
+            call()
+    return calls
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0, help="per contestant and case")
+    parser.add_argument("--seconds", type=float, default=0.6, help="per contestant and case")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])  # one thread for JAX too
     if options.quick:
         options.rounds, options.seconds = 2, 0.05
-    results = run(options.rounds, options.seconds, 1 if options.quick else None)
-    whos = ("eager", "torch.compile", "funcaot", "jax.jit")
+    failures = Failures()
+    results = run(options.rounds, options.seconds, 1 if options.quick else None, failures)
     rows = [
-        [name, kind]
-        + [f"{times[who]:.1f}" if who in times else "" for who in whos]
-        + [f"{times['torch.compile'] / times['funcaot']:.1f}"]
+        [name, kind, *(f"{times[who]:.1f}" if who in times else "" for who in WHOS)]
+        + [f"{times[who] / times['funcaot']:.1f}" if who in times else "" for who in WHOS[1::2]]
         for name, kinds in results.items()
         for kind, times in kinds.items()
+        if "funcaot" in times
     ]
-    head = ["case", "call", *whos, "torch.compile/funcaot"]
+    head = ["case", "call", *WHOS, *(f"{who} / funcaot" for who in WHOS[1::2])]
     print_table("CPU microseconds per call", head, rows)
-    write_json("call_path", {"environment": environment_of(), "microseconds": results})
+    targets = [
+        Target(f"{case}, {kind}", other, times["funcaot"] / times[other], limit)
+        for case, kind, other, limit in AIMS
+        if {other, "funcaot"} <= set(times := results.get(case, {}).get(kind, {}))
+    ]
+    content = {
+        "environment": environment_of(),
+        "microseconds": results,
+        "failures": failures.messages,
+        "targets": print_targets(targets),
+    }
+    write_json("call_path", content)
 
 
 if __name__ == "__main__":

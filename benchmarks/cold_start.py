@@ -2,7 +2,8 @@
 
 Every number comes from a fresh process that has compiled one trivial function before, so that
 imports aren't counted; seconds of CPU time, the C++ compilers that it starts included, and of
-wall-clock time. Run ``python benchmarks/cold_start.py``.
+wall-clock time. Contestants run at the same time, a processor each, so that they see the same
+machine. Run ``python benchmarks/cold_start.py``.
 """
 
 from __future__ import annotations
@@ -13,18 +14,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from common import environment_of, parser_of, print_table, progress, write_json
-from residuals import models
+from common import (
+    Clock,
+    Failures,
+    Target,
+    environment_of,
+    parser_of,
+    print_table,
+    print_targets,
+    progress,
+    write_json,
+)
+from models import models
 
 import funcaot
 from funcaot.backends import inductor
 
 OPERATIONS = (100, 300, 1000, 3000, 10_000)
 WITH_INDUCTOR = (100, 300)
+AIMS = {"forward only": 0.7, "forward + backward": 1.0}
+WARM_AIM = 1 / 3  # "several times faster"
+TIMEOUT = 200  # seconds for one process
+LINEAR_AIM = 1.25  # time per operation at the end of the curve, by that a decade before
 WRAPPERS = {"torch.compile": torch.compile, "funcaot": funcaot.compile}
 
 
@@ -96,13 +112,23 @@ def curve(who: str, counts: Sequence[int]) -> list[dict[str, float]]:
     return points[1:]
 
 
-def curves(*, quick: bool) -> dict[str, list[dict[str, float]]]:
-    found = {}
-    for who in CURVES:
+def curves(failures: Failures, *, quick: bool) -> dict[str, list[dict[str, float]]]:
+    """The points for each way to compile; those that fail are left out."""
+
+    def curve_of(who: str) -> Any:
         counts = OPERATIONS if who == "own stages" else WITH_INDUCTOR
-        progress(f"chains of operations, {who}")
-        found[who] = in_fresh_process("--curve", who, *map(str, counts[: 2 if quick else None]))
-    return found
+        arguments = ("--curve", who, *map(str, counts[: 2 if quick else None]))
+        return failures.attempt(f"curve of {who}", in_fresh_process, *arguments)
+
+    progress("chains of operations")
+    return {who: made for who, made in at_once(curve_of, CURVES).items() if made is not None}
+
+
+def at_once(measure: Callable[[str], Any], whos: Iterable[str]) -> dict[str, Any]:
+    """Measure the contestants at the same time, as far as there are processors."""
+    processors = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max_workers=min(processors, len(list(whos)))) as pool:
+        return dict(zip(whos, pool.map(measure, whos), strict=True))
 
 
 def in_fresh_process(*arguments: str, cache: str | None = None) -> Any:
@@ -119,8 +145,11 @@ def in_fresh_process(*arguments: str, cache: str | None = None) -> Any:
             env=environment,
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
+            timeout=TIMEOUT,
         )
+    if done.returncode:
+        raise RuntimeError((done.stderr.splitlines() or ["no message"])[-1])
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -146,40 +175,85 @@ def main() -> None:
         print(json.dumps(curve(who, [int(count) for count in counts])))
         return
     chosen = [name for name in models() if name.startswith("MLP") or not options.quick]
-    results = cold(chosen)
-    warm = second(chosen)
-    made = curves(quick=options.quick)
+    failures = Failures()
+    clock = Clock(options.minutes)
+    results = cold(chosen, failures)
+    made = {} if clock.is_over("curves") else curves(failures, quick=options.quick)
     show_curves(made)
-    content = {"environment": environment_of(), "models": results, "warm": warm, "curves": made}
+    warm = second(chosen, failures, clock)
+    content = {
+        "environment": environment_of(),
+        "models": results,
+        "warm": warm,
+        "curves": made,
+        "failures": failures.messages,
+        "targets": print_targets(targets_of(results, warm, made)),
+    }
     write_json("cold_start", content)
 
 
-def cold(chosen: Sequence[str]) -> dict[str, Any]:
+def targets_of(
+    results: dict[str, Any], warm: dict[str, Any], made: dict[str, list[dict[str, float]]]
+) -> list[Target]:
+    """What was aimed at, as far as it was measured."""
+    found = [
+        Target(name, "torch.compile", by["funcaot"]["cpu"] / by["torch.compile"]["cpu"], limit)
+        for name, by in results.items()
+        for kind, limit in AIMS.items()
+        if name.endswith(kind) and len(by) == len(WRAPPERS)
+    ]
+    found += [
+        Target(f"{model}, second process", "first process", t["second"] / t["first"], WARM_AIM)
+        for model, by in warm.items()
+        if (t := by.get("funcaot"))
+    ]
+    each = {
+        int(point["operations"]): (point["forward"] + point["backward"]) / point["operations"]
+        for point in made.get("own stages", ())
+    }
+    if {1000, 10_000} <= set(each):
+        grown = each[10_000] / each[1000]
+        found.append(Target("per operation of 10,000", "of 1,000", grown, LINEAR_AIM))
+    return found
+
+
+def cold(chosen: Sequence[str], failures: Failures) -> dict[str, Any]:
     results: dict[str, Any] = {}
     rows = []
     for model in chosen:
         for kind, label in (("forward", "forward only"), ("backward", "forward + backward")):
             progress(f"{model}, {label}, caches off")
-            made = {who: in_fresh_process("--child", who, model, kind) for who in WRAPPERS}
+
+            def measure(who: str, model: str = model, kind: str = kind) -> Any:
+                arguments = ("--child", who, model, kind)
+                return failures.attempt(f"{who}, {model}, {kind}", in_fresh_process, *arguments)
+
+            made = {who: found for who, found in at_once(measure, WRAPPERS).items() if found}
             results[f"{model}, {label}"] = made
-            ours, theirs = made["funcaot"], made["torch.compile"]
-            rows.append(
-                [model, label]
-                + [f"{made[who]['cpu']:.1f}" for who in WRAPPERS]
-                + [f"{ours['cpu'] / theirs['cpu']:.2f}", f"{ours['wall'] / theirs['wall']:.2f}"]
-            )
+            seconds = [f"{made[who]['cpu']:.1f}" if who in made else "" for who in WRAPPERS]
+            ratios = ["", ""]
+            if len(made) == len(WRAPPERS):
+                ours, theirs = made["funcaot"], made["torch.compile"]
+                ratios = [f"{ours[clock] / theirs[clock]:.2f}" for clock in ("cpu", "wall")]
+            rows.append([model, label, *seconds, *ratios])
     head = ["model", "call", *WRAPPERS, "ratio of CPU", "ratio of wall clock"]
     print_table("CPU seconds until the first result, caches off", head, rows)
     return results
 
 
-def second(chosen: Sequence[str]) -> dict[str, Any]:
+def second(chosen: Sequence[str], failures: Failures, clock: Clock) -> dict[str, Any]:
     warm: dict[str, Any] = {}
     rows = []
     for model in chosen:
+        if clock.is_over(f"{model}, caches on"):
+            continue
         progress(f"{model}, caches on")
-        warm[model] = made = {who: second_process(who, model) for who in WRAPPERS}
-        for who, times in made.items():
+
+        def measure(who: str, model: str = model) -> Any:
+            return failures.attempt(f"{who}, {model}, twice", second_process, who, model)
+
+        warm[model] = {who: found for who, found in at_once(measure, WRAPPERS).items() if found}
+        for who, times in warm[model].items():
             faster = times["first"] / times["second"]
             row = [f"{times['first']:.1f}", f"{times['second']:.2f}", f"{faster:.1f}"]
             rows.append([model, who, *row])

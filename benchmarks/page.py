@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from common import RESULTS, parser_of
-
-WHOS = ("eager", "torch.compile", "funcaot", "jax.jit")
+from common import RESULTS, TARGET_HEAD, Target, parser_of, target_rows
+from figures import WHOS, draw_bars, draw_curves, draw_workloads
+from in_turns import remarks, table_of
 
 
 def read(name: str) -> dict[str, Any] | None:
@@ -19,31 +19,45 @@ def read(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def written(*times: float) -> list[str]:
-    return [f"{time:.2f}" for time in times]
+def written(times: dict[str, float], whos: Sequence[str], digits: int = 2) -> list[str]:
+    """A cell each; empty for those that didn't run."""
+    return [f"{times[who]:.{digits}f}" if who in times else "" for who in whos]
 
 
-def measured_on(content: dict[str, Any]) -> str:
+def ratio(times: dict[str, float], one: str, other: str) -> str:
+    return f"{times[one] / times[other]:.2f}" if {one, other} <= set(times) else ""
+
+
+def notes(content: dict[str, Any]) -> list[str]:
+    """What didn't run, and what it was measured on."""
+    failed = [f"- {name}: `{text}`" for name, text in content.get("failures", {}).items()]
     machine = content["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return f"Measured on {machine['processor']}, {machine['cores']} cores, with {versions}."
+    others = machine.get("others", 0.0)
+    busy = f" Other processes took {others:.0%} of the machine." if others > 0.05 else ""
+    return [
+        *(["Didn't run:", "", *failed, ""] if failed else []),
+        f"Measured on {machine['processor']}, {machine['cores']} cores, with {versions}.{busy}",
+        "",
+    ]
 
 
 def call_path(content: dict[str, Any]) -> list[str]:
-    cases = content["microseconds"]
-    rows = [
-        [case, kind, *(f"{times[who]:.1f}" if who in times else "" for who in WHOS)]
-        for case, kinds in cases.items()
+    cases = {
+        (case, kind): times
+        for case, kinds in content["microseconds"].items()
         for kind, times in kinds.items()
-    ]
-    bars = {
-        f"{case}, {kind}": times for case, kinds in cases.items() for kind, times in kinds.items()
     }
+    rows = [
+        [*names, *written(times, WHOS, 1), ratio(times, "torch.compile", "funcaot")]
+        for names, times in cases.items()
+    ]
+    bars = {", ".join(names): times for names, times in cases.items()}
     draw_bars("call_path", bars, "CPU microseconds per call")
     return [
         "## What a call costs",
@@ -51,67 +65,66 @@ def call_path(content: dict[str, Any]) -> list[str]:
         "CPU microseconds per call on tensors so small that nothing else counts, one thread, all "
         "in one process.",
         "",
-        *table(["case", "call", *WHOS], rows),
+        *table(["case", "call", *WHOS, "torch.compile / funcaot"], rows),
         "![CPU time per call](benchmarks/call_path.svg)",
         "",
-        measured_on(content),
-        "",
+        *notes(content),
     ]
+
+
+def steps(name: str, title: str, text: str, content: dict[str, Any]) -> list[str]:
+    """A section on training steps: a table each, and one figure."""
+    lines = [f"## {title}", "", text, ""]
+    for key, made in content["workloads"].items():
+        lines += [f"### {content['titles'][key]}", "", *table(*table_of(made))]
+        found = remarks(made)
+        lines += [*(f"- {remark}" for remark in found), ""] if found else []
+    draw_workloads(name, content)
+    return [*lines, f"![Losses, and times of a step](benchmarks/{name}.svg)", "", *notes(content)]
 
 
 def training(content: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            name,
-            *(f"{made['milliseconds'][who]:.2f}" for who in WHOS[:3]),
-            f"{made['ratio']:.3f}",
-            f"{made['ratio_of_fastest']:.3f}",
-        ]
-        for name, made in content["models"].items()
-    ]
-    bars = {name: made["milliseconds"] for name, made in content["models"].items()}
-    draw_bars("training", bars, "milliseconds per training step")
-    return [
-        "## A training step",
-        "",
-        "Milliseconds per step with AdamW, contestants in turns in one process. The ratio is the "
-        "median over rounds of funcaot's time by torch.compile's; beside it, that of the fastest "
-        "rounds.",
-        "",
-        *table(["model", *WHOS[:3], "funcaot/torch.compile", "fastest rounds"], rows),
-        "![Time of a training step](benchmarks/training.svg)",
-        "",
-        measured_on(content),
-        "",
-    ]
+    text = (
+        "Milliseconds per step: a compiled forward, its backward, and AdamW, which is eager in "
+        "all of them. The contestants take turns in one process, pinned to as many processors as "
+        "it has threads. What is compared are medians over the rounds. A loss may differ where "
+        "random numbers do."
+    )
+    return steps("training", "A training step", text, content)
+
+
+def workloads(content: dict[str, Any]) -> list[str]:
+    text = (
+        "Milliseconds per training step of the programs in `examples/`, the same mathematics in "
+        'float32 from the same seed, measured in the same way. "eager / way" is how many times as '
+        "fast as eager a way is; the last column is the largest relative difference of the loss "
+        "from eager's over the first steps. `jax.jit` compiles the whole step, optimizer included."
+    )
+    return steps("workloads", "Real workloads", text, content)
 
 
 def cold_start(content: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            name,
-            *(f"{made[who]['cpu']:.1f}" for who in ("torch.compile", "funcaot")),
-            f"{made['funcaot']['cpu'] / made['torch.compile']['cpu']:.2f}",
-        ]
+    whos = ("torch.compile", "funcaot")
+    seconds = {
+        name: {who: by_who["cpu"] for who, by_who in made.items()}
         for name, made in content["models"].items()
+    }
+    rows = [
+        [name, *written(made, whos, 1), ratio(made, "funcaot", "torch.compile")]
+        for name, made in seconds.items()
     ]
     stages = [
-        [name, stage, f"{seconds:.2f}"]
+        [name, stage, f"{taken:.2f}"]
         for name, made in content["models"].items()
-        for stage, seconds in made["funcaot"]["stages"].items()
+        for stage, taken in made.get("funcaot", {}).get("stages", {}).items()
     ]
     warm = [
-        [
-            name,
-            who,
-            *written(times["first"], times["second"]),
-            f"{times['first'] / times['second']:.1f}",
-        ]
+        [name, who, *written(times, ("first", "second")), ratio(times, "first", "second")]
         for name, by_who in content["warm"].items()
         for who, times in by_who.items()
     ]
     points = [
-        [who, str(point["operations"]), *written(point["forward"], point["backward"])]
+        [who, str(point["operations"]), *written(point, ("forward", "backward"))]
         for who, curve in content["curves"].items()
         for point in curve
     ]
@@ -124,7 +137,7 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "most of the rest is the C++ compiler's, on kernels that are nearly the same; what differs "
         "is what is traced.",
         "",
-        *table(["model, call", "torch.compile", "funcaot", "ratio"], rows),
+        *table(["model, call", *whos, "ratio"], rows),
         "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process "
         "and in a second one:",
         "",
@@ -138,17 +151,18 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         *table(["", "operations", "forward", "backward"], points),
         "![Compile time by number of operations](benchmarks/cold_start.svg)",
         "",
-        measured_on(content),
-        "",
+        *notes(content),
     ]
 
 
 def residuals(content: dict[str, Any]) -> list[str]:
     columns = ("eager", "torch.compile", "balanced", "memory", "save_all")
-    rows = [
-        [row["model"], *(f"{row[column] / 1e3:.1f}" for column in columns)]
+    kilobytes = {
+        row["model"]: {column: row[column] / 1e3 for column in columns if column in row}
         for row in content["rows"]
-    ]
+    }
+    rows = [[model, *written(kept, columns, 1)] for model, kept in kilobytes.items()]
+    draw_bars("residuals", kilobytes, "kB kept for the backward", columns)
     return [
         "## What a forward keeps",
         "",
@@ -156,115 +170,72 @@ def residuals(content: dict[str, Any]) -> list[str]:
         "autograd's graph holds. The last three columns are funcaot's policies.",
         "",
         *table(["model", *columns], rows),
-        measured_on(content),
+        "![kB kept for the backward](benchmarks/residuals.svg)",
         "",
+        *notes(content),
     ]
 
 
 def operator(content: dict[str, Any]) -> list[str]:
+    whos = ("torch", "funcaot")
     rows = [
-        [
-            name,
-            *written(times["torch"], times["funcaot"]),
-            f"{times['funcaot'] / times['torch']:.2f}",
-        ]
+        [name, *written(times, whos), ratio(times, "funcaot", "torch")]
         for name, times in content["microseconds"].items()
     ]
-    draw_bars("operator", content["microseconds"], "microseconds per call", ("torch", "funcaot"))
+    draw_bars("operator", content["microseconds"], "microseconds per call", whos)
     return [
         "## What a Function costs",
         "",
         "Microseconds per call of `funcaot.Function.apply` and `torch.autograd.Function.apply`, "
         "nothing compiled, one thread; the best of many rounds in turns.",
         "",
-        *table(["call", "torch", "funcaot", "ratio"], rows),
+        *table(["call", *whos, "ratio"], rows),
         "![Time per call of a Function](benchmarks/operator.svg)",
         "",
-        measured_on(content),
-        "",
+        *notes(content),
     ]
-
-
-def plots() -> Any:
-    """matplotlib, or None where it isn't installed."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        return None
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "funcaot"
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def draw_bars(
-    name: str, bars: dict[str, dict[str, float]], label: str, whos: Sequence[str] = WHOS
-) -> None:
-    plt = plots()
-    if plt is None:
-        return
-    figure, axes = plt.subplots(figsize=(8, 0.5 + 0.55 * len(bars)))
-    height = 0.8 / len(whos)
-    for offset, who in enumerate(whos):
-        places = [index for index, times in enumerate(bars.values()) if who in times]
-        if places:
-            widths = [times[who] for times in bars.values() if who in times]
-            axes.barh([place + offset * height for place in places], widths, height, label=who)
-    axes.set_yticks([index + 0.3 for index in range(len(bars))], list(bars))
-    axes.set_xscale("log")
-    axes.set_xlabel(label)
-    axes.invert_yaxis()
-    axes.legend()
-    save(figure, name)
-
-
-def draw_curves(curves: dict[str, list[dict[str, float]]]) -> None:
-    plt = plots()
-    if plt is None:
-        return
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for who, points in curves.items():
-        counts = [point["operations"] for point in points]
-        seconds = [point["forward"] + point["backward"] for point in points]
-        label = "funcaot without Inductor" if who == "own stages" else who
-        axes.plot(counts, seconds, marker="o", label=label)
-    axes.set_xlabel("operations")
-    axes.set_ylabel("CPU seconds, forward and backward")
-    axes.legend()
-    save(figure, "cold_start")
-
-
-def save(figure: Any, name: str) -> None:
-    figure.tight_layout()
-    path = RESULTS / f"{name}.svg"
-    figure.savefig(path, metadata={"Date": None})
-    # Lines without trailing blanks, which matplotlib leaves.
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
-    plots().close(figure)
 
 
 SECTIONS = {
     "call_path": call_path,
     "training": training,
+    "workloads": workloads,
     "cold_start": cold_start,
     "residuals": residuals,
     "operator": operator,
 }
 
 
+def aims(contents: dict[str, dict[str, Any]]) -> list[str]:
+    """What all benchmarks aimed at, beside what came out."""
+    targets = [
+        Target(**target) for content in contents.values() for target in content.get("targets", ())
+    ]
+    if not targets:
+        return []
+    met = sum(target.met for target in targets)
+    return [
+        "## What was aimed at",
+        "",
+        f"Of {len(targets)} aims {met} are met. A ratio is funcaot's time or bytes by the "
+        "other's, in the same run.",
+        "",
+        *table(TARGET_HEAD, target_rows(targets)),
+    ]
+
+
 def main() -> None:
     parser_of(__doc__).parse_args()
+    contents = {name: content for name in SECTIONS if (content := read(name)) is not None}
     lines = [
         "# Benchmarks",
         "",
         "Generated by `make bench` from `docs/benchmarks/*.json`; don't edit.",
         "",
+        *aims(contents),
     ]
-    for name, section in SECTIONS.items():
-        content = read(name)
-        if content is not None:
-            lines += section(content)
+    for name, content in contents.items():
+        lines += SECTIONS[name](content)
     page = RESULTS.parent / "benchmarks.md"
     page.write_text("\n".join(lines).rstrip() + "\n")
     print(f"wrote {page}")

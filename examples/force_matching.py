@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import funcaot
-from side_by_side import Step, compare
+from side_by_side import Makers, Step, compare, with_jax
 
 ELEMENTS = ("Cu", "Ag", "Au")
 CENTERS = np.linspace(1.5, 7.0, 24)
@@ -122,46 +122,45 @@ def make_jax(batches: list) -> Step:
     import jax
     import jax.numpy as jnp
 
+    from jax_step import TrainingStep, linear
+
     torch.manual_seed(0)
     model = Energy()
-    parameters = [jnp.asarray(p.detach().numpy().copy()) for p in model.parameters()]
     centers, others = jnp.asarray(model.centers.numpy()), jnp.asarray(model.others.numpy())
 
     def energy(p, x, z):
         squared = ((x[:, :, None] - x[:, None]) ** 2).sum(-1)
         distance = jnp.sqrt(jnp.where(others, squared, 1.0))
         radial = jnp.exp(-2.0 * (distance[..., None] - centers) ** 2)
-        radial = (radial * p[0][z[:, :, None], z[:, None]] * others[..., None]).sum(2)
-        h = jax.nn.silu(radial @ p[1].T + p[2])
-        h = jax.nn.silu(h @ p[3].T + p[4])
-        return (h @ p[5].T + p[6]).sum((1, 2))
+        h = (radial * p["pairs"][z[:, :, None], z[:, None]] * others[..., None]).sum(2)
+        h = jax.nn.silu(linear(p, "net.2", jax.nn.silu(linear(p, "net.0", h))))
+        return linear(p, "net.4", h).sum((1, 2))
 
     def loss_of(p, x, z, e, f):
         energies, pull = jax.vjp(lambda x: energy(p, x, z), x)
         (gradient,) = pull(jnp.ones_like(energies))
         return ((energies / x.shape[1] - e) ** 2).mean() + ((gradient + f) ** 2).mean()
 
-    @jax.jit
-    def step(p, m, v, t, batch):
-        loss, g = jax.value_and_grad(loss_of)(p, *batch)
-        t = t + 1
-        m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
-        v = [0.999 * a + 0.001 * b * b for a, b in zip(v, g, strict=True)]
-        first, second = 1 - 0.9**t, 1 - 0.999**t
-        p = [
-            a - 2e-3 / first * b / (jnp.sqrt(c / second) + 1e-8)
-            for a, b, c in zip(p, m, v, strict=True)
-        ]
-        return loss, p, m, v, t
+    return TrainingStep(loss_of, model, batches, rate=2e-3)
 
-    state = [parameters, [p * 0 for p in parameters], [p * 0 for p in parameters], jnp.zeros(())]
-    data = [[jnp.asarray(t.numpy()) for t in batch] for batch in batches]
 
-    def run(index: int):
-        loss, *state[:] = step(*state, data[index % len(data)])
-        return loss.block_until_ready()
+WAYS = (
+    "eager",
+    "torch.compile of the energy",
+    "funcaot: energy",
+    "funcaot: energy and forces",
+    "funcaot: whole step",
+)
 
-    return run
+
+def makers(backend: str = "inductor") -> Makers:
+    """Every way to run the step."""
+    data = structures()
+    batches = [
+        [torch.from_numpy(data[key][i : i + 32]) for key in "xzef"] for i in range(0, 96, 32)
+    ]
+    ways = {way: functools.partial(make, way, batches, backend) for way in WAYS}
+    return with_jax(ways, functools.partial(make_jax, batches))
 
 
 def main() -> None:
@@ -173,27 +172,9 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=Path("build/force_matching.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    data = structures()
-    batches = [
-        [torch.from_numpy(data[key][i : i + 32]) for key in "xzef"] for i in range(0, 96, 32)
-    ]
-    ways = (
-        "eager",
-        "torch.compile of the energy",
-        "funcaot: energy",
-        "funcaot: energy and forces",
-        "funcaot: whole step",
-    )
-    makers = {way: functools.partial(make, way, batches, arguments.backend) for way in ways}
-    try:
-        import jax  # noqa: F401
-    except ImportError:
-        print("jax isn't installed: not compared")
-    else:
-        makers["jax.jit"] = functools.partial(make_jax, batches)
     compare(
         "Force matching: Adam on energies and forces of 32 clusters",
-        makers,
+        makers(arguments.backend),
         steps=arguments.steps,
         rounds=arguments.rounds,
         figure=arguments.figure,

@@ -4,6 +4,8 @@
 The Laplacian is a repeated derivative; the loss differentiates it once more.
 
     python examples/poisson.py [--steps 600] [--threads 1] [--backend inductor]
+
+With ``jax`` installed, the same step under ``jax.jit`` is timed too.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import funcaot
-from side_by_side import Step, compare, console
+from side_by_side import Makers, Step, compare, console, with_jax
 
 POINTS = 256
+SETS = 100
 
 
 class Solution(nn.Module):
@@ -50,16 +54,34 @@ def residual(u, x: Tensor) -> Tensor:
     return total
 
 
-def points(index: int) -> Tensor:
-    return torch.rand(POINTS, 2, generator=torch.Generator().manual_seed(index))
+@functools.cache
+def points() -> list[Tensor]:
+    """The sets of points that are trained on in turn."""
+    generator = torch.Generator().manual_seed(0)
+    return list(torch.rand(SETS, POINTS, 2, generator=generator))
 
 
-def make(way: str, backend: str, models: dict[str, nn.Module] | None = None) -> Step:
+class Solver:
+    """A training step, and how far from the exact solution it has come."""
+
+    def __init__(self, step: Step, solution: Callable[[Tensor], Tensor]) -> None:
+        self.step, self.solution = step, solution
+
+    def __call__(self, index: int) -> float:
+        return self.step(index)
+
+    def error(self) -> float:
+        """Relative error against the exact solution on a grid."""
+        line = torch.linspace(0, 1, 51)
+        grid = torch.cartesian_prod(line, line)
+        with torch.no_grad():
+            return float((self.solution(grid) - exact(grid)).norm() / exact(grid).norm())
+
+
+def make(way: str, backend: str) -> Solver:
     """A training step, from the same start."""
     torch.manual_seed(0)
-    model = Solution()
-    if models is not None:
-        models[way] = model
+    model, data = Solution(), points()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     compiler = functools.partial(funcaot.compile, backend=backend)
     u = compiler(model) if way == "funcaot: network" else model
@@ -81,15 +103,46 @@ def make(way: str, backend: str, models: dict[str, nn.Module] | None = None) -> 
 
     if way == "funcaot: whole step":
         step = compiler(step)
-    return lambda index: step(points(index))
+    return Solver(lambda index: step(data[index % SETS]), model)
 
 
-def error_of(model: nn.Module) -> float:
-    """Relative error against the exact solution on a grid."""
-    line = torch.linspace(0, 1, 51)
-    grid = torch.cartesian_prod(line, line)
-    with torch.no_grad():
-        return float((model(grid) - exact(grid)).norm() / exact(grid).norm())
+def make_jax() -> Solver:
+    """The same step for ``jax.jit``, from the same start."""
+    import jax
+    import jax.numpy as jnp
+
+    from jax_step import TrainingStep, array, linear
+
+    def u(p, x):
+        h = jnp.tanh(linear(p, "net.2", jnp.tanh(linear(p, "net.0", x))))
+        return linear(p, "net.4", h)[:, 0] * (x * (1 - x)).prod(-1) * 16
+
+    def loss_of(p, x):
+        def gradient(x):
+            return jax.grad(lambda x: u(p, x).sum())(x)
+
+        total = 2 * jnp.pi**2 * jnp.sin(jnp.pi * x).prod(-1)
+        for i in range(2):
+            total = total + jax.grad(lambda x, i=i: gradient(x)[:, i].sum())(x)[:, i]
+        return (total**2).mean()
+
+    torch.manual_seed(0)
+    step = TrainingStep(loss_of, Solution(), [[x] for x in points()], rate=2e-3)
+    return Solver(step, lambda x: torch.from_dlpack(u(step.parameters, array(x))))
+
+
+WAYS = (
+    "eager",
+    "torch.compile of the network",
+    "funcaot: network",
+    "funcaot: residual",
+    "funcaot: whole step",
+)
+
+
+def makers(backend: str = "inductor") -> Makers:
+    """Every way to run the step."""
+    return with_jax({way: functools.partial(make, way, backend) for way in WAYS}, make_jax)
 
 
 def main() -> None:
@@ -101,28 +154,20 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=Path("build/poisson.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ways = (
-        "eager",
-        "torch.compile of the network",
-        "funcaot: network",
-        "funcaot: residual",
-        "funcaot: whole step",
-    )
-    makers = {way: functools.partial(make, way, arguments.backend) for way in ways}
+    ways = makers(arguments.backend)
     compare(
         "Poisson equation by a physics-informed network",
-        makers,
+        ways,
         steps=min(arguments.steps, 60),
         rounds=arguments.rounds,
         figure=arguments.figure,
         tolerance=2e-2,
     )
-    for way in ("eager", "funcaot: whole step"):
-        models: dict[str, nn.Module] = {}
-        step = make(way, arguments.backend, models)
+    for way in {"eager", "funcaot: whole step", "jax.jit"} & set(ways):
+        solver = ways[way]()
         for index in range(arguments.steps):
-            step(index)
-        error = error_of(models[way])
+            solver(index)
+        error = solver.error()
         console.print(f"{way}: relative error {error:.4f} after {arguments.steps} steps")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,46 +19,78 @@ from rich.table import Table
 
 console = Console(highlight=False, width=100)
 Step = Callable[[int], float]
+Makers = dict[str, Callable[[], Step]]
 
 
-def losses_of(make: Callable[[], Step], steps: int) -> list[float]:
-    """The loss at each step from a fresh start."""
-    step = make()
-    return [float(step(index)) for index in range(steps)]
+@dataclass(frozen=True)
+class Started:
+    """A way of running the step: what it lost so far, or why it doesn't run."""
+
+    step: Step | None
+    losses: tuple[float, ...] = ()
+    seconds: float = 0.0
+    refusal: str = ""
+
+    def gap(self, other: Started) -> float:
+        """Largest relative difference between the two loss curves."""
+        pairs = zip(self.losses, other.losses, strict=True)
+        return max(abs(a - b) / max(abs(b), 1e-8) for a, b in pairs)
 
 
-def milliseconds(makers: dict[str, Callable[[], Step]], rounds: int, inner: int = 3) -> dict:
-    """Median time of a step, the ways taken in turn so that they see the same machine."""
-    steps = {name: make() for name, make in makers.items()}
-    for step in steps.values():
-        for index in range(5):
-            step(index)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            for index in range(inner):
-                step(index)
-            times[name].append((time.perf_counter() - start) / inner * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def refusal(make: Callable[[], Step]) -> str | None:
-    """What a way answers if it can't run the step; None if it can."""
+def start(make: Callable[[], Step], steps: int) -> Started:
+    """Make a way and run its first steps; whatever it raises is its refusal."""
+    began = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             step = make()
-            step(0)
-            step(1)
+            losses = tuple(float(step(index)) for index in range(steps))
     except Exception as error:  # noqa: BLE001 (whatever it raises is the answer)
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:70]}"
-    return None
+        lines = str(error).splitlines() or [""]
+        return Started(None, refusal=f"{type(error).__name__}: {lines[0][:70]}")
+    return Started(step, losses, time.perf_counter() - began)
+
+
+def milliseconds(
+    steps: dict[str, Step], rounds: int, seconds: float = 0.02, limit: float = 20.0
+) -> dict[str, list[float]]:
+    """Time of a step in each round, the ways taken in turn so that they see the same machine.
+
+    In every round a way runs for about ``seconds``, after one step that isn't timed: its data are
+    then where it wants them, whatever ran before. On a busy machine there are fewer rounds than
+    asked for: none begins after ``limit`` seconds, but three.
+    """
+    deadline = time.perf_counter() + limit
+    counts: dict[str, int] = {}
+    for name, step in steps.items():
+        began = time.perf_counter()
+        for index in range(5):
+            step(index)
+        counts[name] = max(2, int(seconds / ((time.perf_counter() - began) / 5)))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    turns = list(steps.items())
+    gc.collect()
+    for index in range(rounds):
+        if index >= 3 and time.perf_counter() > deadline:
+            break
+        turns.append(turns.pop(0))  # nobody always goes first
+        for name, step in turns:
+            step(0)
+            began = time.perf_counter()
+            for at in range(counts[name]):
+                step(at)
+            times[name].append((time.perf_counter() - began) / counts[name] * 1e3)
+    return times
+
+
+def ratio(times: dict[str, Sequence[float]], name: str, other: str) -> float:
+    """How many times as long one way takes as another: the median over the rounds."""
+    return statistics.median(a / b for a, b in zip(times[name], times[other], strict=True))
 
 
 def compare(
     title: str,
-    makers: dict[str, Callable[[], Step]],
+    makers: Makers,
     *,
     steps: int,
     rounds: int,
@@ -69,35 +103,35 @@ def compare(
         Milliseconds per step of each way that runs.
     """
     table = Table("way", "ms per step", "eager / way", "largest loss difference", title=title)
-    refused = {name: refusal(make) for name, make in makers.items()}
-    running = {name: make for name, make in makers.items() if refused[name] is None}
-    curves = {name: losses_of(make, steps) for name, make in running.items()}
-    times = milliseconds(running, rounds)
-    for name in makers:
-        if refused[name] is not None:
-            table.add_row(name, "-", "-", refused[name])
+    started = {name: start(make, steps) for name, make in makers.items()}
+    running = {name: way.step for name, way in started.items() if way.step is not None}
+    samples = milliseconds(running, rounds)
+    times = {name: statistics.median(values) for name, values in samples.items()}
+    for name, way in started.items():
+        if way.step is None:
+            table.add_row(name, "-", "-", way.refusal)
             continue
-        gap = max(
-            abs(a - b) / max(abs(b), 1e-8)
-            for a, b in zip(curves[name], curves["eager"], strict=True)
-        )
-        ratio = times["eager"] / times[name]
-        table.add_row(name, f"{times[name]:.3f}", f"{ratio:.2f}", f"{gap:.1e}")
+        gap = way.gap(started["eager"])
+        faster = 1 / ratio(samples, name, "eager")
+        table.add_row(name, f"{times[name]:.3f}", f"{faster:.2f}", f"{gap:.1e}")
         if gap > tolerance:
             raise SystemExit(f"{name} doesn't train like eager: {gap:.1e}")
     console.print(table)
     if figure is not None:
-        draw(title, curves, times, figure)
+        draw(title, {name: started[name].losses for name in running}, times, figure)
     return times
 
 
-def draw(title: str, curves: dict[str, list[float]], times: dict[str, float], figure: Path) -> None:
+def draw(
+    title: str, curves: dict[str, Sequence[float]], times: dict[str, float], figure: Path
+) -> None:
     """Loss curves on the left, time per step on the right."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     styles = ["-", "--", ":", "-.", (0, (1, 3)), (0, (5, 5))]
     for (name, curve), style in zip(curves.items(), styles * 3, strict=False):
         left.plot(curve, linestyle=style, linewidth=2, label=name)
-    left.set(xlabel="step", ylabel="loss", yscale="log", title=title)
+    left.set(xlabel="step", ylabel="loss", yscale="symlog" if min(curves["eager"]) <= 0 else "log")
+    left.set_title(title)
     left.legend()
     right.barh(list(times), list(times.values()))
     right.set(xlabel="ms per step")
@@ -106,3 +140,12 @@ def draw(title: str, curves: dict[str, list[float]], times: dict[str, float], fi
     fig.savefig(figure, dpi=120)
     plt.close(fig)
     console.print(f"figure: {figure}")
+
+
+def with_jax(makers: Makers, make_jax: Callable[[], Step]) -> Makers:
+    """The ways, and ``jax.jit`` among them if JAX is installed."""
+    try:
+        import jax  # noqa: F401
+    except ImportError:
+        return makers
+    return {**makers, "jax.jit": make_jax}

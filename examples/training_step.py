@@ -1,9 +1,9 @@
 """A whole training step as one compiled function: forward, backward and optimizer.
 
-Two networks, the digits network and a small GPT, each against eager, ``torch.compile`` of the
-forward and of the optimizer's step, and ``jax.jit`` if jax is installed.
+Networks for digits, with and without convolutions, and a small GPT. Each runs eagerly, with
+``torch.compile`` of the forward and of the optimizer's step, and with ``jax.jit`` if JAX is there.
 
-    python examples/training_step.py [--network digits|gpt] [--threads 1] [--backend inductor]
+    python examples/training_step.py [--network digits|convolutions|gpt] [--threads 1]
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import funcaot
-from side_by_side import Step, compare
+from side_by_side import Makers, Step, compare, with_jax
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 4, 2, 32, 8
+Network = tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]
 
 
 class Block(nn.Module):
@@ -58,20 +59,43 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(x) + self.positions))).flatten(0, 1)
 
 
-def digits() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
-    """The network for scikit-learn's digits, and batches."""
+def images() -> list[tuple[Tensor, Tensor]]:
+    """Batches of scikit-learn's digits."""
     x, y = load_digits(return_X_y=True)
     x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+    return [(x[i : i + 128], y[i : i + 128]) for i in range(0, 1664, 128)]
+
+
+def digits() -> Network:
+    """Linear layers."""
 
     def make() -> nn.Module:
         return nn.Sequential(
             nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
         )
 
-    return make, [(x[i : i + 128], y[i : i + 128]) for i in range(0, 1664, 128)]
+    return make, images()
 
 
-def text() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
+class Convolutions(nn.Module):
+    """The demo's network for digits, without its quantizer."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.last = nn.Linear(channels * 4 * 4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.second(self.first(x.view(-1, 1, 8, 8)).relu()).relu()
+        return self.last(F.max_pool2d(hidden, 2).flatten(1))
+
+
+def convolutions() -> Network:
+    return Convolutions, images()
+
+
+def text() -> Network:
     """The GPT on the text of this file, and batches."""
     characters = Path(__file__).read_text()
     known = sorted(set(characters))
@@ -85,7 +109,7 @@ def text() -> tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]:
     return functools.partial(GPT, len(known)), batches
 
 
-def make(way: str, network: tuple, backend: str) -> Step:
+def make(way: str, network: Network, backend: str) -> Step:
     """A training step with AdamW, from the same start."""
     torch.manual_seed(0)
     model, batches = network[0](), network[1]
@@ -108,18 +132,14 @@ def make(way: str, network: tuple, backend: str) -> Step:
     return lambda index: step(*batches[index % len(batches)])
 
 
-def make_jax(name: str, network: tuple) -> Step:
+def make_jax(name: str, network: Network) -> Step:
     """The same step for ``jax.jit``, from the same start."""
     import jax
     import jax.numpy as jnp
 
-    torch.manual_seed(0)
-    model, data = network[0](), [[jnp.asarray(t.numpy()) for t in b] for b in network[1]]
-    parameters = {k: jnp.asarray(v.detach().numpy().copy()) for k, v in model.named_parameters()}
-    mask = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+    from jax_step import TrainingStep, linear
 
-    def linear(p, at, x):
-        return x @ p[f"{at}.weight"].T + p[f"{at}.bias"]
+    mask = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
 
     def norm(p, at, x):
         centered = x - x.mean(-1, keepdims=True)
@@ -137,10 +157,18 @@ def make_jax(name: str, network: tuple) -> Step:
         up = linear(p, f"{at}.up", norm(p, f"{at}.after", x))
         return x + linear(p, f"{at}.down", jax.nn.gelu(up))
 
+    def convolution(p, at, x):
+        made = jax.lax.conv_general_dilated(x, p[f"{at}.weight"], (1, 1), "SAME")
+        return jax.nn.relu(made + p[f"{at}.bias"][:, None, None])
+
     def logits(p, x):
         if name == "digits":
             x = jax.nn.relu(linear(p, "0", x))
             return linear(p, "4", jax.nn.relu(linear(p, "2", x)))
+        if name == "convolutions":
+            x = convolution(p, "second", convolution(p, "first", x.reshape(-1, 1, 8, 8)))
+            x = x.reshape(*x.shape[:2], 4, 2, 4, 2).max((3, 5))
+            return linear(p, "last", x.reshape(len(x), -1))
         x = p["tokens.weight"][x] + p["positions"]
         for i in range(LAYERS):
             x = block(p, f"blocks.{i}", x)
@@ -149,31 +177,24 @@ def make_jax(name: str, network: tuple) -> Step:
     def loss_of(p, x, y):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits(p, x)), y[:, None], 1).mean()
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1, 2, 3))
-    def step(p, m, v, t, x, y):
-        loss, g = jax.value_and_grad(loss_of)(p, x, y)
-        t = t + 1
-        first, second = 1 - 0.9**t, 1 - 0.999**t
-        m = {k: 0.9 * m[k] + 0.1 * g[k] for k in p}
-        v = {k: 0.999 * v[k] + 0.001 * g[k] ** 2 for k in p}
-        p = {
-            k: p[k] * (1 - 1e-5) - 1e-3 / first * m[k] / (jnp.sqrt(v[k] / second) + 1e-8) for k in p
-        }
-        return loss, p, m, v, t
+    torch.manual_seed(0)
+    return TrainingStep(loss_of, network[0](), network[1], rate=1e-3, decay=1e-2)
 
-    m, v = ({k: p * 0 for k, p in parameters.items()} for _ in range(2))
-    state = [parameters, m, v, jnp.zeros(())]
 
-    def run(index: int):
-        loss, *state[:] = step(*state, *data[index % len(data)])
-        return loss.block_until_ready()
+NETWORKS = {"digits": digits, "convolutions": convolutions, "gpt": text}
+WAYS = ("eager", "torch.compile", "funcaot: forward", "funcaot: whole step")
 
-    return run
+
+def makers(name: str, backend: str = "inductor") -> Makers:
+    """Every way to run the step of a network."""
+    network = NETWORKS[name]()
+    ways = {way: functools.partial(make, way, network, backend) for way in WAYS}
+    return with_jax(ways, functools.partial(make_jax, name, network))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--network", choices=("digits", "gpt"), default="digits")
+    parser.add_argument("--network", choices=NETWORKS, default="digits")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
@@ -181,18 +202,9 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    network = digits() if arguments.network == "digits" else text()
-    ways = ("eager", "torch.compile", "funcaot: forward", "funcaot: whole step")
-    makers = {way: functools.partial(make, way, network, arguments.backend) for way in ways}
-    try:
-        import jax  # noqa: F401
-    except ImportError:
-        print("jax isn't installed: not compared")
-    else:
-        makers["jax.jit"] = functools.partial(make_jax, arguments.network, network)
     compare(
         f"Training step of the {arguments.network} network, AdamW",
-        makers,
+        makers(arguments.network, arguments.backend),
         steps=arguments.steps,
         rounds=arguments.rounds,
         figure=arguments.figure or Path(f"build/training_step_{arguments.network}.png"),
