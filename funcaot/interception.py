@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from funcaot._torch.interception import original_apply, replace_apply, restore_apply
+from funcaot._torch.interception import ReplacedApply
 from funcaot.class_cache import forget_classes
 from funcaot.function import custom_function_call
 
 __all__ = ["install", "intercepting", "uninstall"]
 
-_TORCH_INTERNALS = (
+# What goes its own way; compiled programs are Functions too.
+_NOT_INTERCEPTED = (
+    "funcaot.aot.",
     "torch._dynamo",
     "torch._functorch",
     "torch._inductor",
@@ -32,7 +34,7 @@ class _State:
 
     everywhere = 0
     users = 0
-    original: Any = None
+    replaced: Any = None
 
 
 class _ThisThread(threading.local):
@@ -42,26 +44,29 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-def _hook(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    wanted = _State.everywhere or _this_thread.depth
-    if wanted and not f"{cls.__module__}.{cls.__qualname__}".startswith(_TORCH_INTERNALS):
-        return custom_function_call(cls, *args, **kwargs)
-    return _State.original(cls, *args, **kwargs)
+def _wants(cls: type) -> bool:
+    """Whether a call of a class in this thread goes through the operator now."""
+    if not (_State.everywhere or _this_thread.depth):
+        return False
+    return not f"{cls.__module__}.{cls.__qualname__}".startswith(_NOT_INTERCEPTED)
+
+
+def _call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return custom_function_call(cls, *args, **kwargs)
 
 
 def _acquire() -> None:
     with _lock:
+        if _State.users == 0:
+            _State.replaced = ReplacedApply(_call, _wants)
         _State.users += 1
-        if _State.users == 1:
-            replace_apply(_hook)
-            _State.original = original_apply()
 
 
 def _release() -> None:
     with _lock:
         _State.users -= 1
         if _State.users == 0:
-            restore_apply()
+            _State.replaced.undo()
             forget_classes()
 
 

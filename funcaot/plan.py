@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import native_apply
+from funcaot._torch.interception import past_interception
 from funcaot.class_cache import cache_of
 from funcaot.errors import ArgumentError
 from funcaot.protocol import program_of
@@ -43,7 +43,7 @@ class CallPlan:
         self.signature = self._signature()
         self.arity = self._arity()
         self.variadic = self._is_variadic()
-        self.native: Callable[..., Any] = native_apply(function)
+        self.native: Callable[..., Any] = past_interception(function)
         self.direct: Callable[..., Any] | None = None
 
     def _signature(self) -> inspect.Signature | None:

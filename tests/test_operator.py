@@ -39,8 +39,17 @@ third_party = ThirdParty.apply  # kept before any install, as libraries do
 
 
 def original_state():
-    apply = torch.autograd.Function.__dict__["apply"].__func__
-    return apply, apply.__code__, set(torch.autograd.function.__dict__), dict(ThirdParty.__dict__)
+    function = torch.autograd.Function
+    apply = function.__dict__["apply"]
+    names = torch.autograd.function.__dict__
+    return (
+        apply,
+        getattr(getattr(apply, "__func__", None), "__code__", None),
+        set(names),
+        [getattr(value, "__code__", None) for value in names.values()],
+        dict(type(function).__dict__),
+        dict(ThirdParty.__dict__),
+    )
 
 
 class TestInstall:
@@ -83,6 +92,44 @@ class TestInstall:
         with funcaot.install():
             y = third_party(leaf)
         assert type(y.grad_fn) is ThirdParty._backward_cls
+
+    def test_a_setup_context_can_be_set_and_deleted(self):
+        class Doubling(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return 2 * x
+
+        base = Doubling.setup_context
+        with funcaot.install():
+            assert Doubling.setup_context == base
+            Doubling.setup_context = staticmethod(lambda ctx, inputs, output: None)
+            assert Doubling.setup_context != base
+            del Doubling.setup_context
+            torch.testing.assert_close(vmap(Doubling.apply)(X), 2 * X)
+        assert Doubling.setup_context is base
+
+    def test_a_call_with_wrong_arguments_leaves_no_level(self):
+        with funcaot.install(), pytest.raises(funcaot.errors.FuncaotError, match="one_too_many"):
+            third_party(X, one_too_many=1)
+        assert not torch._C._are_functorch_transforms_active()
+
+    def test_a_function_inside_a_forward_is_intercepted(self):
+        class Outer(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                with torch.enable_grad():
+                    leaf = x.detach().requires_grad_()
+                    ctx.inside = torch.autograd.grad(third_party(leaf).sum(), leaf)[0]
+                return vmap(third_party)(x)
+
+            @staticmethod
+            def backward(ctx, cotangent):
+                return cotangent * ctx.inside
+
+        leaf = X.clone().requires_grad_()
+        with funcaot.install():
+            Outer.apply(leaf).sum().backward()
+        torch.testing.assert_close(leaf.grad, 7 * X)
 
     def test_intercepting_is_for_this_thread_only(self):
         refused = []
