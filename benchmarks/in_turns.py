@@ -91,7 +91,26 @@ def child(workload: Workload, threads: int, *, quick: bool) -> None:
         ways[way]["ratios"] = {
             other: side_by_side.ratio(samples, way, other) for other in running if other != way
         }
-    print(json.dumps(ways), flush=True)
+    product = product_microseconds() if "jax.jit" in running else {}
+    print(json.dumps({"ways": ways, "product": product}), flush=True)
+
+
+def product_microseconds() -> dict[str, float]:
+    """Time of one matrix product in torch and in JAX: no compiler of torch's makes it faster."""
+    import jax
+    import torch
+
+    import side_by_side
+
+    a, b = torch.rand(256, 64), torch.rand(64, 256)
+    arrays = [jax.numpy.asarray(each.numpy()) for each in (a, b)]
+    product = jax.jit(jax.numpy.matmul)
+    steps = {
+        "torch": lambda index: torch.mm(a, b),
+        "jax": lambda index: product(*arrays).block_until_ready(),
+    }
+    samples = side_by_side.milliseconds(steps, 9, seconds=0.005)
+    return {name: 1e3 * statistics.median(times) for name, times in samples.items()}
 
 
 # --- in the process that was started -------------------------------------------------------------
@@ -149,7 +168,7 @@ def run(name: str, options: Any) -> dict[str, Any]:
             if str(threads) in found:
                 continue
             try:
-                found[str(threads)] = {"ways": process.measure()}
+                found[str(threads)] = process.measure()
             except (TimeoutError, RuntimeError) as error:
                 found[str(threads)] = {"error": str(error)}
     finally:
@@ -244,7 +263,10 @@ def show(workload: Workload, made: dict[str, Any]) -> None:
 def remarks(made: dict[str, Any]) -> list[str]:
     """Refusals, and errors against an exact solution; once for all numbers of threads."""
     found: dict[str, None] = {}
-    for measured in made.values():
+    for threads, measured in made.items():
+        if product := measured.get("product"):
+            times = ", ".join(f"{taken:.0f} µs in {name}" for name, taken in product.items())
+            found[f"a product of 256x64 by 64x256, {threads} thread(s): {times}"] = None
         for way, result in measured.get("ways", {}).items():
             if "refusal" in result:
                 found[f"{way}: {result['refusal']}"] = None
