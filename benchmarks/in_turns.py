@@ -225,6 +225,7 @@ def main(script: str, description: str | None, workloads: dict[str, Workload]) -
     parser.add_argument("--only", nargs="+", choices=workloads, default=list(workloads))
     parser.add_argument("--timeout", type=float, default=240, help="seconds until all is compiled")
     parser.add_argument("--child", nargs=2, metavar=("NAME", "THREADS"))
+    parser.set_defaults(minutes=6.0)
     options = parser.parse_args()
     if options.child:
         name, threads = options.child
