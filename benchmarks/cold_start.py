@@ -39,7 +39,7 @@ OPERATIONS = (100, 300, 1000, 3000, 10_000)
 WITH_INDUCTOR = (100, 300)
 AIMS = {"forward only": 0.7, "forward + backward": 1.0}
 WARM_AIM = 1 / 3  # "several times faster"
-TIMEOUT = 200  # seconds for one process
+TIMEOUT = 300  # seconds for one process
 LINEAR_AIM = 1.25  # time per operation at the end of the curve, by that a decade before
 WRAPPERS = {"torch.compile": torch.compile, "funcaot": funcaot.compile}
 
