@@ -62,6 +62,12 @@ class RecordingContext:
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Record the tensors that ``backward`` will read."""
+        for index, value in enumerate(tensors):
+            if not (value is None or isinstance(value, torch.Tensor)):
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument {index} is of type "
+                    f"{type(value).__name__}"
+                )
         self.__dict__["to_save"] = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:

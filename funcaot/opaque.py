@@ -149,6 +149,10 @@ class Captor(Protocol):
         """While a Function's own backward runs."""
         ...
 
+    def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
+        """Whether a Function's output is an operand that it returned as it is."""
+        ...
+
     def remember(self, outputs: Any, opaque: Opaque) -> None:
         """Note the real values behind the traced outputs of an opaque Function."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ class CallPlan:
 
     def _signature(self) -> inspect.Signature | None:
         try:
-            signature = inspect.signature(self.function.forward)
+            signature = _own_signature(self.function.forward)
         except (TypeError, ValueError):  # a builtin: nothing to bind by
             return None
         if self.old_style:
@@ -100,6 +101,25 @@ class CallPlan:
         if not self.old_style:  # backward of an old-style Function counts the operands it was given
             bound.apply_defaults()
         return bound.args, bound.kwargs
+
+
+def _own_signature(forward: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of the code that is called, as ``apply`` of torch reads them.
+
+    A decorator's ``*args`` say nothing, so there it is what the decorator says it wraps.
+    """
+    code = getattr(forward, "__code__", None)
+    said = getattr(forward, "__wrapped__", None) or getattr(forward, "__signature__", None)
+    if not isinstance(forward, types.FunctionType) or code is None or said is None:
+        return inspect.signature(forward)
+    plain = types.FunctionType(
+        code, {}, forward.__name__, forward.__defaults__, forward.__closure__
+    )
+    plain.__kwdefaults__ = forward.__kwdefaults__
+    signature = inspect.signature(plain)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return inspect.signature(forward) if kinds & variadic else signature
 
 
 def plan_of(function: Any) -> CallPlan:

@@ -10,8 +10,8 @@ from funcaot._torch.autograd import (
     compiled_autograd_key,
     new_function_class,
 )
-from funcaot.errors import MissingRuleError, RuleError
-from funcaot.opaque import current_captor
+from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
+from funcaot.opaque import Captor, current_captor
 from funcaot.rules.complete import completed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
@@ -77,12 +77,29 @@ def _setup_context(function: type) -> Callable[..., None]:
         if current_captor() is not None:
             ctx._funcaot_layouts = input_layouts(inputs)
         function.setup_context(ctx, inputs, output)
+        captor = current_captor()
+        if captor is not None:
+            _refuse_constant_inputs(function, captor, ctx.non_differentiable, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
         if keeps_outputs and ctx._funcaot_output_shapes is not output_shapes:
             raise _clash(function, _OUTPUT_SHAPES)
 
     return setup_context
+
+
+def _refuse_constant_inputs(
+    function: type, captor: Captor, marked: Any, inputs: tuple[Any, ...], output: Any
+) -> None:
+    """Refuse an input that is returned as it is and marked: a capture returns a view of it."""
+    constant = [tensor for tensor in marked or () if any(tensor is value for value in inputs)]
+    outputs = output if isinstance(output, tuple) else (output,)
+    if any(captor.stands_for(value, tensor) for tensor in constant for value in outputs):
+        raise UnsupportedError(
+            f"{display_name(function)} returns an input that requires grad and marks it "
+            "non-differentiable.",
+            remedy="return x.detach(), and mark that.",
+        )
 
 
 def _clash(function: type, name: str) -> RuleError:

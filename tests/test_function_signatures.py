@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch.func import functionalize, grad, jacfwd, jvp, vmap
 
-from funcaot import Function
+from funcaot import Function, custom_function_call
 
 X = torch.linspace(-1.0, 1.5, 6, dtype=torch.float64).reshape(2, 3)
 T = torch.linspace(0.3, 2.0, 6, dtype=torch.float64).reshape(2, 3)
@@ -324,3 +326,32 @@ def test_vmap_by_loop():
     close(vmap(vmap(NumpySin.apply))(X), X.sin())
     close(grad(lambda x: vmap(NumpySin.apply)(x).sum())(X), X.cos())
     close(vmap(grad(lambda x: NumpySin.apply(x).sum()))(X), X.cos())
+
+
+def _renamed(forward):
+    @functools.wraps(forward)
+    def wrapper(ctx, x, factor=1):
+        return forward(ctx, x, factor)
+
+    return wrapper
+
+
+class Wrapped(torch.autograd.Function):
+    @staticmethod
+    @_renamed
+    def forward(ctx, x, multiplier=1):
+        ctx.factor = multiplier
+        return x * multiplier
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.factor, None
+
+
+def test_keywords_are_those_of_the_code_that_runs():
+    """As torch reads them: a decorator's own names count, not those of what it wraps."""
+    x = X.clone().requires_grad_()
+    for apply in (Wrapped.apply, lambda *a, **k: custom_function_call(Wrapped, *a, **k)):
+        result = apply(x, factor=3)
+        close(result, 3 * x)
+        close(torch.autograd.grad(result.sum(), x)[0], torch.full_like(X, 3))

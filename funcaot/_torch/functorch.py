@@ -112,8 +112,25 @@ def map_tensors(function: Callable[[torch.Tensor], Any], values: Sequence[Any]) 
 
 
 def unwrap_dead(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Strip wrappers of levels that have ended: their dispatch keys would send the call astray."""
-    return map_tensors(unwrap_if_dead, values)
+    """Strip wrappers of levels that have ended: their dispatch keys would send the call astray.
+
+    Containers without any stay the objects that they are: forward may change them.
+    """
+    return tuple(
+        [
+            unwrap_if_dead(value)
+            if isinstance(value, torch.Tensor)
+            else map_tensors(unwrap_if_dead, (value,))[0]
+            if isinstance(value, (list, tuple, dict)) and _holds_dead(value)
+            else value
+            for value in values
+        ]
+    )
+
+
+def _holds_dead(value: Any) -> bool:
+    leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return any(unwrap_if_dead(leaf) is not leaf for leaf in leaves)
 
 
 def interpreter_stack() -> Sequence[Any]:

@@ -33,8 +33,9 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from funcaot._torch.function_views import FunctionViews
 from funcaot.errors import FuncaotError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -349,6 +350,17 @@ def is_untraceable(error: BaseException) -> bool:
     return False
 
 
+def is_untraceable_function(error: BaseException) -> bool:
+    """Whether a Function's own code failed so that only real values help.
+
+    Like ``is_untraceable``; and where it uses a tensor that isn't one of its operands.
+    """
+    return is_untraceable(error) or _REAL_AMONG_SYMBOLIC in str(error)
+
+
+_REAL_AMONG_SYMBOLIC = "Please convert all Tensors to FakeTensors first"
+
+
 def refuse_data_access(tensor: torch.Tensor) -> None:
     """Let C++ code that asks a symbolic tensor for its memory fail instead of getting null."""
     torch._C._set_throw_on_mutable_data_ptr(tensor)  # type: ignore[attr-defined]
@@ -361,12 +373,18 @@ class TapeFunctionalMode(FunctionalTensorMode):
 
     Attributes:
         detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
+        function_views: What Functions returned that shares memory with what they were given.
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
             or ``NotImplemented``.
     """
 
     detaching = False
     answer: Callable[..., Any] | None = None
+
+    def __init__(self) -> None:
+        """Nothing is shared yet."""
+        super().__init__()
+        self.function_views = FunctionViews()
 
     def __torch_dispatch__(
         self,
@@ -376,6 +394,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record a check on the traced values; everything else as torch does."""
+        if self.function_views.groups:
+            self.function_views.check(tree_leaves((args, kwargs)))
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))

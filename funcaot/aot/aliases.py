@@ -183,7 +183,8 @@ class Aliases:
     def _view(self, base: torch.Tensor, value: torch.Tensor) -> Origin:
         """A view, made again from its base."""
         meta = autograd.creation_meta(value)
-        if meta == autograd.CreationMeta.IN_CUSTOM_FUNCTION:
+        differentiable = base.requires_grad or value.requires_grad
+        if meta == autograd.CreationMeta.IN_CUSTOM_FUNCTION and differentiable:
             key = tracing.storage_key(value)
             if autograd.made_by_backward_hook(value) and self._owns(key, value):
                 # It is a view only so that gradients pass through the hook.

@@ -198,15 +198,16 @@ def _components(
     for index in shared:
         groups = _merged([*groups, (_span(tensors[index]), [index])], together=together)
     # A region covers more than its inputs, and all of it is written back.
-    while True:
+    while not functorch.transforms_active():
         grown = [
             (_reach(tensors, group) if wanted.covers(group) else span, group)
             for span, group in groups
         ]
         merged = _merged(grown, together=together)
         if len(merged) == len(groups):
-            return [sorted(group) for _, group in merged]
+            break
         groups = merged
+    return [sorted(group) for _, group in groups]
 
 
 def _reach(tensors: Sequence[torch.Tensor], group: Sequence[int]) -> _Span:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
@@ -124,6 +124,8 @@ def capture(
         Exception: Whatever the function raises, unchanged.
     """
     tape = Tape(sizes)
+    if signature.ambient.forward_mode or functorch.transforms_active():
+        tape.expect_tangents()
     sharing = sharing or Sharing()
     entrance = _Entrance(tape, signature, sharing)
     known: dict[int, torch.Tensor] = {}
@@ -151,8 +153,9 @@ def capture(
             result = function(*args, **kwargs)
             after = read_ambient(forward_mode=False)
             _check_left_behind(before, after, name)
-        flat, tree = tree_flatten(result)
+        flat, tree = tree_flatten(result, is_leaf=_is_constant_size)
         outputs = tuple(lifting.replace(value) for value in flat)
+    tape.forget_function_views(outputs)
     return Capture(
         tape,
         tuple(entrance.inputs),
@@ -165,6 +168,11 @@ def capture(
         lifting.events,
         after.grad_mode if after.grad_mode != before.grad_mode else None,
     )
+
+
+def _is_constant_size(value: Any) -> bool:
+    """Whether a value is a ``torch.Size`` of numbers, which torch's pytrees make a tuple."""
+    return isinstance(value, torch.Size) and all(type(size) is int for size in value)
 
 
 def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:

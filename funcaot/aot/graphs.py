@@ -312,7 +312,25 @@ def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.GraphModule:
+def _is_returned_operand(node: fx.Node) -> bool:
+    """Whether a Function returned an operand as it is."""
+    made = node.args[0] if node.target is GETITEM else node
+    if not (isinstance(made, fx.Node) and is_function_node(made)):
+        return False
+    given = (value_of(operand) for operand in made.all_input_nodes)
+    return _memory(value_of(node)) in [_memory(value) for value in given if _memory(value)]
+
+
+def _memory(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return ()
+    storage = value.untyped_storage()._cdata
+    return storage, value.shape, value.stride(), value.storage_offset()
+
+
+def with_own_outputs(
+    module: fx.GraphModule, copied: Iterable[int] = (), *, detached: bool = False
+) -> fx.GraphModule:
     """Change a graph so that no output is one of its inputs: such an output becomes a copy.
 
     A graph returns its input only where the caller overwrites that input afterwards, so that
@@ -321,6 +339,7 @@ def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.G
     Args:
         module: The graph; it is changed.
         copied: Positions of further outputs that must not share storage with anything.
+        detached: Whether an operand that a Function returns is detached, as in ``no_grad``.
     """
     output = next(iter(reversed(module.graph.nodes)))
     values = list(output.args[0])  # type: ignore[arg-type]
@@ -332,7 +351,9 @@ def with_own_outputs(module: fx.GraphModule, copied: Iterable[int] = ()) -> fx.G
             copy.meta = dict(value.meta)
             values[position] = copy
             chosen.add(position)
-        elif isinstance(value, fx.Node) and view_source(value) is not None:
+        elif isinstance(value, fx.Node) and (
+            view_source(value) is not None or (detached and _is_returned_operand(value))
+        ):
             # Run op by op, it would be a view for autograd, of a tensor that nobody has.
             with module.graph.inserting_before(output):
                 alias = module.graph.call_function(aten.detach.default, (value,))

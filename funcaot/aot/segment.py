@@ -240,7 +240,7 @@ class Segment:
             extra.append(carrier)
         module = self._extract(tuple(index), [*self.output_nodes, *extra])
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
-        module = graphs.with_own_outputs(module, copied)
+        module = graphs.with_own_outputs(module, copied, detached=kind == "inference")
         program = GraphProgram(module, kind, self.name, self.settings, self.executables)
         return Form(program, tuple(index.values()), tuple(residuals))
 

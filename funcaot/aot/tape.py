@@ -111,6 +111,20 @@ class Tape:
         ):
             yield
 
+    def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
+        """Whether a Function's output is an operand that it returned as it is."""
+        return self._functional_mode.function_views.stands_for(output, operand)
+
+    def expect_tangents(self) -> None:
+        """The trace is for a call whose tensors carry tangents, which pass through ``no_grad``."""
+        self._functional_mode.function_views.pushed = True
+
+    def forget_function_views(self, outputs: Sequence[Any]) -> None:
+        """Check what a capture returns, and look no longer at what Functions share."""
+        views = self._functional_mode.function_views
+        views.check(outputs)
+        views.clear()
+
     def _note(self, node: fx.Node) -> None:
         node.meta["source"] = calling_line()
         node.meta["region"] = self._region

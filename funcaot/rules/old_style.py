@@ -8,7 +8,7 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,10 @@ Intermediates = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Reference:
-    """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is."""
+    """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is.
+
+    Inputs are counted with those inside of containers.
+    """
 
     kind: str
     index: int
@@ -72,7 +75,7 @@ def run_forward(
     output = function.forward(ctx, *operands)
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
-    found = _Finder(function, operands, outputs)
+    found = _Finder(function, _leaves(operands), outputs)
     attributes = {}
     for name, value in ctx.recorded_attributes.items():
         leaves, spec = pytree.tree_flatten(value)
@@ -91,10 +94,17 @@ def run_forward(
     return outputs, tuple(found.intermediates), plan
 
 
+def _leaves(values: tuple[Any, ...]) -> Sequence[Any]:
+    """Operands and, in the place of containers, what they hold."""
+    if any(isinstance(value, (list, tuple, dict)) for value in values):
+        return pytree.tree_leaves(values)
+    return values
+
+
 class _Finder:
     """Finds out what each tensor that forward kept is."""
 
-    def __init__(self, function: type, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    def __init__(self, function: type, operands: Sequence[Any], outputs: tuple[Any, ...]) -> None:
         self.function, self.operands, self.outputs = function, operands, outputs
         self.intermediates: list[torch.Tensor] = []
 
@@ -194,7 +204,7 @@ class _Split:
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         *values, plan = output
         outputs, intermediates = values[: plan.outputs], values[plan.outputs :]
-        places = {"input": inputs, "output": outputs, "intermediate": intermediates}
+        places = {"input": _leaves(inputs), "output": outputs, "intermediate": intermediates}
 
         def find(reference: Any) -> Any:
             if not isinstance(reference, Reference):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing import is_untraceable
+from funcaot._torch.tracing import is_untraceable_function
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
 from funcaot.premise import refused
@@ -64,7 +64,7 @@ def traced_or_opaque(
         with refused():
             return rule(ctx, *cotangents)
     except Exception as error:
-        if not is_untraceable(error):
+        if not is_untraceable_function(error):
             raise
         reason = f"backward: {type(error).__name__}: {str(error).splitlines()[0]}"
     recorded = _Recorded(function, rule, ctx, cotangents)

@@ -14,6 +14,7 @@ from funcaot._torch.functorch import (
     FakeTensorMode,
     disable_dispatch_modes,
     fully_unwrapped,
+    pytree,
     temporarily_clear_interpreter_stack,
 )
 from funcaot._torch.tracing import is_untraceable
@@ -120,12 +121,11 @@ _REAL = (torch.Tensor, torch.nn.Parameter)
 
 
 def _empty_like(operands: tuple[Any, ...]) -> list[Any]:
-    return [
-        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device)
-        if isinstance(v, torch.Tensor)
-        else v
-        for v in operands
-    ]
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        shape, stride = tensor.shape, tensor.stride()
+        return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device)
+
+    return [pytree.tree_map_only(torch.Tensor, empty, value) for value in operands]
 
 
 def _copies(operands: tuple[Any, ...], plain: list[Any]) -> list[Any]:
@@ -185,7 +185,9 @@ def _out_of_place(function: type, dirty: Pairs) -> type:
     copied = {i for i, _ in dirty}
 
     def forward(*operands: Any) -> Any:
-        return function.forward(*[v.clone() if i in copied else v for i, v in enumerate(operands)])
+        # A tensor that is given twice is one copy, also where only one of its places is marked.
+        copies = {id(operands[i]): operands[i].clone() for i in copied}
+        return function.forward(*[copies.get(id(v), v) for v in operands])
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         # A dirty input is the output afterwards; the user may save either.

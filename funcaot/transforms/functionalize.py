@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from funcaot._torch.functorch import (
+    FunctionalTensor,
     FunctionalTensorMode,
     FunctorchFunctionalizeAPI,
     PythonFunctionalizeAPI,
     TransformType,
+    pytree,
 )
+from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
+from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.inlining import functionalizing
+from funcaot.transforms.tracing import distinct
 
 
 def functionalize(interface: Any, function: type, operands: tuple[Any, ...], lower: Any) -> Any:
@@ -25,19 +32,97 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
         operands: Operands wrapped by this functionalization.
         lower: How to call one level down.
     """
+    _refuse_hidden(function, operands, FunctionalTensor, "is given")
     unwrapped = interface.unwrap_tensors(operands)
     dirty = () if program_of(function) is not None else dirty_inputs(function, unwrapped)
+    if isinstance(interface, _ModeInterface):
+        _refuse_overlap(function, operands, dirty)
+    containers = [value for value in unwrapped if isinstance(value, (list, dict))]
+    before = pytree.tree_structure(containers)
     with functionalizing(interface.remove), interface.redispatch_to_next():
         output = lower(out_of_place(function, dirty), *unwrapped)
+    if pytree.tree_structure(containers) != before:
+        raise UnsupportedError(
+            f"{display_name(function)} changes a list or dictionary that it was given, inside a "
+            "capture.",
+            remedy="return what it adds.",
+        )
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
-    wrapped = list(interface.wrap_tensors(outputs))
+    _refuse_hidden(function, outputs, torch.Tensor, "returns")
+    # What is returned twice is one tensor for autograd too.
+    first = [next(k for k, other in enumerate(outputs) if other is value) for value in outputs]
+    made = {k: interface.wrap_tensors(outputs[k]) for k in dict.fromkeys(first)}
+    wrapped = [made[k] for k in first]
     for i, j in dirty:
         interface.replace(operands[i], outputs[j])
         interface.commit_update(operands[i])
         interface.sync(operands[i])
-        wrapped[j] = operands[i]
-    return wrapped[0] if single else tuple(wrapped)
+        for k, place in enumerate(first):
+            if place == first[j]:
+                wrapped[k] = operands[i]
+    result = wrapped[0] if single else tuple(wrapped)
+    if isinstance(interface, _ModeInterface):
+        groups = _shared((*unwrapped, *outputs), (*operands, *wrapped), wrapped)
+        return interface.noticed(function, operands, dirty, groups, result) if groups else result
+    return result
+
+
+def _shared(
+    inner: tuple[Any, ...], outer: tuple[Any, ...], returned: list[Any]
+) -> list[list[torch.Tensor]]:
+    """Tensors in the same memory, at least one of which was returned."""
+    groups: dict[int, list[torch.Tensor]] = {}
+    for plain, tensor in zip(inner, outer, strict=True):
+        if isinstance(plain, torch.Tensor) and plain.layout is torch.strided:
+            group = groups.setdefault(plain.untyped_storage()._cdata, [])
+            if all(tensor is not other for other in group):
+                group.append(tensor)
+    several = [group for group in groups.values() if len(group) > 1]
+    return [group for group in several if any(w is tensor for w in returned for tensor in group)]
+
+
+def _refuse_hidden(function: type, values: tuple[Any, ...], kind: type, verb: str) -> None:
+    """Refuse tensors inside of objects, where no level can unwrap or wrap them."""
+    for value in values:
+        fields = getattr(value, "__dict__", None)
+        if not fields or isinstance(value, (torch.Tensor, torch.nn.Module, type)):
+            continue
+        if any(isinstance(leaf, kind) for leaf in pytree.tree_leaves(list(fields.values()))):
+            raise UnsupportedError(
+                f"{display_name(function)} {verb} a {type(value).__name__} that holds tensors.",
+                remedy="use tensors, or tuples, lists and dictionaries of them.",
+            )
+
+
+def _refuse_overlap(function: type, operands: tuple[Any, ...], dirty: Any) -> None:
+    """Refuse a tensor that forward changes in place where it is also given as another tensor."""
+    tensors = [value for value in operands if isinstance(value, torch.Tensor)]
+    for index, _ in dirty:
+        changed = operands[index]
+        if any(other is not changed and _share_memory(changed, other) for other in tensors):
+            raise UnsupportedError(
+                f"{display_name(function)} changes its input {index} in place, and another input "
+                "shares memory with it.",
+                remedy="pass a clone of one of them.",
+            )
+
+
+def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if not (first.layout is second.layout is torch.strided):
+        return False
+    if first.untyped_storage()._cdata != second.untyped_storage()._cdata:
+        return False
+    (low, high), (other_low, other_high) = _bytes(first), _bytes(second)
+    return low < other_high and other_low < high
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[Any, Any]:
+    low = tensor.storage_offset() * tensor.element_size()
+    if tensor.numel() == 0:
+        return low, low
+    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return low, low + (reach + 1) * tensor.element_size()
 
 
 class _LevelInterface(FunctorchFunctionalizeAPI):
@@ -53,6 +138,32 @@ class _ModeInterface(PythonFunctionalizeAPI):
     """The dispatch mode, which keeps views."""
 
     remove = "mutations"
+
+    def noticed(
+        self,
+        function: type,
+        operands: tuple[Any, ...],
+        dirty: Any,
+        groups: list[list[torch.Tensor]],
+        output: Any,
+    ) -> Any:
+        """What a capture goes on with if forward returned memory that it was given.
+
+        A view that nobody can differentiate is recorded as the ops that made it. Else the Function
+        stays one node, and the capture refuses what can't be told then (see ``function_views``).
+        """
+        views = getattr(self.mode, "function_views", None)
+        if views is None:
+            return output
+        given = [value for value in operands if isinstance(value, torch.Tensor)]
+        if views.pushed or any(tensor.requires_grad for tensor in given):
+            for group in groups:
+                views.add(display_name(function), group)
+            return output
+        changed = {i for i, _ in dirty}
+        with self.mode:
+            made = function.forward(*operands)
+            return distinct(made, [v for i, v in enumerate(operands) if i not in changed])
 
 
 def functionalize_level_rule(interpreter: Any, function: type, *operands: Any) -> Any:

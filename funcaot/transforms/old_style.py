@@ -19,6 +19,7 @@ from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.rules.old_style import run_forward, split
 from funcaot.traits import display_name, has_vmap
+from funcaot.transforms.dirty import dirty_inputs, out_of_place
 
 __all__ = ["second_order", "second_order_of"]
 
@@ -183,8 +184,30 @@ def old_style_rule(function: type, operands: tuple[Any, ...]) -> Any:
         rule = custom_function_call.functorch_table[TransformType.Vmap]
         return rule(coerce_cinterpreter(interpreter), function, *operands)
     function = split(function, second_order_of(function), linked_intermediates)
+    views = any(isinstance(value, torch.Tensor) and value._is_view() for value in operands)
+    dirty = dirty_inputs(function, operands) if views else ()
+    if any(operands[i]._is_view() for i, _ in dirty):
+        return _on_views(function, operands, dirty)
     *outputs, plan = custom_function_call(function, *operands)
     return outputs[0] if plan.single else tuple(outputs[: plan.outputs])
+
+
+def _on_views(function: type, operands: tuple[Any, ...], dirty: Any) -> Any:
+    """Call a split Function that changes a view in place.
+
+    Autograd allows that to Functions with one output only, and a split one has its plan too.
+    """
+    *outputs, plan = custom_function_call(out_of_place(function, dirty), *operands)
+    if plan.outputs > 1:
+        raise RuntimeError(
+            "If your Function modifies inplace an input that is a view of another Tensor, your "
+            "Function cannot return more than one Tensor. This is not supported by the current "
+            "autograd engine. You should either make sure the input is not a view (using .clone() "
+            "for example) or make your Function only return one Tensor."
+        )
+    ((i, j),) = dirty
+    operands[i].copy_(outputs[j])
+    return operands[i] if plan.single else (operands[i],)
 
 
 def wants_split(function: type) -> bool:

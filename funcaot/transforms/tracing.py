@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
-from funcaot._torch.tracing import is_untraceable, refuse_data_access
+from funcaot._torch.tracing import FakeTensor, is_untraceable_function, refuse_data_access
 from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
@@ -23,7 +23,7 @@ from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs
 from funcaot.transforms.inlining import inlined, is_inlining
 
-__all__ = ["FunctionNode"]
+__all__ = ["FunctionNode", "distinct"]
 
 
 _GIVEN = (torch.Tensor, *SYMBOLIC_NUMBERS)
@@ -47,8 +47,9 @@ class FunctionNode:
         """Remember which operands were given by the graph, and the values of the rest."""
         self.function = function
         self.opaque = opaque
-        self._is_given = tuple(isinstance(value, _GIVEN) for value in operands)
-        self._constants = tuple(value for value in operands if not isinstance(value, _GIVEN))
+        leaves, self._spec = _flat(operands)
+        self._is_given = tuple(isinstance(value, _GIVEN) for value in leaves)
+        self._constants = tuple(value for value in leaves if not isinstance(value, _GIVEN))
         self.__name__ = self.__qualname__ = display_name(function)
         # Not the Function's own: a graph's code names what is in torch instead of holding it.
         self.__module__ = "funcaot"
@@ -56,7 +57,8 @@ class FunctionNode:
     def operands(self, *tensors: Any) -> tuple[Any, ...]:
         """Put what the graph gives and constants back in order."""
         rest, constants = iter(tensors), iter(self._constants)
-        return tuple(next(rest) if given else next(constants) for given in self._is_given)
+        leaves = tuple(next(rest) if given else next(constants) for given in self._is_given)
+        return leaves if self._spec is None else pytree.tree_unflatten(list(leaves), self._spec)
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
@@ -87,18 +89,26 @@ class FunctionNode:
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
-        return _distinct(self.function.forward(*self.operands(*tensors)), tensors)
+        return distinct(self.function.forward(*self.operands(*tensors)), tensors)
 
     def __repr__(self) -> str:
         """One line, for graph printouts."""
         return f"funcaot.{self.__name__}"
 
 
-def _distinct(output: Any, operands: Sequence[Any]) -> Any:
+def _flat(operands: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
+    """Operands, taken apart where the graph gives what is inside of them."""
+    containers = [value for value in operands if isinstance(value, (list, tuple, dict))]
+    if not any(isinstance(leaf, _GIVEN) for leaf in pytree.tree_leaves(containers)):
+        return operands, None
+    return pytree.tree_flatten(operands)
+
+
+def distinct(output: Any, operands: Sequence[Any]) -> Any:
     """An operand that is returned as it is becomes a view of itself, as autograd makes it."""
     if isinstance(output, tuple):
-        return tuple(_distinct_value(value, operands) for value in output)
-    return _distinct_value(output, operands)
+        return tuple(__distinct_value(value, operands) for value in output)
+    return __distinct_value(output, operands)
 
 
 def _tensors(output: Any) -> list[torch.Tensor]:
@@ -106,7 +116,7 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     return [value for value in outputs if isinstance(value, torch.Tensor)]
 
 
-def _distinct_value(value: Any, operands: Sequence[Any]) -> Any:
+def __distinct_value(value: Any, operands: Sequence[Any]) -> Any:
     returned = isinstance(value, torch.Tensor) and any(value is operand for operand in operands)
     return value.view_as(value) if returned else value
 
@@ -130,7 +140,7 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     if is_inlining():
         with mode:
             return inlined(function, operands)
-    given = [value for value in operands if isinstance(value, _GIVEN)]
+    given = [value for value in _flat(operands)[0] if isinstance(value, _GIVEN)]
     proxies = [mode.tracer.unwrap_proxy(value) for value in given]
     captor = current_captor()
     known, recorded = _retracing.take()
@@ -139,7 +149,7 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     # only for one that forward changes in place.
     if any(value is operand for value in _tensors(output) for operand in operands):
         dirty = {i for i, _ in dirty_inputs(function, operands)}
-        output = _distinct(output, [v for i, v in enumerate(operands) if i not in dirty])
+        output = distinct(output, [v for i, v in enumerate(operands) if i not in dirty])
     if recorded is not None:
         _stand_for(output, recorded, mode)
         return output
@@ -211,16 +221,24 @@ def _value(
             refuse_data_access(value)
     try:
         with _NoDataAccess():
-            return custom_function_call.below_autograd(function, *operands), None
-    except Exception as error:
-        if not is_untraceable(error):
+            output = custom_function_call.below_autograd(function, *operands)
+        if all(isinstance(value, FakeTensor) for value in _tensors(output)):
+            return output, None
+        error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
+    except Exception as failure:
+        if not is_untraceable_function(failure):
             raise
+        error = failure
         reason = f"forward: {type(error).__name__}: {str(error).splitlines()[0]}"
-        return _run_for_real(captor, function, operands, reason, error)
+    return _run_for_real(captor, function, operands, reason, error)
 
 
 def _run_for_real(
-    captor: Captor, function: type, operands: tuple[Any, ...], reason: str, error: Exception
+    captor: Captor,
+    function: type,
+    operands: tuple[Any, ...],
+    reason: str,
+    error: Exception | None,
 ) -> tuple[Any, Opaque]:
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     values = captor.real_values(tensors)

@@ -56,3 +56,12 @@ def test_backward_through_a_leaf_that_nobody_has():
 def test_what_depends_on_such_a_leaf(function):
     with pytest.raises(UnsupportedError, match="a leaf that requires grad and that it made"):
         funcaot.compile(function, backend="eager")(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_a_size_stays_a_size(dynamic):
+    compiled = funcaot.compile(lambda x: (x.shape, x * 2), backend="eager", dynamic=dynamic)
+    for count in (3, 4, 5):
+        assert tuple(compiled(torch.ones(count, 2))[0]) == (count, 2)
+    if dynamic is False:
+        assert isinstance(compiled(torch.ones(3, 2))[0], torch.Size)
