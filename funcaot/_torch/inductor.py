@@ -17,6 +17,9 @@ from funcaot import config
 # Inductor keeps global state while it compiles; one compilation at a time.
 _LOCK = threading.RLock()
 
+# In an output node's meta: the positions of outputs whose strides Inductor chooses.
+FREE_LAYOUTS = "free_layouts"
+
 
 def _renew_lock() -> None:
     global _LOCK
@@ -109,9 +112,12 @@ def compile_graph(
         warnings.simplefilter("ignore", DeprecationWarning)
         module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
-        # Every output's strides are part of the contract: residuals were traced with them.
-        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-        with _without_input_checks(example_inputs), _kernels_together():
+        # The strides of an output are part of the contract, unless it comes back to Inductor.
+        hidden = output.meta.get(FREE_LAYOUTS, frozenset())
+        shown = [index for index in range(len(output.args[0])) if index not in hidden]
+        output.meta["user_visible_output_idxs"] = shown
+        tag = "funcaot" + "".join(f" {index}" for index in sorted(hidden))
+        with _without_input_checks(example_inputs, tag), _kernels_together():
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )
@@ -128,11 +134,11 @@ def _kernels_together() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[None]:
+def _without_input_checks(example_inputs: Sequence[Any], tag: str) -> Iterator[None]:
     """Leave out the comparison of each input's sizes, which costs more than a small kernel.
 
     Guards have compared them already. What Inductor checks in between stays. The artifact isn't
-    the one that torch.compile would make, so the caches must tell them apart.
+    the one that torch.compile would make, so the caches must tell them apart: by the tag.
     """
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
@@ -146,11 +152,10 @@ def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[None]:
         yield
         return
     options: Any = torch.compiler.config
-    tag = options.cache_key_tag
     original = PythonWrapperCodegen.codegen_input_size_asserts
     PythonWrapperCodegen.codegen_input_size_asserts = lambda self: None  # type: ignore[method-assign]
     try:
-        with options.patch(cache_key_tag=f"{tag}funcaot"):
+        with options.patch(cache_key_tag=f"{options.cache_key_tag}{tag}"):
             yield
     finally:
         PythonWrapperCodegen.codegen_input_size_asserts = original  # type: ignore[method-assign]

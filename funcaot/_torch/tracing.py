@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -177,6 +177,12 @@ def fake_like(value: FakeTensor, dtype: torch.dtype) -> torch.Tensor:
     """A fake tensor of the same shape and layout in another dtype, made outside of every mode."""
     with _disable_current_modes(), value.fake_mode:
         return torch.empty_like(value, dtype=dtype, requires_grad=False)
+
+
+def fake_strided(value: FakeTensor, stride: Sequence[int]) -> torch.Tensor:
+    """A fake tensor of the same shape with other strides, made outside of every mode."""
+    with _disable_current_modes(), value.fake_mode:
+        return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
 
 
 def has_data_mutation(tensor: torch.Tensor) -> bool:

@@ -22,8 +22,8 @@ from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction
 from funcaot.aot.fast_branch import BranchWriter, Case, pattern_of
 from funcaot.aot.fast_run import run_expression
-from funcaot.aot.layout import layouts_of
 from funcaot.aot.open_checks import tensor_check
+from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed
 from funcaot.aot.spec import TensorSpec, spec_of
 
@@ -130,12 +130,13 @@ class FastNode:
         if full or needs is None or not present:
             return
         saved = ctx.saved_tensors if self.owner.form.residuals else ()
-        if not _is_common(present, saved) or not self._are_as_traced(saved):
+        if not _is_common(present, saved):
             return
         backward, functions = self.owner.derivatives.backward(needs, self._edges, tangents, saved)
         if not _is_plain(backward):
             return
-        if create_graph and functions.keeping.unchecked:
+        runs = functions.keeping if create_graph else functions.plain
+        if not self._fits(saved, runs.form) or (create_graph and runs.unchecked):
             return
         pattern = pattern_of(tangents)
         distinct = list({id(tensor): tensor for tensor in present}.values())
@@ -154,16 +155,13 @@ class FastNode:
         cases.append(case)
         self._write_backward()
 
-    def _are_as_traced(self, saved: Sequence[torch.Tensor]) -> bool:
+    def _fits(self, saved: Sequence[torch.Tensor], form: Form) -> bool:
         """Whether what was saved has the layouts that the backward's graph trusts it to have."""
         if self.owner.derivatives.sizes is not None:
             # The generated code compares them with what they are at each call's sizes.
             return True
-        layouts = layouts_of([graphs.value_of(kept.node) for kept in self.owner.form.residuals])
-        return layouts is not None and all(
-            tuple(tensor.shape) == layout.shape and layout.fits(tensor)
-            for tensor, layout in zip(saved, layouts, strict=True)
-        )
+        given = {place: saved[at] for place, at in enumerate(form.positions) if at < len(saved)}
+        return form.program.fits(given)
 
     def _open_specs(
         self, pattern: tuple[int | None, ...], backward: Backward

@@ -64,7 +64,7 @@ def checking(run: Run, layouts: Sequence[Layout], name: str) -> Run:
                     "report this with the function that was compiled.",
                 )
             if not layout.fits(operand):
-                operands[index] = _restrided(operand, layout)
+                operands[index] = restrided(operand, layout)
         return run(operands)
 
     return run_checked
@@ -75,13 +75,14 @@ def restriding(run: Run, changes: Sequence[tuple[int, Layout]]) -> Run:
 
     def run_restrided(operands: list[Any]) -> Sequence[Any]:
         for index, layout in changes:
-            operands[index] = _restrided(operands[index], layout)
+            operands[index] = restrided(operands[index], layout)
         return run(operands)
 
     return run_restrided
 
 
-def _restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
+def restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A copy with the given strides."""
     fresh = torch.empty_strided(
         layout.shape, layout.stride, dtype=operand.dtype, device=operand.device
     )

@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx
 
 from funcaot._torch import tracing
-from funcaot.aot import graphs
-from funcaot.aot.layout import checking, layouts_of
+from funcaot.aot import graphs, kept_layouts
+from funcaot.aot.layout import Layout, checking, layouts_of
 from funcaot.aot.opaque_parts import between_opaque
 from funcaot.aot.spec import spec_of
 from funcaot.aot.tape import Tape
@@ -28,6 +28,7 @@ class Lowered:
         module: The graph that went to the compiler.
         compiler: Name of the compiler that really made it.
         shared: Whether it was made for another graph.
+        layouts: Those of the operands that it was compiled for, if they matter and are known.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
@@ -35,6 +36,7 @@ class Lowered:
     module: fx.GraphModule
     compiler: str
     shared: bool = False
+    layouts: tuple[Layout, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -
         ) from error
     layouts = None if compiler.checks_layouts else layouts_of(examples)
     checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
-    return Lowered(checked, run, module, compiler.name)
+    return Lowered(checked, run, module, compiler.name, layouts=layouts)
 
 
 def _has_function_nodes(module: fx.GraphModule, *, traceable: bool = False) -> bool:
@@ -129,8 +131,12 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
     inputs += sizes
     with tape.recording(grad_mode=False), tracing.decompose(table):
         outputs = _Inliner(module).run(*inputs)
+        if kept_layouts.is_relaid(module):
+            outputs = kept_layouts.with_traced_layouts(module, outputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]
-    return tape.extract(available, wanted)
+    retraced = tape.extract(available, wanted)
+    kept_layouts.pass_on(module, retraced)
+    return retraced
 
 
 class _Inliner(fx.Interpreter):
@@ -139,7 +145,7 @@ class _Inliner(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(target, "inline") and target.opaque is None:
             return target.inline(*args, **kwargs)
-        return super().call_function(target, args, kwargs)
+        return super().call_function(kept_layouts.target_for(target), args, kwargs)
 
 
 def _interpreter(module: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,9 +14,10 @@ from torch import fx
 from funcaot import config
 from funcaot._torch import functorch, guards
 from funcaot._torch.graph_code import forget_source_with
-from funcaot.aot import graphs
+from funcaot.aot import graphs, kept_layouts
 from funcaot.aot.batchable import batchable
 from funcaot.aot.derived import Derived
+from funcaot.aot.layout import Layout, layouts_of
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
 from funcaot.aot.open_sizes import OpenSizes, is_size_input
@@ -78,6 +79,7 @@ class GraphProgram:
         children: Programs derived from this one, by how they were batched.
         draws: Whether it draws random numbers, so that vmap matters to it on any operands.
         timings: Seconds per stage.
+        kept: Positions of operands that an earlier graph computed for this one, in any layout.
         sizes: Its open sizes, if it has any; then there is an executable for each answer to what
             was asked about them when it was compiled.
     """
@@ -104,9 +106,11 @@ class GraphProgram:
         self.name = name
         self.settings = settings
         self._executables = executables
+        self.kept: tuple[int, ...] = ()
         self.timings: dict[str, float] = {}
         self.children: Derived[_BatchKey, tuple[GraphProgram, _Dims]] = Derived()
         self._lowered: Lowered | None = None
+        self._layouts: dict[int, Layout] = {}
         self._variants: list[tuple[Conditions, Lowered]] = []
         placeholders = graphs.inputs(module)
         # A compiler isn't given operands that the graph doesn't use.
@@ -184,7 +188,36 @@ class GraphProgram:
 
     def _pruned(self) -> fx.GraphModule:
         """The graph with the placeholders of ``used`` only."""
-        return _with_inputs(self.module, self._used)
+        module = _with_inputs(self.module, self._used)
+        if not self._layouts:
+            return module
+        if module is self.module:
+            module = _with_inputs(module, self._used, anew=True)
+        places = {position: place for place, position in enumerate(self._used)}
+        layouts = {places[position]: layout for position, layout in self._layouts.items()}
+        return kept_layouts.relaid(module, layouts)
+
+    def _first_lowered(self, operands: Sequence[torch.Tensor]) -> Lowered:
+        """The executable, compiled for the layouts of what was kept for it."""
+        with self.settings.lock:
+            if self._lowered is None:
+                given = {place: operands[place] for place in self.kept if place in self._used}
+                self._layouts = kept_layouts.chosen(self.module, given)
+            return self.lowered
+
+    def fits(self, operands: Mapping[int, torch.Tensor]) -> bool:
+        """Whether operands, by position, have the layouts that the executable relies on."""
+        if self.kept and self._lowered is None:
+            return False
+        layouts = self.lowered.layouts
+        if layouts is None:
+            placeholders = graphs.inputs(self.module)
+            layouts = layouts_of([graphs.value_of(placeholders[index]) for index in self._used])
+        return layouts is not None and all(
+            tuple(operands[index].shape) == layout.shape and layout.fits(operands[index])
+            for index, layout in zip(self._used, layouts, strict=True)
+            if index in operands
+        )
 
     def __call__(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the graph at whatever level the operands are.
@@ -192,9 +225,12 @@ class GraphProgram:
         Below every transform the executable runs; at a vmap level the batched graph is derived
         and called one level below; a capture in progress records the graph's ops instead.
         """
-        if functorch.transforms_active():
+        inside, modes = functorch.transforms_active(), functorch.dispatch_mode_count()
+        if self.kept and (inside or modes):
+            operands = tuple(kept_layouts.as_traced(self.module, operands, self.kept))
+        if inside:
             return call_at_level(self, operands)
-        if functorch.dispatch_mode_count():
+        if modes:
             sizes = () if self.sizes is None else self.sizes.read(operands)
             return tuple(self.module(*operands, *sizes))
         return self.execute(operands)
@@ -214,7 +250,9 @@ class GraphProgram:
             numbers = sizes.read(operands)
             lowered = self._lowered_for(numbers)
         elif lowered is None:
-            lowered = self.lowered
+            lowered = self._first_lowered(operands) if self.kept else self.lowered
+        if self.kept and lowered.layouts is None:
+            operands = kept_layouts.as_traced(self.module, operands, self.kept)
         run = lowered.trusting if trusting else lowered.run
         if len(used) != self.arity or numbers:
             operands = [*[operands[index] for index in used], *numbers]
@@ -285,10 +323,12 @@ def _apart(
     return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
 
 
-def _with_inputs(module: fx.GraphModule, positions: Sequence[int]) -> fx.GraphModule:
+def _with_inputs(
+    module: fx.GraphModule, positions: Sequence[int], *, anew: bool = False
+) -> fx.GraphModule:
     """The graph with some of its tensor inputs, which are all that it uses; and its sizes."""
     placeholders = graphs.inputs(module)
-    if len(positions) == len(placeholders):
+    if len(positions) == len(placeholders) and not anew:
         return module
     kept = {placeholders[position] for position in positions}
     graph = fx.Graph()

@@ -17,6 +17,7 @@ from torch import fx
 
 from funcaot.aot import graphs
 from funcaot.aot.frontier import Demand, frontier, hides_what_is_saved
+from funcaot.aot.kept_layouts import free_layouts
 from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
 from funcaot.aot.sharing import Executables
@@ -133,7 +134,12 @@ class Segment:
 
     def __post_init__(self) -> None:
         """Find out which outputs the graph makes and which are operands as they came."""
-        given = {operand.node: i for i, operand in enumerate(self.operands) if operand.by_value}
+        given = {
+            operand.node: i
+            for i, operand in enumerate(self.operands)
+            # What the compiler laid out isn't what the caller gets.
+            if operand.by_value and not (operand.private and self.leaves_layouts)
+        }
         made: dict[fx.Node, int] = {}
         tensors: list[torch.Tensor] = []
         places: list[Place] = []
@@ -153,6 +159,11 @@ class Segment:
         self.graph_outputs = tuple(tensors)
         self._forms: dict[bool, Form] = {}
         self.backward_executables = Executables(self.settings.name)
+
+    @property
+    def leaves_layouts(self) -> bool:
+        """Whether the compiler chooses how what is kept lies in memory."""
+        return self.settings.compiler.chooses_layouts and self.tape.sizes is None
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         """The tape's node of one of the tape's tensors."""
@@ -242,6 +253,11 @@ class Segment:
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
         module = graphs.with_own_outputs(module, copied, detached=kind == "inference")
         program = GraphProgram(module, kind, self.name, self.settings, self.executables)
+        if self.leaves_layouts:
+            made = range(len(self.output_nodes), len(self.output_nodes) + len(extra))
+            free_layouts(module, set(made) - set(copied))
+            private = enumerate(self.operands[position].private for position in index.values())
+            program.kept = tuple(place for place, is_private in private if is_private)
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:

@@ -7,6 +7,7 @@ those strides runs the earlier executable on tangents that are copied to the lay
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def _adapted(earlier: Description, lowered: Lowered, wanted: Description) -> Low
     run, trusting = lowered.run, lowered.trusting
     if changes:
         run, trusting = restriding(run, changes), restriding(trusting, changes)
-    return Lowered(run, trusting, lowered.module, lowered.compiler, shared=True)
+    return dataclasses.replace(lowered, run=run, trusting=trusting, shared=True)
 
 
 def describe(module: fx.GraphModule) -> Description | None:

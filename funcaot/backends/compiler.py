@@ -29,6 +29,7 @@ class Compiler:
         compiles: Whether making an executable takes time, so that equal graphs share one.
         writes_inputs: Whether a graph may end by copying new values into its inputs.
         checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
+        chooses_layouts: Whether it may be left to it how outputs that nobody sees lie in memory.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Compiler:
     checks_layouts: bool = True
     compiles: bool = True
     writes_inputs: bool = False
+    chooses_layouts: bool = False
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

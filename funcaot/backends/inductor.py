@@ -35,4 +35,5 @@ COMPILER = Compiler(
     accepts=_is_dense,
     checks_layouts=False,
     writes_inputs=True,
+    chooses_layouts=True,
 )
