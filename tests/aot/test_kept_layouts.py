@@ -64,6 +64,14 @@ class Sheared(torch.autograd.Function):
         return gradient * y.as_strided(y.shape, y.stride()) + y.as_strided((), ())
 
 
+class Slope(Sheared):
+    """Its gradient is what it saved."""
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        return ctx.saved_tensors[0]
+
+
 class Net(nn.Module):
     def __init__(self, last):
         super().__init__()
@@ -185,6 +193,19 @@ def test_under_transforms(last):
     tangents = torch.randn(3)
     if last != "as_strided":
         check(torch.vmap(pull)(tangents), torch.vmap(pull_eager)(tangents))
+
+
+def test_a_gradient_that_is_what_was_kept():
+    def function(x, weight, shift):
+        return Slope.apply(F.conv2d(x, weight) + shift)[0]
+
+    operands = [torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 4, 3)]
+    for operand in operands:
+        operand.requires_grad_()
+    compiled = funcaot.compile(function, backend=BACKEND)
+    for _ in range(3):
+        found = torch.autograd.grad(compiled(*operands), operands)
+        check(found, torch.autograd.grad(function(*operands), operands))
 
 
 @pytest.mark.slow
