@@ -193,6 +193,7 @@ class Derivatives(Generic[Made]):
 
     def forget(self, derivative: object) -> None:
         """Drop a derivative that was traced for values that a call didn't have."""
-        for kept in (self.backwards, self.fused):
+        families: tuple[Derived[Any, Any], ...] = (self.backwards, self.fused)
+        for kept in families:
             for key in [key for key, found in kept.items() if found[0] is derivative]:
                 kept.pop(key, None)
