@@ -117,7 +117,7 @@ def curves(failures: Failures, *, quick: bool) -> dict[str, list[dict[str, float
 
     def curve_of(who: str) -> Any:
         counts = OPERATIONS if who == "own stages" else WITH_INDUCTOR
-        arguments = ("--curve", who, *map(str, counts[: 2 if quick else None]))
+        arguments = ("--curve", who, *map(str, counts[: 1 if quick else None]))
         return failures.attempt(f"curve of {who}", in_fresh_process, *arguments)
 
     progress("chains of operations")

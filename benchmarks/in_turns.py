@@ -265,6 +265,8 @@ def remarks(made: dict[str, Any]) -> list[str]:
     """Refusals, and errors against an exact solution; once for all numbers of threads."""
     found: dict[str, None] = {}
     for threads, measured in made.items():
+        if "error" in measured:
+            found[f"{threads} thread(s): {measured['error']}"] = None
         if product := measured.get("product"):
             times = ", ".join(f"{taken:.0f} µs in {name}" for name, taken in product.items())
             found[f"a product of 256x64 by 64x256, {threads} thread(s): {times}"] = None

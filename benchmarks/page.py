@@ -133,9 +133,8 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "## Cold start",
         "",
         "CPU seconds until the first result in a fresh process, caches off, one C++ compiler at a "
-        "time, the compilers' time included. Neither compiles a backward that isn't asked for, and "
-        "most of the rest is the C++ compiler's, on kernels that are nearly the same; what differs "
-        "is what is traced.",
+        "time, the compilers' time included. Neither compiles a backward that isn't asked for. "
+        "funcaot compiles the kernels of a graph as one C++ file, so headers are read once.",
         "",
         *table(["model, call", *whos, "ratio"], rows),
         "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process "
