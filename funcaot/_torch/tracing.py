@@ -364,6 +364,13 @@ def is_untraceable_function(error: BaseException) -> bool:
     return is_untraceable(error) or _REAL_AMONG_SYMBOLIC in str(error)
 
 
+def why_untraceable(error: BaseException) -> str:
+    """One line for the report."""
+    if _REAL_AMONG_SYMBOLIC in str(error):
+        return "it uses a tensor that isn't one of its operands"
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
 _REAL_AMONG_SYMBOLIC = "Please convert all Tensors to FakeTensors first"
 
 

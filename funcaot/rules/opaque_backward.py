@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing import is_untraceable_function
+from funcaot._torch.tracing import is_untraceable_function, why_untraceable
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
 from funcaot.premise import refused
@@ -66,7 +66,7 @@ def traced_or_opaque(
     except Exception as error:
         if not is_untraceable_function(error):
             raise
-        reason = f"backward: {type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"backward: {why_untraceable(error)}"
     recorded = _Recorded(function, rule, ctx, cotangents)
     opaque = opaque_function(recorded.run, recorded.layouts, recorded.name, reason)
     made = iter(captor.call(opaque, *recorded.tensors))

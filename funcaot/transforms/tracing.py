@@ -14,7 +14,12 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
-from funcaot._torch.tracing import FakeTensor, is_untraceable_function, refuse_data_access
+from funcaot._torch.tracing import (
+    FakeTensor,
+    is_untraceable_function,
+    refuse_data_access,
+    why_untraceable,
+)
 from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
@@ -229,7 +234,7 @@ def _value(
         if not is_untraceable_function(failure):
             raise
         error = failure
-        reason = f"forward: {type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"forward: {why_untraceable(error)}"
     return _run_for_real(captor, function, operands, reason, error)
 
 

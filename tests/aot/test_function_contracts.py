@@ -255,6 +255,7 @@ def test_tensors_that_are_no_operands(program):
         return Inputs([x], [], [x])
 
     compiled = check(program, make)
+    assert "uses a tensor that isn't one of its operands" in str(funcaot.report(compiled))
     before = (WEIGHT.clone(), HOLDER.value.clone(), MODULE.weight.detach().clone())
     try:
         with torch.no_grad():
