@@ -21,6 +21,8 @@ Under vmap alone, with nothing to differentiate, the class isn't needed. If the 
 
     values(operands)
 
+and what its rules return isn't checked: it is a tuple of tensors that are none of the operands.
+
 A program whose ``draws`` is true draws random numbers, so a Vmap level concerns it whether or not
 an operand is batched.
 

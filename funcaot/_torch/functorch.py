@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +28,7 @@ from torch._C._functorch import (
 from torch._C._functorch import _unwrap_batched as unwrap_batch_dimension
 from torch._C._functorch import _unwrap_for_grad as unwrap_for_grad
 from torch._C._functorch import _wrap_for_grad as wrap_for_grad
+from torch._functorch import eager_transforms
 from torch._functorch.autograd_function import VmapInfo
 from torch._functorch.pyfunctorch import (
     coerce_cinterpreter,
@@ -71,16 +74,19 @@ __all__ = [
     "dispatch_mode_count",
     "fully_unwrapped",
     "function_mode_active",
+    "gradients_leave_level",
     "interpreter_stack",
     "is_batching_failure",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
     "is_level_failure",
     "map_tensors",
+    "only_vmaps_active",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
     "python_key_excluded",
     "pytree",
+    "requires_grad_at_any_level",
     "run_without_legacy_vmap",
     "single_level_functions_allowed",
     "temporarily_clear_interpreter_stack",
@@ -214,6 +220,55 @@ def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any
             torch._C._vmapmode_increment_nesting()
     return pytree.tree_map_only(
         torch.Tensor, lambda tensor: torch._add_batch_dim(tensor, 0, level), output
+    )
+
+
+def _code_of(holder: Any, name: str) -> Any:
+    return getattr(inspect.unwrap(getattr(holder, name, None)), "__code__", None)  # type: ignore[arg-type]
+
+
+_ENGINE = _code_of(torch.autograd.graph, "_engine_run_backward")
+_FUNC_GRAD = (
+    _code_of(torch.autograd, "grad"),
+    _code_of(eager_transforms, "_autograd_grad"),
+    _code_of(eager_transforms, "grad_and_value_impl"),
+)
+_RULE_DEPTH = 12
+
+
+def gradients_leave_level() -> bool:
+    """Whether the backward in progress is that of ``torch.func.grad`` or ``grad_and_value``.
+
+    These ask to create a graph, for the levels below, and at once take the gradients off their own
+    level: what was recorded there is lost. Nothing but their being the caller says so.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_RULE_DEPTH):
+        if frame is None or frame.f_code is _ENGINE:
+            break
+        frame = frame.f_back
+    if frame is None or frame.f_code is not _ENGINE:
+        return False
+    for code in _FUNC_GRAD:
+        frame = frame.f_back
+        if frame is None or frame.f_code is not code:
+            return False
+    return True
+
+
+def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
+    """Whether base autograd or a ``grad`` level in progress differentiates this tensor."""
+    while not tensor.requires_grad:
+        if not is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = get_unwrapped(tensor)
+    return True
+
+
+def only_vmaps_active() -> bool:
+    """Whether every transform in progress is a vmap; also if there is none."""
+    return not transforms_active() or all(
+        level.key() == TransformType.Vmap for level in interpreter_stack()
     )
 
 

@@ -15,7 +15,6 @@ from funcaot.aot.backward import Backward
 from funcaot.aot.derivatives import Derivatives
 from funcaot.aot.needs import EngineNeeds
 from funcaot.aot.segment import Form, Segment
-from funcaot.aot.spec import requires_grad_at_any_level
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.premise import PremiseFailed, leaving
@@ -212,7 +211,7 @@ class SegmentFunction:
         operands: list[Any]
         if entry.mutations:
             return self._run_with_effects(ctx, found, given)
-        if not (autograd.gradients_are_differentiated() or functorch.under_transforms(present)):
+        if not autograd.gradients_are_differentiated() and _is_plain_call(present):
             operands = [*values, *present]
             made = functions.plain.forward(*operands)
             return entry.distribute(entry.segment.assemble(operands, made))
@@ -365,8 +364,15 @@ class SegmentFunctions:
             # functorch always asks to create a graph; residuals that nobody may want
             # aren't computed, a backward of the backward starts from the operands again.
             return self.plain
-        differentiated = any(requires_grad_at_any_level(operand) for operand in operands)
+        differentiated = any(functorch.requires_grad_at_any_level(operand) for operand in operands)
         return self.keeping if differentiated else self.plain
+
+
+def _is_plain_call(values: Sequence[torch.Tensor]) -> bool:
+    """Whether a graph may run on values as it is: at most vmaps are active."""
+    if functorch.transforms_active() and functorch.function_mode_active():
+        return False
+    return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

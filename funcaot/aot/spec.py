@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from funcaot._torch.functorch import requires_grad_at_any_level
 from funcaot._torch.shapes import expression_of
-from funcaot._torch.tracing import FakeTensor, FunctionalTensor, unwrap_functorch
+from funcaot._torch.tracing import FakeTensor, FunctionalTensor
 
 _TRACED = (FakeTensor, FunctionalTensor)
 LayoutKey: TypeAlias = tuple[Any, ...]
@@ -92,18 +93,6 @@ def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
             return False
         step *= size
     return True
-
-
-def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
-    """Whether base autograd or a ``grad`` level in progress differentiates this tensor."""
-    if tensor.requires_grad:
-        return True
-    inner = unwrap_functorch(tensor)
-    while inner is not None:
-        if inner.requires_grad:
-            return True
-        inner = unwrap_functorch(inner)
-    return False
 
 
 def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:

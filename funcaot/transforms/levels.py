@@ -16,8 +16,10 @@ from funcaot._torch.autograd import (
 from funcaot._torch.functorch import (
     TransformType,
     coerce_cinterpreter,
+    gradients_leave_level,
     map_tensors,
     peek_interpreter_stack,
+    requires_grad_at_any_level,
     single_level_functions_allowed,
     unwrap_dead,
     unwrap_for_grad,
@@ -27,8 +29,10 @@ from funcaot._torch.functorch import (
 from funcaot.class_cache import cache_of
 from funcaot.context import OverlayContext
 from funcaot.operator import custom_function_call
+from funcaot.protocol import values_of
 from funcaot.single_level import RuleRunner, single_level_class
 from funcaot.transforms.reverse import run_reverse
+from funcaot.transforms.values import only_values
 
 __all__ = ["BaseRunner", "LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
 
@@ -112,6 +116,8 @@ class LevelRunner(BaseRunner):
         The function that ``vjp`` returns may be called after the level has ended. What was saved is
         then wrapped for a dead level, whose number the next transform inside the rule takes over.
         """
+        if values_of(function) is not None and gradients_leave_level():
+            return _below_level(function, ctx, cotangents)
         alive = map_tensors(ordinary, unwrap_dead(cotangents))
         return run_reverse(function, _MappedContext(ctx, unwrap_if_dead), alive)
 
@@ -144,6 +150,26 @@ class LevelRunner(BaseRunner):
         return output
 
 
+def _below_level(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+    """Run a program's backward one level down, since at this level nobody differentiates it."""
+    interpreter = coerce_cinterpreter(peek_interpreter_stack())
+    level = interpreter.level()
+
+    def unwrap(tensor: torch.Tensor) -> torch.Tensor:
+        return unwrap_for_grad(tensor, level)
+
+    lowered = map_tensors(unwrap, cotangents)
+    saved = map_tensors(unwrap, ctx.saved_tensors)
+    with interpreter.lower():
+        recorded = torch.is_grad_enabled() and any(
+            isinstance(value, torch.Tensor) and requires_grad_at_any_level(value)
+            for value in (*saved, *lowered)
+        )
+        with torch.set_grad_enabled(recorded):
+            seen = OverlayContext(ctx, saved_tensors=saved)
+            return function.backward(seen, *lowered)  # type: ignore[attr-defined]
+
+
 class _MappedContext(OverlayContext):
     """A ctx whose tensors are seen through a function of each."""
 
@@ -174,6 +200,8 @@ class LowerLevel:
     def __call__(self, operands: tuple[Any, ...]) -> Any:
         """Unwrap, call one level down, wrap; an input that comes back comes back as itself."""
         level = self.interpreter.level()
+        if values_of(self.function) is not None:
+            return self._program(operands, level)
         unwrapped = map_tensors(lambda tensor: unwrap_for_grad(tensor, level), operands)
         with (
             torch.set_grad_enabled(self.reverse),
@@ -183,6 +211,22 @@ class LowerLevel:
             unwrapped = map_tensors(ordinary, unwrapped)
             output = custom_function_call(self.function, *unwrapped)
         return rewrapped(output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level))
+
+    def _program(self, operands: tuple[torch.Tensor, ...], level: int) -> tuple[Any, ...]:
+        """The same for a program that offers ``values``: tensors, none of which comes back."""
+        lowered = [unwrap_for_grad(tensor, level) for tensor in operands]
+        with (
+            torch.set_grad_enabled(self.reverse),
+            forward_grad_enabled(self.forward),
+            self.interpreter.lower(),
+        ):
+            lowered = [ordinary(tensor) for tensor in lowered]
+            values = only_values(self.function, lowered)
+            if values is None:
+                made = custom_function_call(self.function, *lowered)
+            else:
+                made = values(lowered)
+        return tuple([wrap_for_grad(tensor, level) for tensor in made])
 
 
 def ordinary(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,32 +6,26 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level
 from funcaot._torch.functorch import (
     TransformType,
     VmapInfo,
     add_batch_dimension,
     broadcast_to_and_flatten,
-    dispatch_mode_count,
-    fully_unwrapped,
-    function_mode_active,
-    interpreter_stack,
-    is_legacy_batchedtensor,
     pytree,
 )
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.operator import custom_function_call
-from funcaot.protocol import values_of
 from funcaot.rules.batching import unbatched
 from funcaot.rules.returns import describe
 from funcaot.traits import display_name, draws_random, has_vmap, may_generate
 from funcaot.transforms.generated_vmap import dimensions_of, vmapped
+from funcaot.transforms.values import only_values
 
 
 def vmap_rule(interpreter: Any, function: type, *operands: Any) -> Any:
     """Run the batch with the Function's own rule, or per example with the generated one."""
-    values = values_of(function)
-    if values is not None and _is_only_batched(operands):
+    values = only_values(function, operands)
+    if values is not None:
         return values(operands)
     level = interpreter.level()
     physical, in_dims = unbatched(operands, level)
@@ -47,18 +41,6 @@ def vmap_rule(interpreter: Any, function: type, *operands: Any) -> Any:
 
 def _nothing_batched(in_dims: Any) -> bool:
     return all(dim is None for dim in pytree.tree_leaves(in_dims))
-
-
-def _is_only_batched(operands: tuple[Any, ...]) -> bool:
-    """Whether every level is a vmap and nothing at the base records, so that values are all."""
-    if dispatch_mode_count() or function_mode_active() or in_dual_level():
-        return False
-    recording = torch.is_grad_enabled()
-    for operand in operands:
-        base = fully_unwrapped(operand)
-        if (recording and base.requires_grad) or is_legacy_batchedtensor(base):
-            return False
-    return all(level.key() == TransformType.Vmap for level in interpreter_stack())
 
 
 def _user_rule(

@@ -8,6 +8,7 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.aot.call import SegmentFunction
 from funcaot.aot.derived import Derived
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -80,3 +81,48 @@ def test_under_vmap_alone_no_function_is_batched(monkeypatch):
     w.requires_grad_()
     batched = func.vmap(compiled, (0, None))(x, w)
     assert_close(torch.autograd.grad(batched.sum(), w), torch.autograd.grad(vector(x, w).sum(), w))
+
+
+def nodes_made(monkeypatch, program, *operands):
+    """The orders of the segments that autograd nodes were made for."""
+    made = []
+    setup = SegmentFunction.setup_context
+
+    def counted(self, ctx, operands, outputs):
+        made.append(self.segment.order)
+        setup(self, ctx, operands, outputs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentFunction, "setup_context", counted)
+        # The class keeps the rules that it was made with.
+        result = program(cases.compiled(lambda x: (x.sin() * x).sum()))(*operands)
+    return made, result
+
+
+def test_the_backward_of_a_gradient_that_nobody_differentiates_makes_no_node(monkeypatch):
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
+    expected = x.cos() * x + x.sin()
+    made, found = nodes_made(monkeypatch, func.grad, x)
+    assert made == [0]
+    assert_close(found, expected)
+    made, found = nodes_made(monkeypatch, lambda c: func.vmap(func.grad_and_value(c)), x)
+    assert made == [0]
+    assert_close(found[0], expected)
+
+
+def test_the_backward_of_a_gradient_that_is_differentiated_makes_one(monkeypatch):
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    second = 2 * x.cos() - x * x.sin()
+    made, found = nodes_made(monkeypatch, lambda c: func.grad(lambda x: func.grad(c)(x).sum()), x)
+    assert_close(found, second)
+    assert sorted(made) == [0, 0, 1]
+    for create_graph in (True, False):
+
+        def inner(c, create_graph=create_graph):
+            return lambda x: torch.autograd.grad(c(x), x, create_graph=create_graph)[0].sum()
+
+        made, found = nodes_made(monkeypatch, lambda c: func.grad(inner(c)), x)
+        assert_close(found, second if create_graph else torch.zeros_like(x))
+    x.requires_grad_()
+    _, found = nodes_made(monkeypatch, func.grad, x)
+    assert_close(torch.autograd.grad(found.sum(), x)[0], second)

@@ -10,6 +10,7 @@ from funcaot.aot import (
     compaction,
     derivatives,
     epilogue,
+    in_place,
     partition,
     program,
     segment,
@@ -56,6 +57,10 @@ def one_buffer(right):
         return kept
 
     return execute
+
+
+def writes_into_a_copy(right):
+    return lambda self, tensors: right(self, [tensor.clone() for tensor in tensors])
 
 
 def first_residual(right):
@@ -129,7 +134,14 @@ IN_PIPELINE = (
         epilogue,
         "apply",
         nothing,
-        (("CompiledWrite", "call"), ("CompiledWrite", "grad")),
+        (("CompiledWrite", "grad"),),
+    ),
+    Mistake(
+        "a graph that writes by itself loses a write",
+        in_place.InPlace,
+        "run",
+        writes_into_a_copy,
+        (("CompiledWrite", "call"),),
     ),
     Mistake(
         "a backward gives zeros",
