@@ -193,7 +193,10 @@ class Derivatives(Generic[Made]):
 
     def forget(self, derivative: object) -> None:
         """Drop a derivative that was traced for values that a call didn't have."""
-        families: tuple[Derived[Any, Any], ...] = (self.backwards, self.fused)
-        for kept in families:
-            for key in [key for key, found in kept.items() if found[0] is derivative]:
-                kept.pop(key, None)
+        _forget(self.backwards, derivative)
+        _forget(self.fused, derivative)
+
+
+def _forget(known: Derived[Any, Any], derivative: object) -> None:
+    for key in [key for key, found in known.items() if found[0] is derivative]:
+        known.pop(key, None)
