@@ -84,6 +84,10 @@ class ReadNames:
         """Whether code reached so far has this name in it."""
         return name in self._used
 
+    def mentions(self, name: str) -> bool:
+        """Whether code reached so far may get an attribute of this name."""
+        return name in self._used or any(fragment in name for fragment in self._fragments)
+
     def asks(self, holder: object) -> bool:
         """Whether code may look for attributes of an object: it's a user's, or a function does."""
         return self._functions_ask or bool(self._asking.intersection(type(holder).__mro__))

@@ -81,36 +81,73 @@ class Environment:
 
 def scan(root: Any) -> Environment:
     """Walk what a function can reach, breadth first."""
-    found = Environment()
-    found.objects[id(root)] = root
-    found.places[id(root)] = []
-    pending = deque([root])
-    settings: list[tuple[Place, Any]] = []
-    while pending and len(found.objects) < _LIMIT:
-        holder = pending.popleft()
-        found.names.add(holder)
-        if isinstance(holder, torch.nn.Module):
-            found.names.close()
-        for access, name, child in _children(holder, found.names):
-            place = Place(id(holder), access, name)
-            plain = is_setting(child)
-            if plain:
-                settings.append((place, child))
-            if plain and not isinstance(child, _CONTAINERS):
-                continue
-            if isinstance(child, SYMBOLIC_NUMBERS):
-                found.escaped.append(place)
-                continue
-            if not plain and not _is_interesting(child):
-                continue
-            if id(child) not in found.objects:
-                found.objects[id(child)] = child
-                if not plain and not isinstance(child, torch.Tensor):
-                    pending.append(child)
-            found.places.setdefault(id(child), []).append(place)
-    found.names.close()
-    found.settings = [(place, value) for place, value in settings if found.is_read(place)]
+    walk = _Walk(root)
+    walk.go()
+    found = walk.found
+    found.settings = [(place, value) for place, value in walk.settings if found.is_read(place)]
     return found
+
+
+class _Walk:
+    """A walk from a function to what its code can reach.
+
+    Of a module, only what some code reached so far names is looked at: the rest of a library
+    is neither used nor small.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.found = Environment()
+        self.found.objects[id(root)] = root
+        self.found.places[id(root)] = []
+        self.settings: list[tuple[Place, Any]] = []
+        self._pending = deque([root])
+        self._modules: dict[int, types.ModuleType] = {}
+        self._looked_at: set[tuple[int, str]] = set()
+
+    def go(self) -> None:
+        """Walk until nothing new is reached."""
+        found = self.found
+        while self._pending and len(found.objects) < _LIMIT:
+            holder = self._pending.popleft()
+            found.names.add(holder)
+            if isinstance(holder, torch.nn.Module):
+                found.names.close()
+            if isinstance(holder, types.ModuleType):
+                self._modules[id(holder)] = holder
+            else:
+                for access, name, child in _children(holder, found.names):
+                    self._reach(Place(id(holder), access, name), child)
+            if not self._pending:
+                found.names.close()
+                self._look_into_modules()
+
+    def _look_into_modules(self) -> None:
+        names = self.found.names
+        for identity, module in list(self._modules.items()):
+            for name, child in list(vars(module).items()):
+                key = (identity, name)
+                if key not in self._looked_at and names.mentions(name):
+                    self._looked_at.add(key)
+                    access = f"{{parent}}.__dict__[{_quoted(name)}]"
+                    self._reach(Place(identity, access, name), child)
+
+    def _reach(self, place: Place, child: Any) -> None:
+        found = self.found
+        plain = is_setting(child)
+        if plain:
+            self.settings.append((place, child))
+        if plain and not isinstance(child, _CONTAINERS):
+            return
+        if isinstance(child, SYMBOLIC_NUMBERS):
+            found.escaped.append(place)
+            return
+        if not plain and not _is_interesting(child):
+            return
+        if id(child) not in found.objects:
+            found.objects[id(child)] = child
+            if not plain and not isinstance(child, torch.Tensor):
+                self._pending.append(child)
+        found.places.setdefault(id(child), []).append(place)
 
 
 def is_setting(value: Any) -> bool:
@@ -269,7 +306,8 @@ def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, s
         except ValueError:  # a cell that isn't filled yet
             continue
     for name in sorted(names_of(function.__code__).used):
-        if name in function.__globals__:
+        # What isn't an identifier was put there by a rewriter of assert statements.
+        if name in function.__globals__ and name.isidentifier():
             yield f"{{parent}}.__globals__[{name!r}]", name, function.__globals__[name]
     for index, value in enumerate(function.__defaults__ or ()):
         yield f"{{parent}}.__defaults__[{index}]", "", value

@@ -1,13 +1,17 @@
 """What a function closes over: read at each call, and compared where it decides the program."""
 
 import functools
+import math
+import types
 
+import optree
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.aot.environment import scan
 
 SCALE = 2.0
 OFFSETS = [1.0, 2.0]
@@ -293,3 +297,48 @@ def test_a_compiled_function_among_the_globals_that_are_named(monkeypatch):
         assert_close(compiled(x), 3 * x)
     assert compilations(compiled) == 1
     assert len(funcaot.report(compiled).entries) == 1
+
+
+def test_of_a_library_only_what_is_used_is_looked_at():
+    """A module reaches thousands of objects, and each one looked at would be compared per call."""
+
+    def function(x):
+        assert isinstance(x, torch.Tensor)  # rewritten by pytest to use its own modules
+        return optree.tree_map(torch.sin, x) * math.tau
+
+    found = scan((function,))
+    assert len(found.objects) < 20
+    assert len(found.settings) < 5
+
+
+def test_what_code_of_a_module_uses_is_looked_at():
+    helpers = types.ModuleType("helpers")
+    exec("scale = 2\nunused = 3\ndef double(x):\n    return x * scale", vars(helpers))
+
+    def function(x):
+        return helpers.double(x)
+
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.ones(2)
+    assert_close(compiled(x), 2 * x)
+    helpers.scale = 5
+    assert_close(compiled(x), 5 * x)
+    helpers.unused = 4
+    assert_close(compiled(x), 5 * x)
+    assert len(compiled.entries) == 2
+    helpers.double = lambda x: x + 1
+    assert_close(compiled(x), x + 1)
+
+
+def test_a_module_read_by_name_is_looked_at():
+    helpers = types.ModuleType("helpers")
+    helpers.scale = 2
+
+    def function(x):
+        return x * getattr(helpers, "scale")  # noqa: B009
+
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.ones(2)
+    assert_close(compiled(x), 2 * x)
+    helpers.scale = 5
+    assert_close(compiled(x), 5 * x)
