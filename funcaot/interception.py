@@ -121,5 +121,6 @@ def intercepting() -> Iterator[None]:
     try:
         yield
     finally:
+        _State.replaced.settle()
         _this_thread.depth -= 1
         _release()

@@ -174,13 +174,18 @@ class NativeApply:
         return args, kwargs or {}
 
     def _call(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        pushed = _calling.pushed
+        self.settle()
+        if not pushed and not self._wants(cls):
+            return self._original_call(cls, args, kwargs)
+        return self._hook(cls, args, kwargs or {})
+
+    def settle(self) -> None:
+        """Pop the level of a call that an interrupt ended between its two steps."""
         _calling.wanted = False
         if _calling.pushed:
             _calling.pushed = False
             functorch._grad_decrement_nesting()
-        elif not self._wants(cls):
-            return self._original_call(cls, args, kwargs)
-        return self._hook(cls, args, kwargs or {})
 
     def undo(self) -> None:
         """Restore torch exactly."""

@@ -35,6 +35,9 @@ class PythonApply:
             return self._hook(cls, args, kwargs)
         return self._original(cls, *args, **kwargs)
 
+    def settle(self) -> None:
+        """Nothing: a call takes one step."""
+
     def undo(self) -> None:
         """Restore torch exactly."""
         self._swap.undo()
