@@ -41,12 +41,24 @@ from funcaot.errors import FuncaotError
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
 # What functionalization says about writes that it can't express.
-FUNCTIONALIZATION_LIMITS = ("functionalization pass", "where view 1 was an as_strided() call")
+FUNCTIONALIZATION_LIMITS = (
+    "functionalization pass",
+    "was an as_strided() call",
+    "as_strided_scatter is cur",
+)
+OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
+FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
+STALE_VIEW = "Cannot view a tensor with shape"
+OUT_OF_BOUNDS = "are out of bounds for storage of size"
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 __all__ = [
     "DATA_DEPENDENT_ERRORS",
+    "FROZEN_STORAGE",
     "FUNCTIONALIZATION_LIMITS",
+    "OUT_OF_BOUNDS",
+    "OVERLAPPING_WRITE",
+    "STALE_VIEW",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",
@@ -389,10 +401,12 @@ class TapeFunctionalMode(FunctionalTensorMode):
         function_views: What Functions returned that shares memory with what they were given.
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
             or ``NotImplemented``.
+        note_set: Is told of each ``set_``, with its target and its source.
     """
 
     detaching = False
     answer: Callable[..., Any] | None = None
+    note_set: Callable[[torch.Tensor, Any], None] | None = None
 
     def __init__(self) -> None:
         """Nothing is shared yet."""
@@ -412,6 +426,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.set_:
+            return self._set(func, types, args, kwargs)
         before, self.detaching = self.detaching, func is torch.ops.aten.detach.default
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
@@ -429,6 +445,17 @@ class TapeFunctionalMode(FunctionalTensorMode):
                         return tree_map_only(torch.Tensor, to_functional, answer)
         finally:
             self.detaching = before
+
+    def _set(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """``set_``: torch leaves the outer wrapper as it was."""
+        source = args[1] if len(args) == 2 else None
+        if self.note_set is not None:
+            self.note_set(args[0], source)
+        with without_torch_function():
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        if isinstance(source, torch.Tensor):
+            look_like(args[0], source)
+        return result
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})

@@ -10,7 +10,7 @@ from torch import fx
 
 from funcaot._torch import autograd, tracing
 from funcaot.aot import graphs, views
-from funcaot.aot.capture import Capture, Input
+from funcaot.aot.capture import Capture, Input, geometry_of
 from funcaot.aot.effects import Origin, Output
 from funcaot.aot.state_changes import hides_tensor
 from funcaot.aot.state_effects import Held
@@ -81,12 +81,15 @@ class Aliases:
         self.slots = capture.slots
         self.storages: dict[int, list[int]] = {}
         for index, slot in enumerate(self.slots):
-            if slot.spec.layout is torch.strided and slot.kind != "member":
+            moved = id(slot.tensor) in capture.events.sources
+            if slot.spec.layout is torch.strided and slot.kind != "member" and not moved:
                 self.storages.setdefault(tracing.storage_key(slot.tensor), []).append(index)
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
         self._kept: list[torch.Tensor] = []
+        # For memory that starts from a tensor made for that: whose changes count for it.
+        self._twins: dict[int, torch.Tensor] = {}
         returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
         self._repeated = {key for key in returned if returned.count(key) > 1}
 
@@ -116,7 +119,9 @@ class Aliases:
 
     def _refuse_moved(self, value: torch.Tensor) -> None:
         whole = value if value._base is None else value._base
-        if id(whole) not in self.capture.events.resized and tracing.has_storage_change(whole):
+        events = self.capture.events
+        moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
+        if moved or id(value) in events.sources:
             raise UnsupportedError(
                 f"{self.name} returns a tensor that it made and gave another storage by set_.",
                 remedy="return the tensor that it was set to, or a clone.",
@@ -167,18 +172,18 @@ class Aliases:
         return slots[0]
 
     def storage_of(self, tensor: torch.Tensor) -> Origin | None:
-        """Another tensor's memory, which an input was set to."""
-        key = tracing.storage_key(tensor)
-        slots = [i for i in self.storages.get(key, []) if self.slots[i].tensor is not tensor]
-        if slots:
-            index = slots[0]
-            if tracing.has_storage_change(self.slots[index].tensor):
-                return None
-            return self._alias(Origin(source=index), self.slots[index].tensor, tensor)
-        owner = self.owners.get(key)
-        if owner is not None:
-            return self._alias(*owner, tensor)
-        return Origin(result=self.results.silent(tensor))
+        """The memory that an input was set to; None if that can't be made again."""
+        source = self.capture.events.sources.get(id(tensor))
+        if source is None:
+            return Origin(result=self.results.silent(tensor))
+        if tracing.has_storage_change(source):
+            return None
+        start = self.origin(source)
+        if start.source is not None and _is_reshaped(self.slots[start.source]):
+            return None
+        if self.results.node(tensor) is self.results.node(source):
+            return start
+        return self._alias(start, source, tensor)
 
     def _view(self, base: torch.Tensor, value: torch.Tensor) -> Origin:
         """A view, made again from its base."""
@@ -199,10 +204,26 @@ class Aliases:
             autograd.CreationMeta.NO_GRAD_MODE,
             autograd.CreationMeta.INFERENCE_MODE,
         )
-        start = self.origin(base)
-        if start.source is not None and attribute_changes(self.slots[start.source])[1] is not None:
+        events = self.capture.events
+        if id(base) in events.sources or (id(base) in events.detached and value.requires_grad):
             raise UnsupportedError(
-                f"{self.name} detaches {describe(self.slots, start.source)} in place and returns a "
+                f"{self.name} returns a view of a tensor that it changed by set_ or detach_.",
+                remedy="return a clone of the view.",
+            )
+        start = self.origin(base)
+        index = start.source or 0
+        before, after = (None, None)
+        if start.source is not None:
+            before, after = attribute_changes(self.slots[index])
+        if (before is not None or start.leaf) and recorded and not _has_grad_fn(value):
+            what = "a tensor that it made" if start.leaf else describe(self.slots, index)
+            raise UnsupportedError(
+                f"{self.name} returns a view that it made before {what} began to require grad.",
+                remedy="call requires_grad_() first.",
+            )
+        if after is not None:
+            raise UnsupportedError(
+                f"{self.name} detaches {describe(self.slots, index)} in place and returns a "
                 "view of it.",
                 remedy="use x.detach() instead of x.detach_().",
             )
@@ -260,7 +281,8 @@ class Aliases:
             if start.parent is None and start.view is None:
                 return Origin(start.source, start.result, view=view)
             return Origin(parent=start, view=view)
-        kind = "detach" if autograd.shares_version(base, value) else "data"
+        twin = self._twins.get(id(base), base)
+        kind = "detach" if twin is value or autograd.shares_version(twin, value) else "data"
         # detach itself is in the chain, or what kind says.
         steps = tuple(step for step in steps if not step.is_alias)
         view = views.View(steps, recorded=False) if steps else None
@@ -291,6 +313,7 @@ class Aliases:
             self._kept.append(whole)
             owner = Origin(result=self.results.of(whole))
             self.owners[key] = (owner, whole)
+            self._twins[id(whole)] = value
             return self._alias(owner, whole, value)
         self._check_strides(value, node)
         position = self.results.silent(value) if leaf else self.results.of(value)
@@ -329,6 +352,10 @@ class Aliases:
             "something that depends on it, or a view of such a leaf.",
             remedy="make the leaf outside and pass it as an argument.",
         )
+
+
+def _is_reshaped(slot: Input) -> bool:
+    return geometry_of(slot.tensor) != slot.geometry
 
 
 def _same_strides(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import fx
 
 from funcaot._torch import autograd, tracing
 from funcaot._torch.shapes import expression_of
 from funcaot.aot import graphs
 from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
-from funcaot.aot.capture import Capture, Input, geometry_of
-from funcaot.aot.effects import Effects, Layout, Mutation, Origin
+from funcaot.aot.capture import Capture, Input, geometry_of, limit_of_writes, stale_view
+from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
 
@@ -24,6 +25,11 @@ def analyse(capture: Capture, name: str) -> Effects:
     try:
         return _analyse(capture, name)
     except (RuntimeError, ValueError) as error:
+        limit = limit_of_writes(error, name)
+        if limit is not None:
+            raise limit from error
+        if tracing.STALE_VIEW in str(error):
+            raise stale_view(name) from error
         forbidden = "its base or another view of its base has been modified" in str(error)
         if isinstance(error, UnsupportedError) or not (capture.events.wholes or forbidden):
             raise
@@ -42,6 +48,7 @@ def analyse(capture: Capture, name: str) -> Effects:
 
 def _analyse(capture: Capture, name: str) -> Effects:
     with capture.tape.recording(grad_mode=False):
+        _refuse_unsafe(capture, name)
         results = Results(capture, name)
         aliases = Aliases(capture, results, name)
         outputs = tuple(aliases.output(value) for value in capture.outputs)
@@ -50,35 +57,107 @@ def _analyse(capture: Capture, name: str) -> Effects:
             for index, slot in enumerate(capture.slots)
             if slot.kind == "flat" and capture.tape.node_of(slot.tensor) is not slot.node
         )
+        _refuse_written_places(capture, flats, name)
         mutations = _Mutations(capture, results, aliases, name).all()
     regions = tuple(map(str, capture.regions)) if flats or mutations else ()
     return Effects(tuple(results.tensors), mutations, outputs, flats, regions)
 
 
-def watched(capture: Capture, effects: Effects) -> tuple[tuple[int, fx.Node], ...]:
-    """Mutations after which autograd saved what the input holds, and the node that holds it.
+def _refuse_unsafe(capture: Capture, name: str) -> None:
+    """Refuse what shows that the results of ``unsafe_split`` share memory with its source.
 
-    The graph's own copy is kept, and the input may be written to by its owner: eager would raise.
+    In a graph they don't, which is right as long as nobody writes to either.
     """
-    if not effects.mutations:
-        return ()
+    for source, version, pieces in capture.events.unsafe:
+        storages = {tracing.storage_key(piece) for piece in pieces}
+        written = autograd.version_of(source) != version or any(
+            autograd.version_of(piece) or tracing.has_data_mutation(piece) for piece in pieces
+        )
+        returned = any(
+            isinstance(value, torch.Tensor)
+            and value.layout is torch.strided
+            and tracing.storage_key(value) in storages
+            for value in capture.outputs
+        )
+        if written or returned:
+            what = "writes to" if written else "returns"
+            raise UnsupportedError(
+                f"{name} {what} a result of unsafe_split or unsafe_chunk, or their source.",
+                remedy="use split or chunk.",
+            )
+
+
+def _refuse_written_places(capture: Capture, flats: tuple[tuple[int, int], ...], name: str) -> None:
+    """Refuse to write to memory that ``as_strided`` shows beyond the tensor that it was called on.
+
+    Views of views are made again from each other, where autograd goes back to their base: what is
+    outside of the tensor would get no gradient, or not be written to.
+    """
+    for node in capture.tape.graph.nodes:
+        if node.target is torch.ops.aten.as_strided_scatter.default:
+            if not graphs.value_of(node.args[0]).is_contiguous():
+                raise UnsupportedError(
+                    f"{name} writes to a view by as_strided of a tensor that isn't contiguous.",
+                    remedy="make the view with slices, view, transpose and the like.",
+                )
+    written = {tracing.storage_key(capture.slots[slot].tensor) for slot, _ in flats}
+    for tensor in capture.events.placed:
+        reshaped = id(tensor) in capture.events.wholes
+        if (reshaped or tensor.requires_grad) and tracing.storage_key(tensor) in written:
+            raise UnsupportedError(
+                f"{name} writes to memory that it also sees by as_strided with an offset or beyond "
+                "the tensor that it calls it on.",
+                remedy="make the view with slices, view, transpose and the like.",
+            )
+
+
+def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
+    """Tensors of the caller that hold what autograd saved, where the graph keeps its own copy.
+
+    Eager would raise if the owner wrote to them: inputs whose new value was saved, and results that
+    the function wrote to through a view, whose value was saved.
+    """
     with capture.tape.recording(grad_mode=False):
-        saved = {
-            graphs.view_root(demand.node)
-            for demand in frontier(capture.tape, effects.results)
-            if demand.checked
-        }
+        if not effects.mutations and not any(out.requires_grad for out in effects.results):
+            return ()
+        demands = [d.node for d in frontier(capture.tape, effects.results) if d.checked]
         nodes = [capture.tape.node_of(tensor) for tensor in effects.results]
+    saved = {graphs.view_root(node) for node in demands}
     roots = [None if node is None else graphs.view_root(node) for node in nodes]
     shared = [roots[position] for _, position in effects.flats]
     found = []
-    for position, mutation in enumerate(effects.mutations):
+    for mutation in effects.mutations:
         if mutation.versions is None:
             continue
         own = [roots[r] for r in (mutation.value, mutation.graded) if r is not None]
         family = capture.slots[mutation.index].kind == "family"
         candidates = dict.fromkeys([*own, *(shared if family else [])])
-        found += [(position, root) for root in candidates if root is not None and root in saved]
+        found += [
+            Watched(mutation.index, None, r) for r in candidates if r is not None and r in saved
+        ]
+    changed = {mutation.index for mutation in effects.mutations}
+    for index, slot in enumerate(capture.slots):
+        # The graph saves the flat memory, which has a version of its own.
+        root = graphs.view_root(slot.node)
+        if slot.kind == "family" and index not in changed and root in saved:
+            found.append(Watched(index, None, root))
+    inputs = {graphs.view_root(slot.node) for slot in capture.slots}
+    taken = {r for mutation in effects.mutations for r in (mutation.value, mutation.graded)}
+    taken |= {position for _, position in effects.flats}
+    kept_as_they_are = {graphs.without_aliases(node) for node in nodes if node is not None}
+    copied = {
+        graphs.view_root(node)
+        for node in demands
+        if graphs.without_aliases(node) not in kept_as_they_are
+    }
+    found += [
+        Watched(None, position, root)
+        for position, root in enumerate(roots)
+        if (root in copied or (root in saved and not effects.results[position].requires_grad))
+        and root is not None
+        and root not in inputs
+        and position not in taken
+    ]
     return tuple(found)
 
 
@@ -206,6 +285,9 @@ class _Mutations:
             # Strides of dimensions of size one, which views that compose don't give.
             raise self._unsupported(index, "changes the shape of")
         recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
+        if recorded and math.prod(shape) < math.prod(slot.geometry[0]) and self._has_new_data(slot):
+            # Gradients of what isn't seen any more would be lost.
+            raise self._unsupported(index, "writes to and changes the shape of")
         return Layout(shape, stride, offset - slot.geometry[2], resized, recorded)
 
     def _new_storage(self, index: int, slot: Input) -> Origin:

@@ -67,12 +67,12 @@ class Backward:
 
     @cached_property
     def reads(self) -> frozenset[fx.Node]:
-        """Nodes in whose memory the values live that the backward reads."""
+        """Nodes in whose memory the values live that the backward reads or computes again."""
         if self.segment is None:
             return frozenset()
         given = {operand.node for operand in self.segment.operands}
         needed = graphs.closure(self.segment.output_nodes, given)
-        used = {source for node in needed for source in node.all_input_nodes} & given
+        used = {source for node in needed for source in node.all_input_nodes}
         return frozenset(map(graphs.view_root, used | (given & {*self.segment.output_nodes})))
 
     def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:

@@ -101,25 +101,32 @@ class _Wanted:
 
     Attributes:
         writes: Inputs that are written to.
-        gaps: Those of them with gaps between their elements.
+        alone: Inputs that need one even if they share it with nobody: they have gaps between their
+            elements, or the function sees more of their storage.
     """
 
     writes: frozenset[int]
-    gaps: frozenset[int]
+    alone: frozenset[int]
 
     def covers(self, group: Sequence[int]) -> bool:
         several = len(group) > 1 and not self.writes.isdisjoint(group)
-        return several or not self.gaps.isdisjoint(group)
+        return several or not self.alone.isdisjoint(group)
 
 
 def find_regions(
-    tensors: Sequence[torch.Tensor], written: Iterable[int], *, differentiable: bool
+    tensors: Sequence[torch.Tensor],
+    written: Iterable[int],
+    placed: Iterable[int] = (),
+    *,
+    differentiable: bool,
 ) -> tuple[Region, ...]:
     """Group inputs that share memory with one that is written to.
 
     Args:
         tensors: The inputs, in order.
         written: Positions of those that the function writes to.
+        placed: Positions of those of whose storages the function names places that may be outside
+            of them. Unless there is nothing outside, their region is the storage.
         differentiable: Whether autograd records the call. Then inputs of one storage count in-place
             changes together even where they don't overlap, so they belong to one region.
 
@@ -127,25 +134,29 @@ def find_regions(
         UnsupportedError: For overlapping inputs whose relation can't be told.
     """
     writes = set(written)
-    if not writes:
+    whole = {index for index in placed if _is_part(tensors[index])}
+    if not writes and not whole:
         return ()
-    gaps = {index for index in writes if _has_gaps(tensors[index])}
+    alone = whole | {index for index in writes if _has_gaps(tensors[index])}
     storages: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor.layout is torch.strided:
             plain = functorch.fully_unwrapped(tensor)
             storages.setdefault(plain.untyped_storage()._cdata, []).append(index)
-    if len(storages) == len(tensors) and not gaps:
+    if len(storages) == len(tensors) and not alone:
         return ()
     _refuse_sparse(tensors, writes, storages)
     regions = []
     for shared in storages.values():
-        if not (gaps.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
+        if not (alone.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
             together = differentiable and any(tensors[index].requires_grad for index in shared)
-            wanted = _Wanted(frozenset(writes), frozenset(gaps))
+            # Of a storage that is seen as a whole, everything is in one region.
+            together |= not whole.isdisjoint(shared)
+            wanted = _Wanted(frozenset(writes), frozenset(alone))
             for component in _components(tensors, shared, wanted, together=together):
                 if wanted.covers(component):
-                    regions.append(_region(tensors, component))
+                    everything = not whole.isdisjoint(component)
+                    regions.append(_region(tensors, component, everything=everything))
     return tuple(regions)
 
 
@@ -177,6 +188,20 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     if tensor.is_contiguous() or functorch.transforms_active():
         return False
     return not is_dense(tuple(tensor.shape), tensor.stride())
+
+
+def _is_part(tensor: torch.Tensor) -> bool:
+    """Whether there is memory in a tensor's storage that isn't the tensor's."""
+    if tensor.layout is not torch.strided:
+        return False
+    span = _span(tensor)
+    return span.low > 0 or span.high < tensor.untyped_storage().nbytes()
+
+
+def has_room(tensor: torch.Tensor) -> bool:
+    """Whether there is memory behind a tensor in its storage."""
+    plain = functorch.fully_unwrapped(tensor)
+    return _span(plain).high < plain.untyped_storage().nbytes()
 
 
 def _span(tensor: torch.Tensor) -> _Span:
@@ -212,20 +237,26 @@ def _components(
 
 def _reach(tensors: Sequence[torch.Tensor], group: Sequence[int]) -> _Span:
     """The bytes of a group's region."""
-    return _Span(*_bounds(_inhabitants(tensors, group)[0]))
+    inhabitants, _ = _inhabitants(tensors, group, everything=False)
+    return _Span(*_bounds(inhabitants, everything=False))
 
 
 def _inhabitants(
-    tensors: Sequence[torch.Tensor], group: Sequence[int]
+    tensors: Sequence[torch.Tensor], group: Sequence[int], *, everything: bool
 ) -> tuple[list[torch.Tensor], set[int]]:
     """What a region has to hold, inputs and bases; and which inputs stand for themselves.
 
-    Those are views that share memory with no other view of their base.
+    Those are views that share memory with no other view of their base, if the region isn't a whole
+    storage.
     """
     bases = [id(_base(tensors[index])) for index in group]
-    own = {index for index, base in zip(group, bases, strict=True) if bases.count(base) == 1}
-    everything = [tensors[index] for index in group]
-    return everything + [_base(tensors[index]) for index in group if index not in own], own
+    own = {
+        index
+        for index, base in zip(group, bases, strict=True)
+        if bases.count(base) == 1 and not everything
+    }
+    inputs = [tensors[index] for index in group]
+    return inputs + [_base(tensors[index]) for index in group if index not in own], own
 
 
 def _merged(
@@ -241,16 +272,18 @@ def _merged(
     return result
 
 
-def _region(tensors: Sequence[torch.Tensor], component: Sequence[int]) -> Region:
+def _region(
+    tensors: Sequence[torch.Tensor], component: Sequence[int], *, everything: bool
+) -> Region:
     if functorch.transforms_active():
         raise UnsupportedError(
             f"Inputs {', '.join(map(str, component))} share memory and one of them is written to, "
             "inside a torch.func transform.",
             remedy="pass one tensor and make the views of it inside the compiled function.",
         )
-    everything, own = _inhabitants(tensors, component)
-    low, high = _bounds(everything)
-    dtypes = {tensor.dtype for tensor in everything}
+    inhabitants, own = _inhabitants(tensors, component, everything=everything)
+    low, high = _bounds(inhabitants, everything=everything)
+    dtypes = {tensor.dtype for tensor in inhabitants}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
     families: list[Family] = []
     bases: list[torch.Tensor] = []
@@ -269,7 +302,7 @@ def _region(tensors: Sequence[torch.Tensor], component: Sequence[int]) -> Region
         ((high - low) // dtype.itemsize,),
         (1,),
         dtype,
-        everything[0].device,
+        inhabitants[0].device,
         torch.strided,
         requires_grad=False,
         is_leaf=True,
@@ -281,8 +314,13 @@ def _start(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset()) * tensor.element_size()
 
 
-def _bounds(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """First and last byte, with room for strided layouts to be rebuilt by views that compose."""
+def _bounds(tensors: Sequence[torch.Tensor], *, everything: bool) -> tuple[int, int]:
+    """First and last byte, with room for strided layouts to be rebuilt by views that compose.
+
+    Args:
+        tensors: What has to be inside.
+        everything: Whether the whole storage is asked for.
+    """
     spans = [_span(tensor) for tensor in tensors]
     room = max(
         (step * tensor.element_size() for tensor in tensors for step in tensor.stride()),
@@ -291,6 +329,8 @@ def _bounds(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
     low = max(min(span.low for span in spans) - room, 0) // _ALIGNMENT * _ALIGNMENT
     available = tensors[0].untyped_storage().nbytes()
     high = min(max(span.high for span in spans) + room, available)
+    if everything:
+        low, high = 0, available
     largest = max(tensor.element_size() for tensor in tensors)
     return low, low + (high - low) // largest * largest
 

@@ -139,6 +139,8 @@ def capture(
         traced.append(known[id(leaf)])
     args, kwargs = tree_unflatten(traced, signature.tree)
     lifting = Lifting(tape, known, entrance.add, name)
+    lifting.events.shared = bool(sharing.regions)
+    lifting.grad_mode = signature.ambient.grad_mode
     lifting.events.fixed.update(
         id(family.tensor)
         for region, traced in zip(sharing.regions, entrance.traced, strict=True)
@@ -148,7 +150,7 @@ def capture(
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
-        with _explained(name), lifting:
+        with _explained(name, lifting.events), lifting:
             before = read_ambient(forward_mode=False)
             result = function(*args, **kwargs)
             after = read_ambient(forward_mode=False)
@@ -191,8 +193,41 @@ def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
     )
 
 
+def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
+    """What a write that can't be made functional is refused with, if an error says that."""
+    text = str(error)
+    if isinstance(error, UnsupportedError):
+        return None
+    if any(limit in text for limit in tracing.FUNCTIONALIZATION_LIMITS):
+        return UnsupportedError(
+            f"{name} writes to a view that as_strided made out of a view, or resizes one.",
+            remedy="make the view with slices, view, transpose and the like.",
+        )
+    if tracing.OVERLAPPING_WRITE in text:
+        return UnsupportedError(
+            f"{name} writes to a view more than one of whose elements is in one place in memory "
+            "(expand, unfold).",
+            remedy="write to the tensor before such a view is made, or to a clone.",
+        )
+    if tracing.FROZEN_STORAGE in text:
+        return UnsupportedError(
+            f"{name} writes to a tensor that another one was given the memory of by set_.",
+            remedy="write before set_ is called, or return a new tensor.",
+        )
+    return None
+
+
+def stale_view(name: str) -> UnsupportedError:
+    """What is raised where a view can't be made again on what was written to its base."""
+    return UnsupportedError(
+        f"{name} writes to memory by a view, or by a tensor whose shape it changed, and another "
+        "view can't be made again on what it wrote.",
+        remedy="write to the tensor itself, or make the other view afterwards.",
+    )
+
+
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(name: str, events: InputEvents) -> Iterator[None]:
     """Refuse what a capture can't record; the user's own exceptions pass through unchanged."""
 
     def refuse(seeding: str) -> UnsupportedError:
@@ -208,10 +243,15 @@ def _explained(name: str) -> Iterator[None]:
     except FuncaotError:
         raise
     except Exception as error:
-        if any(limit in str(error) for limit in tracing.FUNCTIONALIZATION_LIMITS):
+        limit = limit_of_writes(error, name)
+        if limit is not None:
+            raise limit from error
+        if (events.wholes or events.shared) and tracing.STALE_VIEW in str(error):
+            raise stale_view(name) from error
+        if events.wholes and tracing.OUT_OF_BOUNDS in str(error):
             raise UnsupportedError(
-                f"{name} writes to a view that as_strided made out of a view, or resizes one.",
-                remedy="make the view with slices, view, transpose and the like.",
+                f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
+                remedy="use as_strided.",
             ) from error
         if "storage on different device" in str(error):
             raise UnsupportedError(

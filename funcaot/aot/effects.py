@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from funcaot.aot import views
 
@@ -91,6 +92,21 @@ class Mutation:
         if self.attributes_after:
             parts.append(f"{self.attributes_after} after the call")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A tensor of the caller that must not be written to before a backward reads what it holds.
+
+    Attributes:
+        input: The input that it is, or None.
+        result: The result that it is, or None.
+        root: The tape's node of its memory.
+    """
+
+    input: int | None
+    result: int | None
+    root: fx.Node
 
 
 @dataclass(frozen=True, eq=False)

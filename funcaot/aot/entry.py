@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
 from funcaot.aot.backward_effects import reachable
 from funcaot.aot.backward_sizes import refuse_opaque
-from funcaot.aot.bases import find_regions, real_tensors
+from funcaot.aot.bases import find_regions, has_room, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Sharing, capture
 from funcaot.aot.derived import Derived
-from funcaot.aot.effects import Effects
+from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.in_place import InPlace, plan_in_place
 from funcaot.aot.program import Settings
@@ -47,8 +47,10 @@ class Entry:
         lifted_specs: What they looked like at capture.
         differentiable: Whether autograd records calls.
         written: Inputs that the function writes to; which others share their memory matters.
+        placed: Inputs of whose storages it names places that may be outside of them.
+        grown: Inputs that it resizes to more elements.
         overwritten: Operands of the graph that the epilogue overwrites.
-        watched: Mutations after which autograd saved what the input holds.
+        watched: Tensors of the caller whose versions a backward checks.
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         in_place: How the graph writes to inputs by itself, if it does.
         gradients: What happens to ``.grad``, if something does; then the captured function
@@ -68,8 +70,10 @@ class Entry:
     lifted_specs: tuple[TensorSpec, ...]
     differentiable: bool
     written: frozenset[int]
+    placed: frozenset[int]
+    grown: frozenset[int]
     overwritten: tuple[int, ...]
-    watched: tuple[tuple[int, Any], ...]
+    watched: tuple[Watched, ...]
     reachable: tuple[int, ...]
     in_place: InPlace | None = None
     gradients: GradientEffects | None = None
@@ -98,7 +102,20 @@ class Entry:
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         own_grad_mode |= self.capture.leaves_grad_mode is not None
         own_grad_mode |= self.has_hidden_leaf
-        return not (own_grad_mode or self.capture.events.reads_offset or self.reachable)
+        return not (own_grad_mode or self.placed or self.reachable or self.watched)
+
+    @property
+    def depends_on_memory(self) -> bool:
+        """Whether it matters which inputs share memory and where they lie in it."""
+        return bool(self.written or self.placed)
+
+    def changes_looks(self, mutation: Mutation) -> bool:
+        """Whether an input has another spec once a mutation was replayed."""
+        if mutation.layout is not None or mutation.source is not None:
+            return True
+        spec = self.capture.slots[mutation.index].spec
+        starts = mutation.graded is not None and not spec.requires_grad
+        return starts or bool(mutation.attributes_before or mutation.attributes_after)
 
     @cached_property
     def has_hidden_leaf(self) -> bool:
@@ -134,11 +151,11 @@ class Entry:
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
-        if not self.written:
+        if not self.depends_on_memory:
             return True
         inputs = self._inputs(leaves, lifted)
         regions = find_regions(
-            inputs, self.written, differentiable=self.signature.ambient.grad_mode
+            inputs, self.written, self.placed, differentiable=self.signature.ambient.grad_mode
         )
         return regions == self.capture.regions
 
@@ -176,8 +193,8 @@ class Entry:
             apply: The segment's Function for calls below all transforms, if this is one.
         """
         tensors = self._inputs(leaves, lifted)
-        if self.capture.events.reads_offset:
-            refuse_offsets(tensors, self.name)
+        if self.grown:
+            refuse_room([tensors[index] for index in self.grown], self.name)
         if self.capture.regions:
             inputs = list(tensors)
             for region in self.capture.regions:
@@ -199,7 +216,7 @@ class Entry:
             results = self._requiring_grad(results)
         outputs = epilogue.finish(effects, tensors, results)
         if (self.watched or self.reachable) and not functorch.transforms_active():
-            epilogue.attach(effects, self.watched, self.reachable, tensors, results)
+            epilogue.attach(self.watched, self.reachable, tensors, results)
         result = tree_unflatten(outputs, self.capture.tree)
         if self.gradients is not None:
             result, values = result
@@ -222,7 +239,9 @@ class Entry:
                 if index not in reshaped:
                     operands[index] = tensor.clone()
             elif tensor.requires_grad and self.differentiable:
-                operands[index] = edge(tensor)
+                # The function may have enabled grad mode itself.
+                with torch.enable_grad():
+                    operands[index] = edge(tensor)
         return operands
 
     def _run(
@@ -242,7 +261,6 @@ class Entry:
             chosen = functions.keeping if keeping else functions.plain
             return segment.assemble(operands, chosen(operands))
         if self.differentiable:
-            # The function may have enabled grad mode itself.
             with torch.enable_grad():
                 return segment.assemble(operands, functions.keeping(operands))
         return segment.assemble(operands, functions.plain.forward(*operands))
@@ -291,19 +309,18 @@ class _Edge(torch.autograd.Function):
 edge = autograd.native_apply(_Edge)
 
 
-def refuse_offsets(tensors: Sequence[torch.Tensor], name: str) -> None:
-    """A capture's inputs start at offset 0, so a call's must too if offsets were looked at.
+def refuse_room(tensors: Sequence[torch.Tensor], name: str) -> None:
+    """Refuse to grow a tensor in a storage that has room: it would show what is there.
 
     Raises:
-        UnsupportedError: If one doesn't.
+        UnsupportedError: If one has.
     """
-    for index, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided and tensor.storage_offset():
+    for tensor in tensors:
+        if has_room(tensor):
             raise UnsupportedError(
-                f"{name} uses absolute storage offsets (as_strided with an offset, "
-                f"storage_offset), and its input {index} doesn't start at the beginning of its "
-                "storage.",
-                remedy="use slices, or as_strided without an offset.",
+                f"{name} resizes a tensor {list(tensor.shape)} to more elements, and its storage "
+                "holds others that it would show then.",
+                remedy="resize a clone, or take a larger view of the whole.",
             )
 
 
@@ -360,7 +377,8 @@ def make_entry(
     written = frozenset(
         mutation.index for mutation in effects.mutations if mutation.index < len(captured.inputs)
     )
-    sharing = _sharing(captured, leaves, written, signature)
+    placed = _placed(captured)
+    sharing = _sharing(captured, leaves, (written, placed), signature)
     if sharing is not None:
         if sizes is not None:
             raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
@@ -386,6 +404,10 @@ def make_entry(
         tuple(entry.spec for entry in captured.inputs if entry.argument is None),
         differentiable,
         written,
+        placed,
+        frozenset(
+            i for i, slot in enumerate(captured.inputs) if id(slot.tensor) in captured.events.grown
+        ),
         tuple(index for index, operand in enumerate(segment.operands) if operand.volatile),
         watched(captured, effects),
         reachable(segment, segment.seen),
@@ -411,15 +433,37 @@ def _captured(
     return captured, tracker.effects(captured.lifted)
 
 
+def _placed(captured: Capture) -> frozenset[int]:
+    """Inputs of whose storages the function names places that may be outside of them."""
+    storages = {tracing.storage_key(tensor) for tensor in captured.events.placed}
+    if not storages:
+        return frozenset()
+    return frozenset(
+        index
+        for index, slot in enumerate(captured.inputs)
+        if slot.spec.layout is torch.strided and tracing.storage_key(slot.tensor) in storages
+    )
+
+
 def _sharing(
-    captured: Capture, leaves: Sequence[Any], written: frozenset[int], signature: Signature
+    captured: Capture,
+    leaves: Sequence[Any],
+    touched: tuple[frozenset[int], frozenset[int]],
+    signature: Signature,
 ) -> Sharing | None:
-    """Memory that a call's inputs share with one that the function writes to, if any."""
-    if not written:
+    """Memory that a call's inputs share with one that the function writes to, if any.
+
+    Args:
+        captured: The first run.
+        leaves: The call's flat leaves.
+        touched: Inputs that are written to, and those seen beyond their own memory.
+        signature: The call's signature.
+    """
+    if not any(touched):
         return None
     given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
     regions = find_regions(
-        [*given, *captured.lifted], written, differentiable=signature.ambient.grad_mode
+        [*given, *captured.lifted], *touched, differentiable=signature.ambient.grad_mode
     )
     if not regions:
         return None

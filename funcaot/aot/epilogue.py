@@ -7,6 +7,7 @@ the function itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, functorch
-from funcaot.aot.effects import Effects, Mutation, Origin, Output
+from funcaot.aot.effects import Effects, Mutation, Origin, Output, Watched
 
 
 def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
@@ -124,6 +125,15 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
         version = target._version + (mutation.versions or 0)
         apply(mutation, target, maker.result, maker.origin)
         _set_version(target, version)
+    if effects.flats and torch.is_grad_enabled():
+        for tensor in tensors:
+            _look_at(tensor)
+
+
+def _look_at(tensor: torch.Tensor) -> None:
+    """Let a view know that its base requires grad now; the function wrote through the base."""
+    with contextlib.suppress(RuntimeError):  # of a view that autograd forbids to look at
+        _ = tensor.grad_fn
 
 
 def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> bool:
@@ -150,15 +160,15 @@ def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _
 
 
 def attach(
-    effects: Effects,
-    watched: Sequence[tuple[int, fx.Node]],
+    watched: Sequence[Watched],
     reachable: Sequence[int],
     tensors: Sequence[torch.Tensor],
     results: Sequence[torch.Tensor | None],
 ) -> None:
     """Give the graph's autograd node the inputs that its backward needs besides what it saved.
 
-    Those whose new value it keeps, to check their versions; and those that it might write to.
+    Those whose new value it keeps, to check their versions, with results that hold what it keeps;
+    and those that it might write to.
     """
     node = next((made.grad_fn for made in results if made is not None and made.grad_fn), None)
     if node is None:
@@ -166,10 +176,11 @@ def attach(
     # Not the tensors themselves: one that the epilogue wrote to holds on to the node.
     node.held = {index: tensors[index].detach() for index in reachable}  # type: ignore[attr-defined]
     targets = [
-        (tensors[effects.mutations[position].index].detach(), root) for position, root in watched
+        (tensors[item.input] if item.input is not None else results[item.result or 0], item.root)
+        for item in watched
     ]
     node.watched = tuple(  # type: ignore[attr-defined]
-        (target, target._version, root) for target, root in targets
+        (target.detach(), target._version, root) for target, root in targets if target is not None
     )
 
 

@@ -75,6 +75,8 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
         0 < len(distinct) == len(tensors) - repeated
         # A call may leave such a program, which the general path knows to handle.
         and not entry.premises
+        # Guards are made of these tensors, which must look as they did before the call.
+        and not any(map(entry.changes_looks, entry.effects.mutations))
         and not ambient.forward_mode
         and not ambient.modes
         and not functorch.transforms_active()
@@ -258,7 +260,7 @@ class _Writer:
     def _write_general_run(self) -> None:
         lifted = "lifted" if self.lifted_names else "()"
         entry, segment = self.entry, self.entry.functions.segment
-        if entry.written:
+        if entry.depends_on_memory:
             # Which inputs share memory decides what a write means.
             require(self.source, f"entry.fits([{listed(self.names)}], {lifted})")
         apply = "None"

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch import functorch, tracing
+from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.shapes import SizeError
 from funcaot.aot import data_dependent_ops, writes
+from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
 _RESIZING = frozenset(("resize_", "resize_as_"))
+_UNSAFE = frozenset(("unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"))
 
 
 @dataclass
@@ -28,14 +30,25 @@ class InputEvents:
     Attributes:
         wholes: For a tensor whose shape was changed in place, its value in the shape that it had.
         resized: Tensors that were resized.
-        reads_offset: Whether a place in memory was named by its absolute offset.
+        placed: Tensors of whose storage a place was named that may be outside of them: by its
+            absolute offset, or by ``as_strided`` with a longer reach.
+        grown: Tensors that were resized to more elements.
+        detached: Tensors that ``detach_`` was called on.
         fixed: Tensors that can't be reshaped, since other inputs are views of them.
+        sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
+        shared: Whether inputs live in regions.
+        unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
     """
 
     wholes: dict[int, torch.Tensor] = field(default_factory=dict)
     resized: set[int] = field(default_factory=set)
-    reads_offset: bool = False
+    placed: list[torch.Tensor] = field(default_factory=list)
+    grown: set[int] = field(default_factory=set)
+    detached: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
+    sources: dict[int, torch.Tensor] = field(default_factory=dict)
+    shared: bool = False
+    unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
 
 
 class Lifting(TorchFunctionMode):
@@ -44,6 +57,7 @@ class Lifting(TorchFunctionMode):
     Attributes:
         lifted: The real tensors met so far that weren't arguments, in order.
         events: What happened to inputs' metadata.
+        grad_mode: Grad mode of the call.
     """
 
     def __init__(
@@ -64,11 +78,13 @@ class Lifting(TorchFunctionMode):
         super().__init__()
         self.lifted: list[torch.Tensor] = []
         self.events = InputEvents()
+        self.grad_mode = True
         self._tape = tape
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
         self._add = add
         self._name = name
+        tape.watch_set(self._set)
 
     def __torch_function__(
         self,
@@ -96,18 +112,24 @@ class Lifting(TorchFunctionMode):
         """Run an op, and note what can't be seen afterwards."""
         name = getattr(func, "__name__", "")
         if name in writes.RESHAPING:
-            self._note_reshaping(name, args)
-        elif name == "detach_" and id(args[0]) in self.events.fixed:
-            self._refuse_fixed(name)
-        elif name == "set_":
-            return _set(func, args, kwargs)
+            self._note_reshaping(name, args, kwargs)
+        elif name in ("detach_", "requires_grad_"):
+            if id(args[0]) in self.events.fixed:
+                self._refuse_fixed(name)
+            if name == "detach_":
+                self.events.detached.add(id(args[0]))
         elif name == "__set__" and func == tracing.SET_DATA:
             raise UnsupportedError(
                 f"{self._name} assigns to the .data of a tensor.",
                 remedy="write x.copy_(value) under torch.no_grad(), or x.set_(value).",
             )
-        elif name == "storage_offset" or (name == "as_strided" and _has_offset(args, kwargs)):
-            self.events.reads_offset = True
+        elif name == "storage_offset" or (name == "as_strided" and _leaves(*args, **kwargs)):
+            self.events.placed.append(args[0])
+        elif name in _UNSAFE:
+            pieces = func(*args, **kwargs)
+            source = args[0] if args else kwargs["input"]
+            self.events.unsafe.append((source, autograd.version_of(source), tuple(pieces)))
+            return pieces
         if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
             if name.startswith("_foreach_") and writes.share_memory(args[0]):
                 return writes.one_by_one(func, args, kwargs)
@@ -127,6 +149,14 @@ class Lifting(TorchFunctionMode):
     ) -> Any:
         """Write to a view and note what autograd saves, which can't be seen afterwards."""
         operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        base = view if view._base is None else view._base
+        recorded = any(operand.requires_grad for operand in (base, *operands))
+        if recorded and base.is_conj() and not view.is_complex():
+            raise UnsupportedError(
+                f"{self._name} writes to the real or imaginary part of a tensor {list(base.shape)} "
+                "that is the conjugate of another one by its memory.",
+                remedy="pass the tensor itself and call conj() inside, or pass x.resolve_conj().",
+            )
         return writes.recorded(self._tape, view, operands, lambda: func(*args, **kwargs))
 
     def _refuse_fixed(self, name: str) -> None:
@@ -136,12 +166,22 @@ class Lifting(TorchFunctionMode):
             remedy="return the changed tensor instead (x.t() for x.t_(), and so on).",
         )
 
-    def _note_reshaping(self, name: str, args: tuple[Any, ...]) -> None:
+    def _note_reshaping(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep hold of the whole value before a tensor's shape is changed in place."""
         tensor = args[0]
+        if name == "as_strided_" and _leaves(*args, **kwargs):
+            self.events.placed.append(tensor)
+        shrinks = name in _RESIZING and not is_dense(tuple(tensor.shape), tuple(tensor.stride()))
+        if shrinks or id(tensor) in self.events.detached:
+            raise UnsupportedError(
+                f"{self._name} calls {name} on a tensor "
+                + ("with gaps." if shrinks else "that it detached in place."),
+                remedy="return a new tensor of that shape.",
+            )
         if id(tensor) in self.events.fixed:
             self._refuse_fixed(name)
-        if not torch.is_grad_enabled() and tensor.requires_grad and not _is_leaf(tensor):
+        hidden = not torch.is_grad_enabled() and tensor.requires_grad
+        if hidden and (self.grad_mode or not _is_leaf(tensor)):
             raise UnsupportedError(
                 f"{self._name} calls {name} in no_grad mode on a tensor that requires grad.",
                 remedy="call it with grad mode on, or return the changed tensor instead.",
@@ -150,10 +190,30 @@ class Lifting(TorchFunctionMode):
             self.events.resized.add(id(tensor))
             wanted = args[1].numel() if name == "resize_as_" else _count(args[1:])
             if wanted > tensor.numel():
+                self.events.grown.add(id(tensor))
                 return
         if id(tensor) not in self.events.wholes:
             with torch.no_grad():
                 self.events.wholes[id(tensor)] = tensor.data
+
+    def _set(self, target: torch.Tensor, source: Any) -> None:
+        """Note ``set_``, which torch function modes don't see."""
+        if not isinstance(source, torch.Tensor):
+            raise UnsupportedError(
+                f"{self._name} calls set_ with a storage or without a source.",
+                remedy="call x.set_(tensor).",
+            )
+        if tracing.storage_key(target) == tracing.storage_key(source):
+            raise UnsupportedError(
+                f"{self._name} calls set_ on a tensor with one that shares its memory.",
+                remedy="return the view instead.",
+            )
+        if torch.is_grad_enabled() and source.requires_grad:
+            raise UnsupportedError(
+                f"{self._name} calls set_ with a tensor that requires grad; it has no derivative.",
+                remedy="pass x.detach() to set_.",
+            )
+        self.events.sources[id(target)] = source
 
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""
@@ -193,8 +253,17 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _has_offset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return len(args) > 3 or kwargs.get("storage_offset") is not None
+def _leaves(
+    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None, **_: Any
+) -> bool:
+    """Whether ``as_strided`` may show memory that the tensor itself doesn't."""
+    if storage_offset is not None:
+        return True
+    numbers = (*size, *stride, *tensor.shape, *tensor.stride())
+    if not all(isinstance(number, int) for number in numbers):
+        return True
+    shape, steps = tuple(tensor.shape), tuple(tensor.stride())
+    return not is_dense(shape, steps) or extent(tuple(size), tuple(stride)) > extent(shape, steps)
 
 
 def _count(shape: tuple[Any, ...]) -> int:
@@ -202,18 +271,6 @@ def _count(shape: tuple[Any, ...]) -> int:
     if any(isinstance(size, torch.SymInt) for size in sizes):
         raise SizeError("resize_ to an open size.", remedy="compile with dynamic=False.")
     return math.prod(size for size in sizes if isinstance(size, int))
-
-
-def _set(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``set_`` of a tensor to another one, whose wrapper then has to look like the other's."""
-    if len(args) != 2 or not isinstance(args[1], torch.Tensor) or kwargs:
-        raise UnsupportedError(
-            "set_ with a storage or without a source can't be captured.",
-            remedy="call x.set_(tensor).",
-        )
-    result = func(*args)
-    tracing.look_like(args[0], args[1])
-    return result
 
 
 def _describes_fake(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:

@@ -67,6 +67,10 @@ class Tape:
         if self.sizes is not None:
             self._add_sizes(self.sizes)
 
+    def watch_set(self, note: Callable[[torch.Tensor, Any], None]) -> None:
+        """Let ``note`` know of every ``set_``: what is set, and to what."""
+        self._functional_mode.note_set = note
+
     def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
         """Make each open size an input of the graph."""
         with _outside_of_transforms():

@@ -64,6 +64,79 @@ METADATA: dict[str, Callable[..., Any]] = {
     "requires_grad_": lambda x: x.requires_grad_(),
 }
 
+WIDE_VIEWS: dict[str, Callable[..., torch.Tensor]] = {
+    "as integers": lambda x: x.view(torch.int64),
+    "as halves": lambda x: x.view(torch.int32),
+    "as bytes": lambda x: x.view(torch.uint8),
+    "as floats": lambda x: x.view(torch.float64),
+    "chunk": lambda x, i: x.chunk(2)[i],
+    "unsafe_split": lambda x, i: x.unsafe_split(1)[i],
+    "unsafe_chunk": lambda x, i: x.unsafe_chunk(2)[i],
+    "tensor_split": lambda x, i: x.tensor_split(2)[i],
+    "split_with_sizes": lambda x, i: x.split_with_sizes([1, x.shape[0] - 1])[i],
+    "hsplit": lambda x, i: x.hsplit(2)[i],
+    "unfold": lambda x: x.unfold(0, 2, 1),
+    "movedim": lambda x: x.movedim(0, -1),
+    "mT": lambda x: x.mT,
+    "as_strided": lambda x: x.as_strided((2,), (1,)),
+    "placed": lambda x, i: x.as_strided((2,), (1,), i),
+    "by index": lambda x, i: x[i],
+    "mixed": lambda x: x[..., None, 1:],
+    "unflatten": lambda x: x.unflatten(-1, (2, -1)),
+    "broadcast": lambda x: x.broadcast_to(2, *x.shape),
+}
+
+WIDE_PURE: dict[str, Callable[..., torch.Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "reshape": lambda x: x.reshape(-1),
+    "to the same": lambda x: x.to(x.dtype),
+    "compare": lambda x: x > 1,
+    "cat": lambda x, y: torch.cat([x.reshape(-1), y.reshape(-1)]),
+    "like": lambda x: torch.zeros_like(x),
+    "sort": lambda x: x.sort(dim=0)[0],
+}
+
+WIDE_WRITES: dict[str, Callable[..., Any]] = {
+    "fill_": lambda x: x.fill_(0.75),
+    "clamp_": lambda x: x.clamp_(0.4, 1.4),
+    "masked_fill_": lambda x: x.masked_fill_(x > 1, 0.25),
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0]), 0.5),
+    "index_put_": lambda x: x.__setitem__(torch.tensor([0]), 0.5),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor([0]), torch.ones_like(x[:1])),
+    "slice = value": lambda x: x.__setitem__(slice(0, 1), 2.0),
+    "row = row": lambda x: x.__setitem__(0, x[1].clone()),
+    "out": lambda x: torch.add(x.detach(), 1.0, out=x.detach()),
+    "foreach": lambda x: torch._foreach_mul_([x], 1.5),
+    "foreach of two": lambda x, y: torch._foreach_add_([x, y], 1.0),
+    "+=": lambda x: x.__iadd__(1),
+    "squared": lambda x: x.mul_(x),
+    "copy of a clone": lambda x, y: x.copy_(y.clone()),
+    "data": lambda x: x.data.mul_(2),
+    "swap": lambda x: x.copy_(x.flip(0)),
+    "relu_": lambda x: torch.relu_(x),
+    "cumsum_": lambda x: x.cumsum_(0),
+    "by name": lambda x: torch.nn.functional.elu_(x),
+}
+
+WIDE_METADATA: dict[str, Callable[..., Any]] = {
+    "resize_": lambda x: x.resize_(2),
+    "resize_ larger": lambda x: x.resize_(13).zero_(),
+    "set_": lambda x, y: x.set_(y),
+    "as_strided_": lambda x: x.as_strided_((2,), (1,)),
+    "swapaxes_": lambda x: x.swapaxes_(0, -1),
+    "requires_grad_(False)": lambda x: x.requires_grad_(False),
+}
+
+# By whether the narrow table was VIEWS, PURE or WRITES.
+WIDE = {
+    (True, False, False): WIDE_VIEWS,
+    (False, True, False): WIDE_PURE,
+    (False, False, True): WIDE_WRITES,
+    (False, False, False): WIDE_METADATA,
+}
+SPLITS = ("chunk", "unsafe_split", "unsafe_chunk", "tensor_split", "split_with_sizes")
+INDEXED = frozenset(("select", "item", "by index", "hsplit", *SPLITS))
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -126,10 +199,12 @@ def execute(step: tuple[str, str, tuple[int, ...], tuple[int, ...]], registers: 
     """Run one step on the registers."""
     name, mode, operands, numbers = step
     tables = {**VIEWS, **PURE, **WRITES, **METADATA}
-    context = torch.no_grad() if mode == "no_grad" else contextlib.nullcontext()
+    tables |= {**WIDE_VIEWS, **WIDE_PURE, **WIDE_WRITES, **WIDE_METADATA}
+    contexts = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad}
+    context = contexts.get(mode, contextlib.nullcontext)()
     with context:
         result = tables[name](*(registers[index] for index in operands), *numbers)
-    return registers[operands[0]] if result is None else result
+    return result if isinstance(result, torch.Tensor) else registers[operands[0]]
 
 
 SHAPES = (
@@ -146,8 +221,17 @@ SHAPES = (
 )
 
 
-def generate(random: Random, *, metadata: bool = True, overlap: bool = True) -> Program:
-    """Draw a program whose steps all run eagerly, but for the last of some programs."""
+def generate(
+    random: Random, *, metadata: bool = True, overlap: bool = True, wide: bool = False
+) -> Program:
+    """Draw a program whose steps all run eagerly, but for the last of some programs.
+
+    Args:
+        random: Where to draw from.
+        metadata: Whether shapes are changed in place.
+        overlap: Whether inputs may share memory.
+        wide: Whether rarer ops are drawn too.
+    """
     count = random.randint(1, 3)
     storages = 1 if overlap and random.random() < 0.6 else count
     grads = tuple(random.choice(("plain", "leaf", "non_leaf", "non_leaf")) for _ in range(storages))
@@ -166,7 +250,7 @@ def generate(random: Random, *, metadata: bool = True, overlap: bool = True) -> 
     registers: list[Any] = list(draft.inputs().args)
     steps = []
     for _ in range(random.randint(1, 7)):
-        step = _draw(random, registers, metadata=metadata)
+        step = _draw(random, registers, metadata=metadata, wide=wide)
         # Programs that fail eagerly are kept now and then: the compiled one must fail too.
         try:
             registers.append(execute(step, registers))
@@ -185,30 +269,41 @@ def generate(random: Random, *, metadata: bool = True, overlap: bool = True) -> 
 
 
 def _draw(
-    random: Random, registers: list[Any], *, metadata: bool
+    random: Random, registers: list[Any], *, metadata: bool, wide: bool
 ) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
     mode = "no_grad" if random.random() < 0.12 else "grad"
+    if wide and random.random() < 0.05:
+        mode = "enable_grad"
     register = random.randrange(len(registers))
     other = random.randrange(len(registers))
     roll = random.random()
     table: dict[str, Any] = VIEWS if roll < 0.4 else PURE if roll < 0.55 else WRITES
     if metadata and roll > 0.93:
         table = METADATA
+    if wide and random.random() < 0.5:
+        table = WIDE[table is VIEWS, table is PURE, table is WRITES]
     name = random.choice(sorted(table))
     numbers: tuple[int, ...] = ()
     operands: tuple[int, ...] = (register,)
-    if name in ("mul", "add_", "copy_", "times_"):
+    if name in ("mul", "cat", "foreach of two", "copy of a clone", "set_"):
+        operands = (register, other)
+    elif name in ("add_", "copy_", "times_"):
         operands = (register, other)
         target, source = registers[register], registers[other]
         shared = target.untyped_storage()._cdata == source.untyped_storage()._cdata
-        if name != "mul" and shared and target is not source:
+        if shared and target is not source:
             # What eager computes when it reads what it writes depends on the order of the loop.
             return "sin", mode, (other,), ()
-    elif name in ("requires_grad_", "detach_") and registers[register]._is_view():
+    elif (
+        name in ("requires_grad_", "detach_", "requires_grad_(False)")
+        and registers[register]._is_view()
+    ):
         # Of views eager refuses the one and makes the other no leaf of its own.
         return "sin", mode, operands, ()
-    elif name in ("select", "item"):
+    elif name in INDEXED:
         numbers = (random.randrange(2),)
+    elif name == "placed":
+        numbers = (random.randrange(4),)
     elif name == "narrow":
         numbers = (random.randrange(2), random.randint(1, 2))
     return name, mode, operands, numbers
