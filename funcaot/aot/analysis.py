@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import fx
 
 from funcaot._torch import autograd, tracing
 from funcaot._torch.shapes import expression_of
@@ -125,40 +127,44 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
     saved = {graphs.view_root(node) for node in demands}
     roots = [None if node is None else graphs.view_root(node) for node in nodes]
     shared = [roots[position] for _, position in effects.flats]
-    found = []
+    found: list[Watched] = []
     for mutation in effects.mutations:
         if mutation.versions is None:
             continue
         own = [roots[r] for r in (mutation.value, mutation.graded) if r is not None]
         family = capture.slots[mutation.index].kind == "family"
-        candidates = dict.fromkeys([*own, *(shared if family else [])])
-        found += [
-            Watched(mutation.index, None, r) for r in candidates if r is not None and r in saved
-        ]
+        for root in dict.fromkeys([*own, *(shared if family else [])]):
+            if root is not None and root in saved:
+                found.append(Watched(mutation.index, None, root))
     changed = {mutation.index for mutation in effects.mutations}
     for index, slot in enumerate(capture.slots):
         # The graph saves the flat memory, which has a version of its own.
-        root = graphs.view_root(slot.node)
-        if slot.kind == "family" and index not in changed and root in saved:
-            found.append(Watched(index, None, root))
+        flat = graphs.view_root(slot.node)
+        if slot.kind == "family" and index not in changed and flat in saved:
+            found.append(Watched(index, None, flat))
+    return (*found, *_watched_results(capture, effects, demands, nodes))
+
+
+def _watched_results(
+    capture: Capture,
+    effects: Effects,
+    demands: Sequence[fx.Node],
+    nodes: Sequence[fx.Node | None],
+) -> Iterator[Watched]:
+    """Results in whose memory something lies that was saved, other than the results themselves."""
     inputs = {graphs.view_root(slot.node) for slot in capture.slots}
     taken = {r for mutation in effects.mutations for r in (mutation.value, mutation.graded)}
     taken |= {position for _, position in effects.flats}
-    kept_as_they_are = {graphs.without_aliases(node) for node in nodes if node is not None}
-    copied = {
-        graphs.view_root(node)
-        for node in demands
-        if graphs.without_aliases(node) not in kept_as_they_are
-    }
-    found += [
-        Watched(None, position, root)
-        for position, root in enumerate(roots)
-        if (root in copied or (root in saved and not effects.results[position].requires_grad))
-        and root is not None
-        and root not in inputs
-        and position not in taken
-    ]
-    return tuple(found)
+    own = {graphs.without_aliases(node) for node in nodes if node is not None}
+    saved = {graphs.view_root(node) for node in demands}
+    copied = {graphs.view_root(node) for node in demands if graphs.without_aliases(node) not in own}
+    for position, node in enumerate(nodes):
+        if node is None or position in taken:
+            continue
+        root = graphs.view_root(node)
+        silent = not effects.results[position].requires_grad
+        if root not in inputs and (root in copied or (silent and root in saved)):
+            yield Watched(None, position, root)
 
 
 class _Mutations:

@@ -153,11 +153,31 @@ def find_regions(
             # Of a storage that is seen as a whole, everything is in one region.
             together |= not whole.isdisjoint(shared)
             wanted = _Wanted(frozenset(writes), frozenset(alone))
+            if functorch.transforms_active():
+                _refuse_under_transforms(tensors, shared, wanted, together=together)
+                continue
             for component in _components(tensors, shared, wanted, together=together):
                 if wanted.covers(component):
                     everything = not whole.isdisjoint(component)
                     regions.append(_region(tensors, component, everything=everything))
     return tuple(regions)
+
+
+def _refuse_under_transforms(
+    tensors: Sequence[torch.Tensor], shared: Sequence[int], wanted: _Wanted, *, together: bool
+) -> None:
+    """There, memory is only reached through tensors of the levels in progress."""
+    groups = [(_span(tensors[index]), [index]) for index in shared]
+    for _, group in _merged(groups, together=together):
+        if wanted.covers(group):
+            what = f"Inputs {', '.join(map(str, sorted(group)))} share memory and one of them is "
+            what += "written to"
+            if len(group) == 1:
+                what = f"Memory of input {group[0]}'s storage is used that isn't the input's"
+            raise UnsupportedError(
+                f"{what}, inside a torch.func transform.",
+                remedy="pass one tensor and make the views of it inside the compiled function.",
+            )
 
 
 def _refuse_sparse(
@@ -195,7 +215,7 @@ def _is_part(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided:
         return False
     span = _span(tensor)
-    return span.low > 0 or span.high < tensor.untyped_storage().nbytes()
+    return span.low > 0 or span.high < functorch.fully_unwrapped(tensor).untyped_storage().nbytes()
 
 
 def has_room(tensor: torch.Tensor) -> bool:
@@ -247,13 +267,14 @@ def _inhabitants(
     """What a region has to hold, inputs and bases; and which inputs stand for themselves.
 
     Those are views that share memory with no other view of their base, if the region isn't a whole
-    storage.
+    storage; and leaves that require grad, which are views of something that doesn't.
     """
     bases = [id(_base(tensors[index])) for index in group]
     own = {
         index
         for index, base in zip(group, bases, strict=True)
-        if bases.count(base) == 1 and not everything
+        if (bases.count(base) == 1 and not everything)
+        or (tensors[index].requires_grad and tensors[index].is_leaf)
     }
     inputs = [tensors[index] for index in group]
     return inputs + [_base(tensors[index]) for index in group if index not in own], own
@@ -275,12 +296,6 @@ def _merged(
 def _region(
     tensors: Sequence[torch.Tensor], component: Sequence[int], *, everything: bool
 ) -> Region:
-    if functorch.transforms_active():
-        raise UnsupportedError(
-            f"Inputs {', '.join(map(str, component))} share memory and one of them is written to, "
-            "inside a torch.func transform.",
-            remedy="pass one tensor and make the views of it inside the compiled function.",
-        )
     inhabitants, own = _inhabitants(tensors, component, everything=everything)
     low, high = _bounds(inhabitants, everything=everything)
     dtypes = {tensor.dtype for tensor in inhabitants}

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch import autograd, functorch
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
 from funcaot.aot.backward_effects import reachable
 from funcaot.aot.backward_sizes import refuse_opaque
-from funcaot.aot.bases import find_regions, has_room, real_tensors
+from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Sharing, capture
 from funcaot.aot.derived import Derived
@@ -25,12 +25,12 @@ from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.in_place import InPlace, plan_in_place
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
+from funcaot.aot.shared_inputs import placed_inputs, refuse_room, sharing_of
 from funcaot.aot.signature import Signature
 from funcaot.aot.sizes import SizeEnvironment, SizeError, Sizes, concrete
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.state_effects import Call, StateEffects
 from funcaot.aot.state_tracker import StateTracker
-from funcaot.errors import UnsupportedError
 from funcaot.premise import PremiseFailed
 
 
@@ -309,21 +309,6 @@ class _Edge(torch.autograd.Function):
 edge = autograd.native_apply(_Edge)
 
 
-def refuse_room(tensors: Sequence[torch.Tensor], name: str) -> None:
-    """Refuse to grow a tensor in a storage that has room: it would show what is there.
-
-    Raises:
-        UnsupportedError: If one has.
-    """
-    for tensor in tensors:
-        if has_room(tensor):
-            raise UnsupportedError(
-                f"{name} resizes a tensor {list(tensor.shape)} to more elements, and its storage "
-                "holds others that it would show then.",
-                remedy="resize a clone, or take a larger view of the whole.",
-            )
-
-
 def make_general_entry(
     function: Callable[..., Any],
     sizes: Sizes,
@@ -377,8 +362,8 @@ def make_entry(
     written = frozenset(
         mutation.index for mutation in effects.mutations if mutation.index < len(captured.inputs)
     )
-    placed = _placed(captured)
-    sharing = _sharing(captured, leaves, (written, placed), signature)
+    placed = placed_inputs(captured)
+    sharing = sharing_of(captured, leaves, (written, placed), signature)
     if sharing is not None:
         if sizes is not None:
             raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
@@ -431,48 +416,6 @@ def _captured(
     tracker = GradientTracker(state, state.leaves, state.name)
     captured = capture(tracker, signature, state.leaves, state.name, sharing, environment)
     return captured, tracker.effects(captured.lifted)
-
-
-def _placed(captured: Capture) -> frozenset[int]:
-    """Inputs of whose storages the function names places that may be outside of them."""
-    storages = {tracing.storage_key(tensor) for tensor in captured.events.placed}
-    if not storages:
-        return frozenset()
-    return frozenset(
-        index
-        for index, slot in enumerate(captured.inputs)
-        if slot.spec.layout is torch.strided and tracing.storage_key(slot.tensor) in storages
-    )
-
-
-def _sharing(
-    captured: Capture,
-    leaves: Sequence[Any],
-    touched: tuple[frozenset[int], frozenset[int]],
-    signature: Signature,
-) -> Sharing | None:
-    """Memory that a call's inputs share with one that the function writes to, if any.
-
-    Args:
-        captured: The first run.
-        leaves: The call's flat leaves.
-        touched: Inputs that are written to, and those seen beyond their own memory.
-        signature: The call's signature.
-    """
-    if not any(touched):
-        return None
-    given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
-    regions = find_regions(
-        [*given, *captured.lifted], *touched, differentiable=signature.ambient.grad_mode
-    )
-    if not regions:
-        return None
-    if signature.ambient.forward_mode:
-        raise UnsupportedError(
-            f"Inside forward mode, {regions[0]} and one of them is written to.",
-            remedy="pass one tensor and make the views of it inside the compiled function.",
-        )
-    return Sharing(captured.lifted, regions)
 
 
 def make_segment(

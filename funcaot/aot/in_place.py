@@ -124,7 +124,7 @@ def plan_in_place(captured: Capture, effects: Effects, segment: Segment) -> InPl
         and _runs_to_its_end(captured)
         and segment.settings.compiler.writes_inputs
         and not captured.regions
-        and not captured.events.reads_offset
+        and not captured.events.placed
         and not any(output.origin is not None for output in effects.outputs)
         and all(entry.spec.layout is torch.strided for entry in captured.inputs)
     ):

@@ -155,6 +155,20 @@ def test_views_know_that_their_base_requires_grad():
     check(lambda x, y, w: y.add_(w), make)
 
 
+def test_a_leaf_that_shares_memory():
+    def make():
+        base = torch.linspace(0.3, 1.7, 12, dtype=torch.float64)
+        leaf = base[2:8].detach().requires_grad_()
+        return Inputs([leaf, base[:4], base[3:5]], [base], [leaf])
+
+    check(lambda x, y, z: (x.sin(), y.mul_(2), x * 3), make, derivatives=False)
+    gradients = []
+    for called in (PLACES["read"], funcaot.compile(PLACES["read"], backend="eager")):
+        inputs = make()
+        gradients += torch.autograd.grad(called(*inputs.args[:2])[0].sum(), inputs.leaves)
+    torch.testing.assert_close(*gradients)
+
+
 REFUSED = {
     "unsafe_split, written": (lambda x: (x.unsafe_split(1)[0].mul_(2), x)[1], "unsafe_split"),
     "unsafe_chunk, returned": (lambda x: x.unsafe_chunk(2)[0], "unsafe_split"),
