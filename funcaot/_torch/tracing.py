@@ -48,7 +48,7 @@ FUNCTIONALIZATION_LIMITS = (
 )
 OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
-STALE_VIEW = "Cannot view a tensor with shape"
+STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
 OUT_OF_BOUNDS = "are out of bounds for storage of size"
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -58,7 +58,7 @@ __all__ = [
     "FUNCTIONALIZATION_LIMITS",
     "OUT_OF_BOUNDS",
     "OVERLAPPING_WRITE",
-    "STALE_VIEW",
+    "STALE_VIEWS",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",

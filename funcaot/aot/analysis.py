@@ -12,7 +12,7 @@ from funcaot._torch import autograd, tracing
 from funcaot._torch.shapes import expression_of
 from funcaot.aot import graphs
 from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
-from funcaot.aot.capture import Capture, Input, geometry_of, limit_of_writes, stale_view
+from funcaot.aot.capture import Capture, Input, geometry_of, is_stale, limit_of_writes, stale_view
 from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
@@ -30,7 +30,7 @@ def analyse(capture: Capture, name: str) -> Effects:
         limit = limit_of_writes(error, name)
         if limit is not None:
             raise limit from error
-        if tracing.STALE_VIEW in str(error):
+        if is_stale(error):
             raise stale_view(name) from error
         forbidden = "its base or another view of its base has been modified" in str(error)
         if isinstance(error, UnsupportedError) or not (capture.events.wholes or forbidden):
@@ -129,19 +129,15 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
     shared = [roots[position] for _, position in effects.flats]
     found: list[Watched] = []
     for mutation in effects.mutations:
-        if mutation.versions is None:
-            continue
-        own = [roots[r] for r in (mutation.value, mutation.graded) if r is not None]
-        family = capture.slots[mutation.index].kind == "family"
-        for root in dict.fromkeys([*own, *(shared if family else [])]):
+        for r in (mutation.value, mutation.graded):
+            root = None if r is None else roots[r]
             if root is not None and root in saved:
                 found.append(Watched(mutation.index, None, root))
-    changed = {mutation.index for mutation in effects.mutations}
     for index, slot in enumerate(capture.slots):
-        # The graph saves the flat memory, which has a version of its own.
-        flat = graphs.view_root(slot.node)
-        if slot.kind == "family" and index not in changed and flat in saved:
-            found.append(Watched(index, None, flat))
+        if slot.kind == "family":
+            # The graph saves the flat memory, which has a version of its own.
+            flats = dict.fromkeys([graphs.view_root(slot.node), *shared])
+            found += [Watched(index, None, r) for r in flats if r is not None and r in saved]
     return (*found, *_watched_results(capture, effects, demands, nodes))
 
 
@@ -157,7 +153,11 @@ def _watched_results(
     taken |= {position for _, position in effects.flats}
     own = {graphs.without_aliases(node) for node in nodes if node is not None}
     saved = {graphs.view_root(node) for node in demands}
-    copied = {graphs.view_root(node) for node in demands if graphs.without_aliases(node) not in own}
+    copied = {
+        graphs.view_root(node)
+        for node in demands
+        if graphs.without_aliases(node) not in own or graphs.view_source(node) is not None
+    }
     for position, node in enumerate(nodes):
         if node is None or position in taken:
             continue

@@ -217,6 +217,11 @@ def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
     return None
 
 
+def is_stale(error: Exception) -> bool:
+    """Whether a view couldn't be made again on what its base became."""
+    return any(text in str(error) for text in tracing.STALE_VIEWS)
+
+
 def stale_view(name: str) -> UnsupportedError:
     """What is raised where a view can't be made again on what was written to its base."""
     return UnsupportedError(
@@ -246,7 +251,7 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
         limit = limit_of_writes(error, name)
         if limit is not None:
             raise limit from error
-        if (events.wholes or events.shared) and tracing.STALE_VIEW in str(error):
+        if (events.wholes or events.shared) and is_stale(error):
             raise stale_view(name) from error
         if events.wholes and tracing.OUT_OF_BOUNDS in str(error):
             raise UnsupportedError(

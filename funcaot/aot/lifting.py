@@ -190,6 +190,11 @@ class Lifting(TorchFunctionMode):
             self.events.resized.add(id(tensor))
             wanted = args[1].numel() if name == "resize_as_" else _count(args[1:])
             if wanted > tensor.numel():
+                if tensor._is_view():
+                    raise UnsupportedError(
+                        f"{self._name} calls {name} on a view and asks for more elements.",
+                        remedy="return a new tensor of that shape.",
+                    )
                 self.events.grown.add(id(tensor))
                 return
         if id(tensor) not in self.events.wholes:
