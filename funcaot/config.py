@@ -35,6 +35,8 @@ class Config:
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
+        check_aliases: Whether each graph of a forward is checked for results that share memory with
+            an input or with each other, which the epilogue should have made.
     """
 
     fast_path: bool = True
@@ -46,6 +48,7 @@ class Config:
     derived_programs: int = 64
     fallback_random: bool = False
     specialize_on_values: bool = True
+    check_aliases: bool = False
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}

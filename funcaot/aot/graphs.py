@@ -289,6 +289,35 @@ def check_functional(module: fx.GraphModule, what: str) -> None:
             )
 
 
+def check_results_apart(module: fx.GraphModule, count: int, what: str) -> None:
+    """Prove that no view op of a forward's graph is what an output of the function is made by.
+
+    Outputs that share memory with an input or with each other are made by the epilogue. What else a
+    graph gives out is kept for a backward, which nobody sees.
+
+    Args:
+        module: The graph.
+        count: Its first outputs, which become outputs of the function and new values of inputs.
+        what: Which graph, for messages.
+
+    Raises:
+        GraphError: If one is a view; the message names it and shows the graph.
+    """
+    output = next(iter(reversed(module.graph.nodes)))
+    seen: dict[fx.Node, fx.Node] = {}
+    for value in list(output.args[0])[:count]:  # type: ignore[arg-type]
+        if not isinstance(value, fx.Node):
+            continue
+        root = view_root(value)
+        other = seen.setdefault(root, value)
+        if root.op == "placeholder" or other is not value:
+            raise GraphError(
+                f"The {what} returns {value.name!r}, which shares memory with "
+                f"{(root if other is value else other).name!r}.\n{_short(module.graph)}",
+                remedy="please report this with the function that was compiled.",
+            )
+
+
 def _short(graph: fx.Graph, limit: int = 60) -> str:
     lines = str(graph).splitlines()
     if len(lines) > limit:

@@ -80,6 +80,8 @@ class GraphProgram:
         draws: Whether it draws random numbers, so that vmap matters to it on any operands.
         timings: Seconds per stage.
         kept: Positions of operands that an earlier graph computed for this one, in any layout.
+        results: How many of its first outputs become outputs of the function, or new values of
+            inputs; none of a derivative's.
         sizes: Its open sizes, if it has any; then there is an executable for each answer to what
             was asked about them when it was compiled.
     """
@@ -107,6 +109,7 @@ class GraphProgram:
         self.settings = settings
         self._executables = executables
         self.kept: tuple[int, ...] = ()
+        self.results = 0
         self.timings: dict[str, float] = {}
         self.children: Derived[_BatchKey, tuple[GraphProgram, _Dims]] = Derived()
         self._lowered: Lowered | None = None
@@ -310,6 +313,7 @@ class GraphProgram:
         module = tape.extract(available, wanted)
         program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)
         program.timings["trace"] = time.perf_counter() - start
+        program.results = self.results
         return program, out_dims
 
 

@@ -258,6 +258,7 @@ class Segment:
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
             program.kept = tuple(place for place, is_private in private if is_private)
+        program.results = len(self.graph_outputs) if self.order == 0 else 0
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:

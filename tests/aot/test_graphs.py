@@ -115,6 +115,20 @@ def test_the_checker_names_a_mutating_op_and_shows_the_graph():
     assert "placeholder" in str(caught.value)
 
 
+@pytest.mark.parametrize("of_an_input", [True, False])
+def test_the_checker_names_a_result_that_shares_memory_and_shows_the_graph(of_an_input):
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = x if of_an_input else graph.call_function(torch.ops.aten.add.Tensor, (x, 1))
+    z = graph.call_function(torch.ops.aten.t.default, (y,))
+    graph.output((z,) if of_an_input else (y, z))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    with pytest.raises(GraphError, match="shares memory") as caught:
+        graphs.check_results_apart(module, 2, "graph of f")
+    assert "placeholder" in str(caught.value)
+    graphs.check_results_apart(module, 0, "graph of f's backward")
+
+
 def test_extraction_names_the_input_that_is_missing():
     graph = fx.Graph()
     x = graph.placeholder("x")
