@@ -43,7 +43,7 @@ DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeExcepti
 # What functionalization says about writes that it can't express.
 FUNCTIONALIZATION_LIMITS = (
     "functionalization pass",
-    "was an as_strided() call",
+    "was an as_strided()",
     "as_strided_scatter is cur",
 )
 OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
