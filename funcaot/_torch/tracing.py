@@ -40,21 +40,10 @@ from funcaot.errors import FuncaotError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
-# What functionalization says about writes that it can't express.
-FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as_strided_scatter")
-OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
-FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
-STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
-OUT_OF_BOUNDS = "are out of bounds for storage of size"
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 __all__ = [
     "DATA_DEPENDENT_ERRORS",
-    "FROZEN_STORAGE",
-    "FUNCTIONALIZATION_LIMITS",
-    "OUT_OF_BOUNDS",
-    "OVERLAPPING_WRITE",
-    "STALE_VIEWS",
     "FakeTensor",
     "FakeTensorMode",
     "FunctionalTensor",

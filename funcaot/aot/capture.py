@@ -198,18 +198,18 @@ def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
     text = str(error)
     if isinstance(error, UnsupportedError):
         return None
-    if any(limit in text for limit in tracing.FUNCTIONALIZATION_LIMITS):
+    if any(limit in text for limit in tracing_errors.FUNCTIONALIZATION_LIMITS):
         return UnsupportedError(
             f"{name} writes to a view that as_strided made out of a view, or resizes one.",
             remedy="make the view with slices, view, transpose and the like.",
         )
-    if tracing.OVERLAPPING_WRITE in text:
+    if tracing_errors.OVERLAPPING_WRITE in text:
         return UnsupportedError(
             f"{name} writes to a view more than one of whose elements is in one place in memory "
             "(expand, unfold).",
             remedy="write to the tensor before such a view is made, or to a clone.",
         )
-    if tracing.FROZEN_STORAGE in text:
+    if tracing_errors.FROZEN_STORAGE in text:
         return UnsupportedError(
             f"{name} writes to a tensor that another one was given the memory of by set_.",
             remedy="write before set_ is called, or return a new tensor.",
@@ -219,7 +219,7 @@ def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
 
 def is_stale(error: Exception) -> bool:
     """Whether a view couldn't be made again on what its base became."""
-    return any(text in str(error) for text in tracing.STALE_VIEWS)
+    return any(text in str(error) for text in tracing_errors.STALE_VIEWS)
 
 
 def stale_view(name: str) -> UnsupportedError:
@@ -253,7 +253,7 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
             raise limit from error
         if (events.wholes or events.shared) and is_stale(error):
             raise stale_view(name) from error
-        if events.wholes and tracing.OUT_OF_BOUNDS in str(error):
+        if events.wholes and tracing_errors.OUT_OF_BOUNDS in str(error):
             raise UnsupportedError(
                 f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
                 remedy="use as_strided.",

@@ -1,0 +1,7 @@
+"""Texts of torch's errors about writes that functionalization can't express."""
+
+FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as_strided_scatter")
+OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
+FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
+STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
+OUT_OF_BOUNDS = "are out of bounds for storage of size"
