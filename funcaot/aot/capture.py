@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch import autograd, functorch, tracing, tracing_errors
 from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
