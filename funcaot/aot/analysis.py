@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -16,6 +17,11 @@ from funcaot.aot.capture import Capture, Input, geometry_of, is_stale, limit_of_
 from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
+
+_NORMS = (
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+    torch.ops.aten._batch_norm_with_update_functional.default,
+)
 
 
 def analyse(capture: Capture, name: str) -> Effects:
@@ -131,7 +137,7 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
     for mutation in effects.mutations:
         for r in (mutation.value, mutation.graded):
             root = None if r is None else roots[r]
-            if root is not None and root in saved:
+            if root is not None and root in saved and not _is_running_statistic(root):
                 found.append(Watched(mutation.index, None, root))
     for index, slot in enumerate(capture.slots):
         if slot.kind == "family":
@@ -139,6 +145,17 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
             flats = dict.fromkeys([graphs.view_root(slot.node), *shared])
             found += [Watched(index, None, r) for r in flats if r is not None and r in saved]
     return (*found, *_watched_results(capture, effects, demands, nodes))
+
+
+def _is_running_statistic(node: fx.Node) -> bool:
+    """Whether it is what a batch norm in training made of its running mean or variance.
+
+    Torch saves these and never reads them, so nothing is wrong when the caller changes them.
+    """
+    if node.target is not operator.getitem:
+        return False
+    norm, position = node.args
+    return isinstance(norm, fx.Node) and norm.target in _NORMS and position in (3, 4)
 
 
 def _watched_results(

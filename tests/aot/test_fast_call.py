@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.aot.module import compiled_of
 
 
 class Doubled(torch.autograd.Function):
@@ -302,6 +303,17 @@ def test_running_statistics(path):
             torch.autograd.grad(theirs.sin().sum(), list(copy.parameters())),
         )
         assert_close(list(module.buffers()), list(copy.buffers()))
+    assert all(entry.watched == () for entry in compiled_of(compiled).entries)
+
+
+def test_running_statistics_may_change_before_the_backward():
+    module = nn.BatchNorm1d(3).double()
+    compiled = funcaot.compile(module, backend="eager")
+    x = square()
+    expected = torch.autograd.grad(module(x).sin().sum(), module.weight)
+    result = compiled(x).sin().sum()
+    module.running_mean.zero_()
+    assert_close(torch.autograd.grad(result, module.weight), expected)
 
 
 def test_autocast_in_the_call_and_around_the_backward(path):
