@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
+from funcaot._torch.ops import TRAINING_NORMS
 from funcaot._torch.shapes import expression_of
 from funcaot.aot import graphs
 from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
@@ -17,11 +18,6 @@ from funcaot.aot.capture import Capture, Input, geometry_of, is_stale, limit_of_
 from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.frontier import frontier
 from funcaot.errors import UnsupportedError
-
-_NORMS = (
-    torch.ops.aten._native_batch_norm_legit_functional.default,
-    torch.ops.aten._batch_norm_with_update_functional.default,
-)
 
 
 def analyse(capture: Capture, name: str) -> Effects:
@@ -155,7 +151,7 @@ def _is_running_statistic(node: fx.Node) -> bool:
     if node.target is not operator.getitem:
         return False
     norm, position = node.args
-    return isinstance(norm, fx.Node) and norm.target in _NORMS and position in (3, 4)
+    return isinstance(norm, fx.Node) and norm.target in TRAINING_NORMS and position in (3, 4)
 
 
 def _watched_results(
