@@ -12,6 +12,11 @@ import torch.utils.checkpoint as checkpoint
 
 __all__ = ["observing_checkpoints", "sequence_number"]
 
+# Since torch 2.14 the name without a suffix is for callers outside of the module.
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+if hasattr(checkpoint, f"{_GENERATOR}_impl"):
+    _GENERATOR = f"{_GENERATOR}_impl"
+
 Region = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -67,9 +72,9 @@ def observing_checkpoints(region: Region) -> Iterator[None]:
     """
     with _lock:
         if _Shared.users == 0:
-            _Shared.generator = checkpoint._checkpoint_without_reentrant_generator
+            _Shared.generator = getattr(checkpoint, _GENERATOR)
             _Shared.function = checkpoint.CheckpointFunction
-            checkpoint._checkpoint_without_reentrant_generator = _generator
+            setattr(checkpoint, _GENERATOR, _generator)
             checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc, assignment]
         _Shared.users += 1
     before, _this_thread.region = _this_thread.region, region
@@ -80,5 +85,5 @@ def observing_checkpoints(region: Region) -> Iterator[None]:
         with _lock:
             _Shared.users -= 1
             if _Shared.users == 0:
-                checkpoint._checkpoint_without_reentrant_generator = _Shared.generator
+                setattr(checkpoint, _GENERATOR, _Shared.generator)
                 checkpoint.CheckpointFunction = _Shared.function  # type: ignore[misc]

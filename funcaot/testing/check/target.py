@@ -27,13 +27,9 @@ def is_function_class(target: Any) -> bool:
 
 def eager_apply(function: Any) -> Callable[..., Any]:
     """The Function as plain eager torch calls it, without funcaot's operator."""
-    # The metaclass's apply of the base class: what a class that knows nothing of funcaot does.
-    plain = torch.autograd.Function.apply.__func__
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return plain(function, *args, **kwargs)
-
-    return call
+    # The apply of the base class: what a class that knows nothing of funcaot does.
+    plain = torch.autograd.Function.__dict__["apply"]
+    return plain.__get__(None, function)
 
 
 def refuse_other(target: Any) -> None:
