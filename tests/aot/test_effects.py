@@ -205,6 +205,11 @@ def test_metadata(function):
     check(function, make)
 
 
+@pytest.mark.xfail(
+    torch.__version__ >= "2.15",
+    reason="functionalization of torch 2.15 takes every tensor for a view that can't grow",
+    raises=UnsupportedError,
+)
 def test_a_larger_size():
     def function(x):
         x.resize_(3, 4).zero_()
