@@ -106,7 +106,10 @@ LIMITS = {
     "unhashable": (UnsupportedError, lambda: compiled(lambda x, names: x)(ones(), {1})),
     "data": (UnsupportedError, lambda: compiled(assign_data)(ones(2, 3))),
     "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),
-    "overlap": (UnsupportedError, lambda: torch.func.vmap(compiled(write_to_the_first))(*rows())),
+    "overlap": (
+        UnsupportedError,
+        lambda: torch.func.vmap(compiled(write_to_the_first), (0, None))(*rows()),
+    ),
     "closure": (UnsupportedError, lambda: compiled(gradient_of_a_closure())(ones())),
     "grad_output": (UnsupportedError, lambda: gradient(compiled(ReshapesItsGradient.apply))),
     "partition": (

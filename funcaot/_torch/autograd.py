@@ -46,6 +46,7 @@ __all__ = [
     "set_version",
     "set_versions",
     "shares_version",
+    "tangent_of",
     "version_of",
 ]
 
@@ -66,6 +67,13 @@ def gradients_are_differentiated() -> bool:
     A tangent of what comes into a backward is pushed through it, grad mode or not.
     """
     return torch.is_grad_enabled() or in_dual_level()
+
+
+def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What a tensor carries forward at the open ``dual_level``, if there is one."""
+    if not in_dual_level() or not (tensor.is_floating_point() or tensor.is_complex()):
+        return None
+    return forward_ad.unpack_dual(tensor).tangent
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +20,12 @@ from torch._C._functorch import (
     get_interpreter_stack,
     get_single_level_autograd_function_allowed,
     get_unwrapped,
+    is_batchedtensor,
+    is_functionaltensor,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
+    maybe_get_bdim,
+    maybe_get_level,
     peek_interpreter_stack,
     set_single_level_autograd_function_allowed,
     unwrap_if_dead,
@@ -63,6 +68,7 @@ __all__ = [
     "FunctionalTensorMode",
     "FunctorchFunctionalizeAPI",
     "HigherOrderOperator",
+    "Layer",
     "PythonFunctionalizeAPI",
     "TransformType",
     "VmapInfo",
@@ -78,9 +84,12 @@ __all__ = [
     "interpreter_stack",
     "is_batching_failure",
     "is_functorch_wrapped_tensor",
+    "is_leaf_at_every_level",
     "is_legacy_batchedtensor",
     "is_level_failure",
+    "layers",
     "map_tensors",
+    "memory_of",
     "only_vmaps_active",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
@@ -147,6 +156,50 @@ def interpreter_stack() -> Sequence[Any]:
 def fully_unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor under every functorch wrapper of ``tensor``."""
     while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A tensor as one level sees it.
+
+    Attributes:
+        tensor: The tensor there.
+        level: The level's number; -1 below all of them.
+        kind: ``batch`` for vmap, ``functional`` for functionalize, ``autograd`` for levels that
+            differentiate and for what is below all levels.
+        size: Of a batch, how many examples it has.
+        step: Of a batch, the elements in memory from one example to the next.
+    """
+
+    tensor: torch.Tensor
+    level: int
+    kind: str
+    size: int = 1
+    step: int = 0
+
+
+def layers(tensor: torch.Tensor) -> list[Layer]:
+    """A tensor at every level down to the one that holds its memory, which comes last."""
+    found = []
+    while is_functorch_wrapped_tensor(tensor) and not is_functionaltensor(tensor):
+        level = maybe_get_level(tensor)
+        inner = get_unwrapped(tensor)
+        if is_batchedtensor(tensor):
+            dim = maybe_get_bdim(tensor)
+            found.append(Layer(tensor, level, "batch", inner.shape[dim], inner.stride(dim)))
+        else:
+            found.append(Layer(tensor, level, "autograd"))
+        tensor = inner
+    if is_functorch_wrapped_tensor(tensor):
+        return [*found, Layer(tensor, maybe_get_level(tensor), "functional")]
+    return [*found, Layer(tensor, -1, "autograd")]
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that holds a wrapped one's memory: a plain one, or a level's that has its own."""
+    while is_functorch_wrapped_tensor(tensor) and not is_functionaltensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
 
@@ -263,6 +316,15 @@ def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
             return False
         tensor = get_unwrapped(tensor)
     return True
+
+
+def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf wherever it is differentiated."""
+    while tensor.is_leaf:
+        if not is_functorch_wrapped_tensor(tensor):
+            return True
+        tensor = get_unwrapped(tensor)
+    return False
 
 
 def only_vmaps_active() -> bool:

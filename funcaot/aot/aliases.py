@@ -21,9 +21,7 @@ _RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 def describe(slots: tuple[Input, ...], index: int) -> str:
     """Name an input for a message."""
-    slot = slots[index]
-    kind = "a tensor it closes over" if slot.argument is None else f"argument {slot.argument}"
-    return f"{kind} ({slot.spec})"
+    return str(slots[index])
 
 
 class Results:
@@ -153,16 +151,34 @@ class Aliases:
             if value is slot.tensor:
                 return Origin(source=index)
         if value._is_view() and value._base is not None:
-            return self._view(value._base, value)
+            joined = self._joined_start(value)
+            return self._view(value._base if joined is None else self.slots[joined].tensor, value)
         key = tracing.storage_key(value)
         slots = self.storages.get(key)
         if slots is not None:
-            index = self._related(value, slots)
+            joined = self._joined_start(value)
+            index = self._related(value, slots) if joined is None else joined
             return self._alias(Origin(source=index), self.slots[index].tensor, value)
         owner = self.owners.get(key)
         if owner is None:
             return self._own(key, value)
         return self._alias(*owner, value)
+
+    def _joined_start(self, value: torch.Tensor) -> int | None:
+        """For what lies in joined memory, an input that it is a part of."""
+        key = tracing.storage_key(value)
+        found = [i for i in self.storages.get(key, ()) if self.slots[i].kind == "joined"]
+        if not found:
+            return None
+        node = self.results.node(value)
+        for index in found:
+            if views.chain(self.results.node(self.slots[index].tensor), node) is not None:
+                return index
+        raise UnsupportedError(
+            f"{self.name} returns memory that inputs share, under a transform, and it is no view "
+            "of one of them.",
+            remedy="return a clone.",
+        )
 
     def _related(self, value: torch.Tensor, slots: list[int]) -> int:
         """Of inputs that share memory, the one that a tensor was detached from."""
@@ -228,7 +244,7 @@ class Aliases:
                 remedy="use x.detach() instead of x.detach_().",
             )
         # A view made with grad mode on of one that was made with grad mode off.
-        mixed = _has_grad_fn(value) and base.requires_grad and not graphs.leads_to(value, base)
+        mixed = _has_grad_fn(value) and base.requires_grad and not self._leads_back(value)
         # Views of an op with several results can't be written to, however they are made again.
         several = meta == autograd.CreationMeta.MULTI_OUTPUT_NODE
         view = views.View(steps, recorded or mixed, mixed, several)
@@ -241,6 +257,9 @@ class Aliases:
         if start.view is None and not start.kind and start.graft is None and not start.leaf:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
+
+    def _leads_back(self, view: torch.Tensor) -> bool:
+        return view._base is not None and graphs.leads_to(view, view._base)
 
     def _is_own_leaf(self, base: torch.Tensor, value: torch.Tensor) -> bool:
         """Whether a view was made to require grad by itself (``x[0].requires_grad_()``)."""
@@ -373,7 +392,7 @@ def _has_grad_fn(tensor: torch.Tensor) -> bool:
 def attribute_changes(slot: Input) -> tuple[str | None, str | None]:
     """Changes of ``requires_grad`` that aren't the consequence of a write."""
     tensor, required = slot.tensor, slot.spec.requires_grad
-    if slot.kind == "member":
+    if slot.kind in ("member", "joined"):
         return None, None
     if tensor.requires_grad and not required and tensor.is_leaf:
         return "requires_grad_", None

@@ -17,6 +17,7 @@ from funcaot.aot.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.capture import Capture, Input, geometry_of, is_stale, limit_of_writes, stale_view
 from funcaot.aot.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.frontier import frontier
+from funcaot.aot.joined import Joined
 from funcaot.errors import UnsupportedError
 
 
@@ -53,6 +54,7 @@ def analyse(capture: Capture, name: str) -> Effects:
 def _analyse(capture: Capture, name: str) -> Effects:
     with capture.tape.recording(grad_mode=False):
         _refuse_unsafe(capture, name)
+        _look_at_joined(capture)
         results = Results(capture, name)
         aliases = Aliases(capture, results, name)
         outputs = tuple(aliases.output(value) for value in capture.outputs)
@@ -65,6 +67,14 @@ def _analyse(capture: Capture, name: str) -> Effects:
         mutations = _Mutations(capture, results, aliases, name).all()
     regions = tuple(map(str, capture.regions)) if flats or mutations else ()
     return Effects(tuple(results.tensors), mutations, outputs, flats, regions)
+
+
+def _look_at_joined(capture: Capture) -> None:
+    """Make views of written memory again as the function would: forward mode asks how."""
+    with torch.enable_grad():
+        for slot in capture.inputs:
+            if slot.kind == "joined":
+                capture.tape.node_of(slot.tensor)
 
 
 def _refuse_unsafe(capture: Capture, name: str) -> None:
@@ -209,6 +219,8 @@ class _Mutations:
             )
 
     def _mutation(self, index: int, slot: Input) -> Mutation | None:
+        if slot.kind == "joined":
+            return self._joined(index, slot)
         tensor, spec = slot.tensor, slot.spec
         replaced = tracing.has_storage_change(tensor)
         versions = autograd.version_of(tensor) - slot.version if self._counts(index) else 0
@@ -238,10 +250,33 @@ class _Mutations:
                 raise self._unsupported(index, "changes the shape of")
         return None if made == Mutation(index) else made
 
+    def _joined(self, index: int, slot: Input) -> Mutation | None:
+        """The new data of an input that is copied into memory that it shares."""
+        view, region, flat = slot.tensor, self.capture.joined(index), slot.tensor._base
+        if region is None or flat is None or geometry_of(view) != slot.geometry:
+            raise self._unsupported(index, "changes the shape of")
+        if region.unrelated and flat.requires_grad:
+            raise self._unsupported(index, "writes what has a derivative to memory shared by")
+        written = any(place.input == index and place.written for place in region.places)
+        if not written or self.capture.tape.node_of(view) is slot.entered:
+            return None
+        recorded = flat.grad_fn is not slot.grad_fn and flat.grad_fn is not None
+        with torch.set_grad_enabled(recorded):
+            # Results that overlap would be views of one another.
+            own = view.clone()
+        return Mutation(
+            index,
+            value=None if recorded else self.results.silent(own),
+            graded=self.results.of(own) if recorded else None,
+            versions=autograd.version_of(view) - slot.version or None,
+        )
+
     def _counts(self, index: int) -> bool:
         """Whether an input's changes are counted under its own name."""
         position = index - len(self.capture.inputs)
         for region in self.capture.regions:
+            if isinstance(region, Joined):
+                continue
             if 0 < position <= len(region.families):
                 return region.families[position - 1].counter == position - 1
             position -= 1 + len(region.families)

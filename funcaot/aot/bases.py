@@ -16,6 +16,7 @@ import torch
 
 from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot.geometry import extent, is_dense, placed
+from funcaot.aot.joined import Joined, join
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
@@ -119,7 +120,7 @@ def find_regions(
     placed: Iterable[int] = (),
     *,
     differentiable: bool,
-) -> tuple[Region, ...]:
+) -> tuple[Region | Joined, ...]:
     """Group inputs that share memory with one that is written to.
 
     Args:
@@ -141,20 +142,21 @@ def find_regions(
     storages: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor.layout is torch.strided:
-            plain = functorch.fully_unwrapped(tensor)
-            storages.setdefault(plain.untyped_storage()._cdata, []).append(index)
+            storages.setdefault(tracing.storage_key(functorch.memory_of(tensor)), []).append(index)
     if len(storages) == len(tensors) and not alone:
         return ()
     _refuse_sparse(tensors, writes, storages)
-    regions = []
+    regions: list[Region | Joined] = []
     for shared in storages.values():
         if not (alone.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
-            together = differentiable and any(tensors[index].requires_grad for index in shared)
+            together = differentiable and any(
+                functorch.requires_grad_at_any_level(tensors[index]) for index in shared
+            )
             # Of a storage that is seen as a whole, everything is in one region.
             together |= not whole.isdisjoint(shared)
             wanted = _Wanted(frozenset(writes), frozenset(alone))
             if functorch.transforms_active():
-                _refuse_under_transforms(tensors, shared, wanted, together=together)
+                regions += _joined(tensors, shared, wanted, together=together)
                 continue
             for component in _components(tensors, shared, wanted, together=together):
                 if wanted.covers(component):
@@ -163,21 +165,29 @@ def find_regions(
     return tuple(regions)
 
 
-def _refuse_under_transforms(
+def _joined(
     tensors: Sequence[torch.Tensor], shared: Sequence[int], wanted: _Wanted, *, together: bool
-) -> None:
-    """There, memory is only reached through tensors of the levels in progress."""
-    groups = [(_span(tensors[index]), [index]) for index in shared]
+) -> list[Joined]:
+    """What becomes of inputs of one storage under transforms."""
+    groups = [(_span(tensors[index]), [index]) for index in shared if tensors[index].numel()]
+    found = []
     for _, group in _merged(groups, together=together):
-        if wanted.covers(group):
-            what = f"Inputs {', '.join(map(str, sorted(group)))} share memory and one of them is "
-            what += "written to"
-            if len(group) == 1:
-                what = f"Memory of input {group[0]}'s storage is used that isn't the input's"
+        if not wanted.covers(group):
+            continue
+        if not wanted.alone.isdisjoint(group):
             raise UnsupportedError(
-                f"{what}, inside a torch.func transform.",
+                f"Memory of input {min(wanted.alone.intersection(group))}'s storage is used that "
+                "isn't the input's, inside a torch.func transform.",
                 remedy="pass one tensor and make the views of it inside the compiled function.",
             )
+        try:
+            found.append(join(tensors, sorted(group), wanted.writes))
+        except UnsupportedError:
+            if not together:
+                raise
+            # Those that don't overlap need not be joined: only their versions are one.
+            return _joined(tensors, shared, wanted, together=False)
+    return found
 
 
 def _refuse_sparse(
@@ -215,17 +225,17 @@ def _is_part(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided:
         return False
     span = _span(tensor)
-    return span.low > 0 or span.high < functorch.fully_unwrapped(tensor).untyped_storage().nbytes()
+    return span.low > 0 or span.high < functorch.memory_of(tensor).untyped_storage().nbytes()
 
 
 def has_room(tensor: torch.Tensor) -> bool:
     """Whether there is memory behind a tensor in its storage."""
-    plain = functorch.fully_unwrapped(tensor)
+    plain = functorch.memory_of(tensor)
     return _span(plain).high < plain.untyped_storage().nbytes()
 
 
 def _span(tensor: torch.Tensor) -> _Span:
-    plain = functorch.fully_unwrapped(tensor)
+    plain = functorch.memory_of(tensor)
     low = int(plain.storage_offset()) * plain.element_size()
     return _Span(low, low + extent(tuple(plain.shape), plain.stride()) * plain.element_size())
 
@@ -243,7 +253,7 @@ def _components(
     for index in shared:
         groups = _merged([*groups, (_span(tensors[index]), [index])], together=together)
     # A region covers more than its inputs, and all of it is written back.
-    while not functorch.transforms_active():
+    while True:
         grown = [
             (_reach(tensors, group) if wanted.covers(group) else span, group)
             for span, group in groups
@@ -454,8 +464,10 @@ def _member(base: torch.Tensor, family: Family, member: Member) -> torch.Tensor:
 # The region's tensors of a call.
 
 
-def real_tensors(region: Region, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The flat memory of a call's inputs, then each family's base."""
+def real_tensors(region: Region | Joined, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The flat memory of a call's inputs, then each family's base; nothing for joined inputs."""
+    if isinstance(region, Joined):
+        return []
     first = inputs[region.members[0].input]
     low = _start(first) - region.members[0].start
     itemsize = region.spec.dtype.itemsize

@@ -16,6 +16,7 @@ from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.seeding import seeding_refused
 from funcaot.aot import graphs
 from funcaot.aot.bases import Region, TracedRegion, trace_region
+from funcaot.aot.joined import Joined, TracedPlace, trace_joined
 from funcaot.aot.lifting import InputEvents, Lifting
 from funcaot.aot.signature import Ambient, Constant, Signature, read_ambient
 from funcaot.aot.sizes import SizeEnvironment
@@ -38,7 +39,9 @@ class Input:
         grad_fn: Where its gradient went when the function was entered.
         geometry: Its shape, strides and storage offset then.
         kind: ``plain`` is an input of the graph; a ``member`` is a view of a ``family``'s base,
-            which lives in a ``flat`` region (see ``bases``).
+            which lives in a ``flat`` region (see ``bases``); a ``joined`` one is copied into memory
+            that it shares, of which the function sees a view (see ``joined``).
+        entered: The node of what the function saw, if that isn't ``node``.
     """
 
     spec: TensorSpec
@@ -50,6 +53,12 @@ class Input:
     grad_fn: Any
     geometry: tuple[Any, ...]
     kind: str = "plain"
+    entered: fx.Node | None = None
+
+    def __str__(self) -> str:
+        """How a message names it."""
+        kind = "a tensor it closes over" if self.argument is None else f"argument {self.argument}"
+        return f"{kind} ({self.spec})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +84,7 @@ class Capture:
     outputs: tuple[Any, ...]
     tree: TreeSpec
     effect_nodes: tuple[fx.Node, ...]
-    regions: tuple[Region, ...]
+    regions: tuple[Region | Joined, ...]
     shared: tuple[Input, ...]
     events: InputEvents
     leaves_grad_mode: bool | None = None
@@ -84,6 +93,13 @@ class Capture:
     def slots(self) -> tuple[Input, ...]:
         """The inputs, then what regions add: one per operand of the graph."""
         return (*self.inputs, *self.shared)
+
+    def joined(self, index: int) -> Joined | None:
+        """The memory that an input is joined in, if it is."""
+        for region in self.regions:
+            if isinstance(region, Joined) and any(p.input == index for p in region.places):
+                return region
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +112,17 @@ class Sharing:
     """
 
     lifted: tuple[torch.Tensor, ...] = ()
-    regions: tuple[Region, ...] = ()
+    regions: tuple[Region | Joined, ...] = ()
+
+    @property
+    def flat(self) -> tuple[Region, ...]:
+        """Regions that are inputs of the graph."""
+        return tuple(region for region in self.regions if isinstance(region, Region))
+
+    @property
+    def joined(self) -> tuple[Joined, ...]:
+        """Memory that is filled with inputs."""
+        return tuple(region for region in self.regions if isinstance(region, Joined))
 
 
 def capture(
@@ -127,7 +153,8 @@ def capture(
     if signature.ambient.forward_mode or functorch.transforms_active():
         tape.expect_tangents()
     sharing = sharing or Sharing()
-    entrance = _Entrance(tape, signature, sharing)
+    given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted])
     known: dict[int, torch.Tensor] = {}
     traced: list[Any] = []
     for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
@@ -141,12 +168,8 @@ def capture(
     lifting = Lifting(tape, known, entrance.add, name)
     lifting.events.shared = bool(sharing.regions)
     lifting.grad_mode = signature.ambient.grad_mode
-    lifting.events.fixed.update(
-        id(family.tensor)
-        for region, traced in zip(sharing.regions, entrance.traced, strict=True)
-        for index, family in enumerate(traced.families)
-        if sum(member.family == index for member in region.members) > 1
-    )
+    lifting.events.fixed |= entrance.fixed()
+    lifting.inputs = entrance.inputs
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
@@ -292,23 +315,35 @@ def _line_of(error: Exception) -> str:
 class _Entrance:
     """Puts a call's tensors on the tape, in order."""
 
-    def __init__(self, tape: Tape, signature: Signature, sharing: Sharing) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        signature: Signature,
+        sharing: Sharing,
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
         self.tape = tape
         self.forward_mode = signature.ambient.forward_mode
         self.inputs: list[Input] = []
+        self.regions = sharing.flat
+        self.joined = {
+            index: place
+            for region in sharing.joined
+            for index, place in trace_joined(tape, region, tensors).items()
+        }
         self.traced = [
             trace_region(tape, region, f"shared_{index}")
-            for index, region in enumerate(sharing.regions)
+            for index, region in enumerate(self.regions)
         ]
         self.members = {
             member.input: (region, position)
-            for region, traced in zip(sharing.regions, self.traced, strict=True)
+            for region, traced in zip(self.regions, self.traced, strict=True)
             for position, member in enumerate(region.members)
         }
-        self.by_region = dict(zip(map(id, sharing.regions), self.traced, strict=True))
+        self.by_region = dict(zip(map(id, self.regions), self.traced, strict=True))
         self.shared = tuple(
             slot
-            for region, traced in zip(sharing.regions, self.traced, strict=True)
+            for region, traced in zip(self.regions, self.traced, strict=True)
             for slot in self._slots(region, traced)
         )
 
@@ -326,11 +361,36 @@ class _Entrance:
             seen = self.by_region[id(region)].members[position]
             self.inputs.append(self._input(spec, seen, seen, argument, "member"))
             return seen
+        if index in self.joined:
+            self.inputs.append(self._joined_input(self.joined[index], spec, argument))
+            return self.joined[index].view
         name = f"primal_{index}" if argument is not None else f"lifted_{index}"
         leaf = self.tape.placeholder(name, spec, tensor)
         seen = leaf if spec.is_leaf or not spec.requires_grad else self.tape.non_leaf(leaf)
         self.inputs.append(self._input(spec, leaf, seen, argument, "plain"))
         return seen
+
+    def fixed(self) -> set[int]:
+        """The ``id`` of tensors that can't be reshaped, since inputs are views of one memory."""
+        families = {
+            id(family.tensor)
+            for region, traced in zip(self.regions, self.traced, strict=True)
+            for index, family in enumerate(traced.families)
+            if sum(member.family == index for member in region.members) > 1
+        }
+        return families | {id(place.view) for place in self.joined.values()}
+
+    def _joined_input(self, place: TracedPlace, spec: TensorSpec, argument: int | None) -> Input:
+        made = self._input(spec, place.leaf, place.value, argument, "joined")
+        flat = place.view._base
+        return replace(
+            made,
+            tensor=place.view,
+            entered=self.tape.node_of(place.view),
+            version=autograd.version_of(place.view),
+            grad_fn=None if flat is None else flat.grad_fn,
+            geometry=geometry_of(place.view),
+        )
 
     def _slots(self, region: Region, traced: TracedRegion) -> list[Input]:
         flat = self._input(region.spec, traced.flat, traced.flat, None, "flat")

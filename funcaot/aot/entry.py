@@ -429,13 +429,15 @@ def make_segment(
         if mutation.writes or (mutation.layout and mutation.versions and not forward_mode)
     }
     volatile |= {
-        index for index, slot in enumerate(captured.slots) if slot.kind in ("flat", "family")
+        index
+        for index, slot in enumerate(captured.slots)
+        if slot.kind in ("flat", "family", "joined")
     }
     operands = tuple(
         Operand(
             slot.node,
             slot.leaf if slot.leaf.requires_grad and slot.kind != "member" else None,
-            by_value=slot.kind in ("plain", "flat"),
+            by_value=slot.kind in ("plain", "flat", "joined"),
             volatile=index in volatile,
         )
         for index, slot in enumerate(captured.slots)

@@ -225,7 +225,7 @@ def apply(
 
 
 def _become(mutation: Mutation, target: torch.Tensor, value: torch.Tensor) -> None:
-    if value.requires_grad:
+    if functorch.requires_grad_at_any_level(value):
         with torch.enable_grad():
             target.copy_(value)
     else:

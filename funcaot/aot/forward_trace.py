@@ -123,6 +123,8 @@ class _Again:
         target: Any = node.target
         if graphs.is_function_node(node):
             target = partial(target.again, node)
+        elif target is torch.ops.aten.copy.default:
+            target = _copied
         with torch.set_grad_enabled(not is_hidden(node)):
             result = target(*args, **kwargs)
             if node.meta.get("detached") == "yes":
@@ -131,6 +133,11 @@ class _Again:
             plain = tracing.unwrap_functorch(result)
             self.segment.tape.stand_for(result if plain is None else plain, node)
         return result
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor, *_: object) -> torch.Tensor:
+    """What ``copy`` gives, which torch has no forward rule for."""
+    return source.to(target.device, target.dtype).expand(target.shape).clone()
 
 
 def _check_linear(segment: Segment, known: Sequence[fx.Node], node: fx.Node) -> None:

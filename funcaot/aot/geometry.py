@@ -38,9 +38,9 @@ def placed(
     """A view of flat memory with a given layout.
 
     Args:
-        flat: One-dimensional and contiguous.
+        flat: One-dimensional.
         shape: Sizes of the view.
-        stride: Strides of the view.
+        stride: Strides of the view, counted in elements of ``flat``.
         offset: Of its first element in ``flat``.
 
     Returns:
@@ -55,7 +55,9 @@ def placed(
     dims = [(shape[dim], stride[dim]) for dim in order]
     dense = _columns(flat, dims, offset) if dims else flat.select(0, offset)
     if dense is None:
-        return flat.as_strided(shape, stride, flat.storage_offset() + offset)
+        unit = flat.stride(0)
+        steps = [step * unit for step in stride]
+        return flat.as_strided(shape, steps, flat.storage_offset() + offset * unit)
     rank = len(order)
     dense = dense.permute([order.index(dim) for dim in sorted(order)]) if rank > 1 else dense
     for dim, size in enumerate(shape):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ class Lifting(TorchFunctionMode):
         lifted: The real tensors met so far that weren't arguments, in order.
         events: What happened to inputs' metadata.
         grad_mode: Grad mode of the call.
+        inputs: The inputs so far, for messages.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Lifting(TorchFunctionMode):
         self.lifted: list[torch.Tensor] = []
         self.events = InputEvents()
         self.grad_mode = True
+        self.inputs: Sequence[Any] = ()
         self._tape = tape
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
@@ -153,11 +155,16 @@ class Lifting(TorchFunctionMode):
         recorded = any(operand.requires_grad for operand in (base, *operands))
         if recorded and base.is_conj() and not view.is_complex():
             raise UnsupportedError(
-                f"{self._name} writes to the real or imaginary part of a tensor {list(base.shape)} "
-                "that is the conjugate of another one by its memory.",
+                f"{self._name} writes to the real or imaginary part of {self._described(base)}, "
+                "which is the conjugate of another tensor by its memory.",
                 remedy="pass the tensor itself and call conj() inside, or pass x.resolve_conj().",
             )
         return writes.recorded(self._tape, view, operands, lambda: func(*args, **kwargs))
+
+    def _described(self, tensor: torch.Tensor) -> str:
+        """Name a tensor for a message: as the input that it is, if it is one."""
+        found = next((slot for slot in self.inputs if slot.tensor is tensor), None)
+        return f"a tensor {list(tensor.shape)}" if found is None else str(found)
 
     def _refuse_fixed(self, name: str) -> None:
         raise UnsupportedError(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch import tracing
-from funcaot.aot.bases import find_regions, has_room
+from funcaot.aot.bases import Region, find_regions, has_room
 from funcaot.aot.capture import Capture, Sharing
 from funcaot.aot.signature import Signature
 from funcaot.errors import UnsupportedError
@@ -63,7 +63,7 @@ def sharing_of(
     )
     if not regions:
         return None
-    if signature.ambient.forward_mode:
+    if signature.ambient.forward_mode and isinstance(regions[0], Region):
         raise UnsupportedError(
             f"Inside forward mode, {regions[0]} and one of them is written to.",
             remedy="pass one tensor and make the views of it inside the compiled function.",

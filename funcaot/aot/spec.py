@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from funcaot._torch.functorch import requires_grad_at_any_level
+from funcaot._torch.functorch import is_leaf_at_every_level, requires_grad_at_any_level
 from funcaot._torch.shapes import expression_of
 from funcaot._torch.tracing import FakeTensor, FunctionalTensor
 
@@ -118,7 +118,7 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
         device=tensor.device,
         layout=tensor.layout,
         requires_grad=moving or requires_grad_at_any_level(tensor),
-        is_leaf=tensor.is_leaf and not moving,
+        is_leaf=is_leaf_at_every_level(tensor) and not moving,
         flags=flags,
     )
 

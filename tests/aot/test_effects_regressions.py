@@ -238,7 +238,7 @@ def test_views_of_complex_inputs(name, grad, conjugate):
     if conjugate and name in ("view_as_real", "one number"):
         pytest.skip("eager refuses")
     if grad and conjugate and name in ("imag", "real", "imag of conj"):
-        with pytest.raises(UnsupportedError, match="conjugate"):
+        with pytest.raises(UnsupportedError, match=r"argument 0 .* conjugate"):
             check(COMPLEX[name], make, derivatives=False)
         return
     check(COMPLEX[name], make, derivatives=False)
