@@ -176,10 +176,11 @@ def _watched_results(
     taken |= {position for _, position in effects.flats}
     own = {graphs.without_aliases(node) for node in nodes if node is not None}
     saved = {graphs.view_root(node) for node in demands}
+    # A result that is saved as it is has a version that autograd itself checks.
     copied = {
         graphs.view_root(node)
-        for node in demands
-        if graphs.without_aliases(node) not in own or graphs.view_source(node) is not None
+        for node in map(graphs.without_aliases, demands)
+        if node not in own or graphs.view_source(node) is not None
     }
     for position, node in enumerate(nodes):
         if node is None or position in taken:

@@ -306,6 +306,24 @@ def test_running_statistics(path):
     assert all(entry.watched == () for entry in compiled_of(compiled).entries)
 
 
+@pytest.mark.parametrize("last", [torch.relu, torch.exp, torch.tanh, lambda x: x.softmax(0)])
+def test_a_result_that_its_own_gradient_needs(last):
+    """It isn't watched, since autograd checks its version: calls take the generated path."""
+
+    def function(x):
+        return last(x * 2)
+
+    compiled = funcaot.compile(function, backend="eager")
+    x = square().requires_grad_()
+    (ours,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert_close(ours, torch.autograd.grad(function(x).sum(), x)[0])
+    assert all(entry.watched == () for entry in compiled.entries)
+    result = compiled(x)
+    result.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
 def test_running_statistics_may_change_before_the_backward():
     module = nn.BatchNorm1d(3).double()
     compiled = funcaot.compile(module, backend="eager")
