@@ -242,6 +242,9 @@ def trace_joined(
         for place, value in zip(joined.places, values, strict=True):
             _fill(tape, _view(flat, place), value)
         views = [_view(flat, place) for place in joined.places]
+        for view in views:
+            # Made on what the others filled, here: forward mode asks in which grad mode.
+            tape.node_of(view)
     return {
         place.input: TracedPlace(leaf, value, view)
         for place, leaf, value, view in zip(joined.places, leaves, values, views, strict=True)

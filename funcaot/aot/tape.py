@@ -135,7 +135,9 @@ class Tape:
         # What forward mode has to know, which sees through `no_grad` but not through `detach`.
         calling = self._grad_mode_of_call
         node.meta["grad_mode"] = torch.is_grad_enabled() if calling is None else calling
-        node.meta["detached"] = self._functional_mode.detaching and self._detaches()
+        # Not of a view that is made anew because it is detached.
+        detaching = self._functional_mode.detaching and node.target in _DETACHING
+        node.meta["detached"] = detaching and self._detaches()
 
     def _detaches(self) -> str:
         """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.
@@ -432,6 +434,9 @@ class Tape:
                 create_graph=create_graph,
                 allow_unused=True,
             )
+
+
+_DETACHING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class _Enter(torch.autograd.Function):
