@@ -35,8 +35,8 @@ class Config:
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
-        check_aliases: Whether each graph of a forward is checked for results that share memory with
-            an input or with each other, which the epilogue should have made.
+        check_aliases: Whether each graph is checked for results that share memory with an input or
+            with each other, which the epilogue should have made. Read when a graph is compiled.
     """
 
     fast_path: bool = True

@@ -10,6 +10,8 @@ os.environ.setdefault(
     "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "inductor")
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Every graph that a test compiles is proved to return nothing that shares memory.
+os.environ.setdefault("FUNCAOT_CHECK_ALIASES", "1")
 
 import pytest
 import torch

@@ -15,6 +15,7 @@ from funcaot.aot import graphs
 from funcaot.aot.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.compaction import use_kept_masks
 from funcaot.aot.frontier import autograd_nodes
+from funcaot.aot.graph_checks import Roles
 from funcaot.aot.segment import Form, Operand, Segment
 from funcaot.aot.sharing import TANGENT
 from funcaot.aot.sizes import Conditions
@@ -223,6 +224,7 @@ def _assemble(
         effect_nodes=found.premises,
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
+        roles=Roles(copied=frozenset(range(len(present), len(present) + len(writes)))),
     )
     mutations = tuple(
         BackwardMutation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -192,6 +193,18 @@ class Effects:
     outputs: tuple[Output, ...]
     flats: tuple[tuple[int, int], ...] = ()
     regions: tuple[str, ...] = ()
+
+    @cached_property
+    def shown(self) -> frozenset[int]:
+        """Results that the caller gets; the others are only copied from."""
+        found = {output.result for output in self.outputs}
+        origins = [output.origin for output in self.outputs]
+        origins += [mutation.source for mutation in self.mutations]
+        for origin in origins:
+            while origin is not None:
+                found.add(origin.result)
+                origin = origin.parent
+        return frozenset(position for position in found if position is not None)
 
     def __str__(self) -> str:
         """The epilogue's plan, a line each."""

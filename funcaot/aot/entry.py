@@ -22,6 +22,7 @@ from funcaot.aot.capture import Capture, Sharing, capture
 from funcaot.aot.derived import Derived
 from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
+from funcaot.aot.graph_checks import Roles
 from funcaot.aot.in_place import InPlace, plan_in_place
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
@@ -452,6 +453,7 @@ def make_segment(
         # A program that only looks at values runs for that, and gives out what it looked at.
         carried=() if effects.results else graphs.premises(captured.effect_nodes)[:1],
         seen=tuple(slot.tensor for slot in captured.slots),
+        roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )
 
 

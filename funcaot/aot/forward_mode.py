@@ -135,6 +135,7 @@ def trace_fused(
         effect_nodes=(*segment.effect_nodes, *graphs.premises_after(last)),
         drawn=segment.drawn,
         carried=(*segment.output_nodes[len(segment.graph_outputs) :], *carried),
+        roles=form.program.roles,
     )
     position = {node: index for index, node in enumerate(following.output_nodes)}
     pushed = []

@@ -1,7 +1,8 @@
-"""Subgraphs of a tape: extraction, ops by kind, and the checker that proves a graph functional."""
+"""Subgraphs of a tape: extraction, and ops by kind."""
 
 from __future__ import annotations
 
+import functools
 import keyword
 import math
 import operator
@@ -78,7 +79,7 @@ def extract(
         if node.op == "placeholder":
             raise GraphError(
                 f"A graph needs the tape's input {node.name!r}, which was not kept.\n"
-                f"{_short(node.graph)}",
+                f"{shown(node.graph)}",
                 remedy="save it with ctx.save_for_backward in the Function that uses it.",
             )
         if node.target in _ALIASES and node not in visible:
@@ -167,12 +168,20 @@ class _Renamed:
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node's result shares the storage of its first argument."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return False
-    if node.target in _ALIASES:
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, OpOverload)
+        and _makes_view(node.target)
+    )
+
+
+@functools.cache
+def _makes_view(op: OpOverload) -> bool:
+    # A schema makes new objects of its parts whenever it is asked, so each op is looked at once.
+    if op in _ALIASES:
         return True
-    returns = node.target._schema.returns
-    arguments = node.target._schema.arguments
+    returns = op._schema.returns
+    arguments = op._schema.arguments
     if not returns or not arguments or arguments[0].alias_info is None:
         return False
     return not arguments[0].alias_info.is_write and returns[0].alias_info is not None
@@ -273,52 +282,8 @@ def value_of(node: fx.Node) -> Any:
     return node.meta.get("val")
 
 
-def check_functional(module: fx.GraphModule, what: str) -> None:
-    """Prove that no op of a graph mutates its arguments.
-
-    Raises:
-        GraphError: If one does; the message names it and shows the graph.
-    """
-    for node in module.graph.nodes:
-        target = node.target
-        if isinstance(target, OpOverload) and target._schema.is_mutable:
-            raise GraphError(
-                f"The {what} graph isn't functional: {node.name!r} ({target}) mutates an argument."
-                f"\n{_short(module.graph)}",
-                remedy="please report this with the function that was compiled.",
-            )
-
-
-def check_results_apart(module: fx.GraphModule, count: int, what: str) -> None:
-    """Prove that no view op of a forward's graph is what an output of the function is made by.
-
-    Outputs that share memory with an input or with each other are made by the epilogue. What else a
-    graph gives out is kept for a backward, which nobody sees.
-
-    Args:
-        module: The graph.
-        count: Its first outputs, which become outputs of the function and new values of inputs.
-        what: Which graph, for messages.
-
-    Raises:
-        GraphError: If one is a view; the message names it and shows the graph.
-    """
-    output = next(iter(reversed(module.graph.nodes)))
-    seen: dict[fx.Node, fx.Node] = {}
-    for value in list(output.args[0])[:count]:  # type: ignore[arg-type]
-        if not isinstance(value, fx.Node):
-            continue
-        root = view_root(value)
-        other = seen.setdefault(root, value)
-        if root.op == "placeholder" or other is not value:
-            raise GraphError(
-                f"The {what} returns {value.name!r}, which shares memory with "
-                f"{(root if other is value else other).name!r}.\n{_short(module.graph)}",
-                remedy="please report this with the function that was compiled.",
-            )
-
-
-def _short(graph: fx.Graph, limit: int = 60) -> str:
+def shown(graph: fx.Graph, limit: int = 60) -> str:
+    """A graph as text, for a message."""
     lines = str(graph).splitlines()
     if len(lines) > limit:
         lines = [*lines[:limit], f"... ({len(lines) - limit} more lines)"]
@@ -341,13 +306,16 @@ def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _is_returned_operand(node: fx.Node) -> bool:
-    """Whether a Function returned an operand as it is."""
+def returned_operand(node: fx.Node) -> fx.Node | None:
+    """The operand that a Function returned as it is, if this node's value is one."""
     made = node.args[0] if node.target is GETITEM else node
     if not (isinstance(made, fx.Node) and is_function_node(made)):
-        return False
-    given = (value_of(operand) for operand in made.all_input_nodes)
-    return _memory(value_of(node)) in [_memory(value) for value in given if _memory(value)]
+        return None
+    memory = _memory(value_of(node))
+    if not memory:
+        return None
+    found = (operand for operand in made.all_input_nodes if _memory(value_of(operand)) == memory)
+    return next(found, None)
 
 
 def _memory(value: Any) -> tuple[Any, ...]:
@@ -381,7 +349,7 @@ def with_own_outputs(
             values[position] = copy
             chosen.add(position)
         elif isinstance(value, fx.Node) and (
-            view_source(value) is not None or (detached and _is_returned_operand(value))
+            view_source(value) is not None or (detached and returned_operand(value) is not None)
         ):
             # Run op by op, it would be a view for autograd, of a tensor that nobody has.
             with module.graph.inserting_before(output):

@@ -37,6 +37,7 @@ class WritingProgram(GraphProgram):
             writes: What goes where, by positions among its placeholders and outputs.
         """
         super().__init__(functional.module, functional.kind, functional.name, functional.settings)
+        self.roles = functional.roles
         self.writes = writes
         self._used = sorted({*self._used, *(position for position, _ in writes.pairs)})
 
@@ -50,6 +51,7 @@ class WritingProgram(GraphProgram):
             self.kind,
             settings.name,
             replace(self.writes, pairs=pairs),
+            self.roles,
         )
 
 

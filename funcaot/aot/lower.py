@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import fx
 
+from funcaot import config
 from funcaot._torch import tracing
-from funcaot.aot import graphs, kept_layouts
+from funcaot.aot import graph_checks, graphs, kept_layouts
+from funcaot.aot.graph_checks import NO_ROLES, Roles
 from funcaot.aot.layout import Layout, checking, layouts_of
 from funcaot.aot.opaque_parts import between_opaque
 from funcaot.aot.spec import spec_of
@@ -58,6 +60,7 @@ def lower(
     kind: str,
     name: str,
     writes: Writes | None = None,
+    roles: Roles = NO_ROLES,
 ) -> Lowered:
     """Make a captured graph executable.
 
@@ -67,10 +70,11 @@ def lower(
         kind: ``"inference"``, ``"forward"`` or ``"backward"``.
         name: The user's function, for messages.
         writes: What the executable writes into inputs, if it does; the graph has no opaque node.
+        roles: What becomes of its outputs, so what they may share memory with.
 
     Raises:
         StageError: If the compiler fails; ``__cause__`` is its own exception.
-        GraphError: If the graph isn't functional.
+        GraphError: If the graph isn't functional, or a result shares memory.
     """
     if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
         table = compiler.decompositions() if compiler.decompositions else {}
@@ -78,12 +82,16 @@ def lower(
         while _has_function_nodes(module, traceable=True):
             # Their forward called another Function.
             module = _retrace(module, table)
-    graphs.check_functional(module, f"{kind} graph of {name}")
+    what = f"{kind} graph of {name}"
+    graph_checks.check_functional(module, what)
+    if config.get().check_aliases:
+        graph_checks.check_results_apart(module, roles, what)
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
         return Lowered(run, run, module, compiler.name)
     if writes is not None:
         module = graphs.with_writes(module, writes.pairs, writes.kept)
+        graph_checks.check_writes_last(module, what)
     return _compile(module, compiler, kind, name)
 
 

@@ -17,6 +17,7 @@ from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot import graphs, kept_layouts
 from funcaot.aot.batchable import batchable
 from funcaot.aot.derived import Derived
+from funcaot.aot.graph_checks import NO_ROLES
 from funcaot.aot.layout import Layout, layouts_of
 from funcaot.aot.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lower import Lowered, lower
@@ -80,8 +81,7 @@ class GraphProgram:
         draws: Whether it draws random numbers, so that vmap matters to it on any operands.
         timings: Seconds per stage.
         kept: Positions of operands that an earlier graph computed for this one, in any layout.
-        results: How many of its first outputs become outputs of the function, or new values of
-            inputs; none of a derivative's.
+        roles: What becomes of its outputs, so what they may share memory with.
         sizes: Its open sizes, if it has any; then there is an executable for each answer to what
             was asked about them when it was compiled.
     """
@@ -109,7 +109,7 @@ class GraphProgram:
         self.settings = settings
         self._executables = executables
         self.kept: tuple[int, ...] = ()
-        self.results = 0
+        self.roles = NO_ROLES
         self.timings: dict[str, float] = {}
         self.children: Derived[_BatchKey, tuple[GraphProgram, _Dims]] = Derived()
         self._lowered: Lowered | None = None
@@ -184,10 +184,10 @@ class GraphProgram:
         return lowered
 
     def _executable(self) -> Lowered:
-        settings = self.settings
-        if self._executables is None:
-            return lower(self._pruned(), settings.compiler, self.kind, settings.name)
-        return self._executables.lower(self._pruned(), settings.compiler, self.kind)
+        settings, module = self.settings, self._pruned()
+        if self._executables is not None:
+            return self._executables.lower(module, settings.compiler, self.kind, self.roles)
+        return lower(module, settings.compiler, self.kind, settings.name, roles=self.roles)
 
     def _pruned(self) -> fx.GraphModule:
         """The graph with the placeholders of ``used`` only."""
@@ -313,7 +313,7 @@ class GraphProgram:
         module = tape.extract(available, wanted)
         program = GraphProgram(module, self.kind, f"vmap({self.name})", self.settings)
         program.timings["trace"] = time.perf_counter() - start
-        program.results = self.results
+        program.roles = self.roles
         return program, out_dims
 
 

@@ -17,6 +17,7 @@ from torch import fx
 
 from funcaot.aot import graphs
 from funcaot.aot.frontier import Demand, frontier, hides_what_is_saved
+from funcaot.aot.graph_checks import NO_ROLES, Roles
 from funcaot.aot.kept_layouts import free_layouts
 from funcaot.aot.partition import Kept, Problem, choose, drawn
 from funcaot.aot.program import GraphProgram, Settings
@@ -112,6 +113,7 @@ class Segment:
         executables: What was compiled for segments like this one.
         seen: For each operand, the tape's tensor that the program worked with; empty for
             derivatives.
+        roles: What becomes of outputs; of gradients and tangents that's left to autograd.
     """
 
     tape: Tape
@@ -127,6 +129,7 @@ class Segment:
     drawn: frozenset[fx.Node] = frozenset()
     executables: Executables | None = None
     seen: tuple[torch.Tensor | None, ...] = ()
+    roles: Roles = NO_ROLES
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -258,7 +261,7 @@ class Segment:
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
             program.kept = tuple(place for place, is_private in private if is_private)
-        program.results = len(self.graph_outputs) if self.order == 0 else 0
+        program.roles = self.roles.at([place.output for place in self.places])
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:

@@ -19,6 +19,7 @@ from torch import fx
 from funcaot import config
 from funcaot._torch.ops import OpOverload
 from funcaot.aot import graphs
+from funcaot.aot.graph_checks import NO_ROLES, Roles
 from funcaot.aot.layout import Layout, restriding
 from funcaot.aot.lower import Lowered, lower
 from funcaot.aot.spec import is_dense, spec_of
@@ -61,27 +62,39 @@ class Executables:
         self._layouts: dict[tuple[Any, ...], set[Any]] = {}
         self._warned = False
 
-    def lower(self, module: fx.GraphModule, compiler: Compiler, kind: str) -> Lowered:
+    def lower(
+        self,
+        module: fx.GraphModule,
+        compiler: Compiler,
+        kind: str,
+        roles: Roles = NO_ROLES,
+    ) -> Lowered:
         """Find an executable for a graph, or compile it.
 
         The caller holds the function's lock.
+
+        Args:
+            module: The graph.
+            compiler: The backend.
+            kind: ``"forward"`` or ``"backward"``.
+            roles: What becomes of its outputs.
 
         Returns:
             The executable; ``shared`` tells whether it was there already.
         """
         if not compiler.compiles:
-            return lower(module, compiler, kind, self._name)
+            return lower(module, compiler, kind, self._name, roles=roles)
         description = describe(module)
         if description is None:
-            return lower(module, compiler, kind, self._name)
+            return lower(module, compiler, kind, self._name, roles=roles)
         candidates = self._made.setdefault(description.key, [])
         for earlier, lowered in () if description.is_open else candidates:
             found = _adapted(earlier, lowered, description)
             if found is not None:
                 return found
         if not self._may_compile(module, description):
-            return lower(module, eager.COMPILER, kind, self._name)
-        lowered = lower(module, compiler, kind, self._name)
+            return lower(module, eager.COMPILER, kind, self._name, roles=roles)
+        lowered = lower(module, compiler, kind, self._name, roles=roles)
         if not description.is_open:
             candidates.append((description, lowered))
         return lowered

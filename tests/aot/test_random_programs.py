@@ -44,6 +44,18 @@ def test_many_programs(block):
     assert outcomes["unsupported"] < 30
 
 
+def test_some_programs_with_rarer_ops():
+    outcomes = run_programs(range(40), wide=True)
+    assert outcomes["right"] > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(8))
+def test_many_programs_with_rarer_ops(block):
+    outcomes = run_programs(range(250 * block, 250 * (block + 1)), wide=True)
+    assert outcomes["unsupported"] < 50
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disjoint", "data_only"])
 def test_programs_of_one_kind(kind):
