@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,10 @@ class Roles:
 
     shown: frozenset[int] = frozenset()
     copied: frozenset[int] = frozenset()
+
+    def without(self, places: Collection[int]) -> Roles:
+        """The roles but for some of them."""
+        return Roles(self.shown.difference(places), self.copied.difference(places))
 
     def at(self, places: Sequence[int | None]) -> Roles:
         """The roles of a graph's outputs from those of values and where each is among them."""
@@ -115,7 +119,7 @@ def _roots(module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
     """For each node the one whose memory its result lives in."""
     roots: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
-        source = graphs.view_source(node) or graphs.returned_operand(node)
+        source = graphs.view_source(node)
         roots[node] = node if source is None else roots[source]
     return roots
 

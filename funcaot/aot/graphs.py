@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import shapes
+from funcaot._torch.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch.ops import OpOverload
 from funcaot._torch.tracing import CHECKS
@@ -306,23 +307,38 @@ def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def returned_operand(node: fx.Node) -> fx.Node | None:
-    """The operand that a Function returned as it is, if this node's value is one."""
+def _is_returned_operand(node: fx.Node) -> bool:
+    """Whether a Function returned an operand as it is."""
+    value, given = value_of(node), _operands_of_function(node)
+    return any(
+        _storage(value) == _storage(operand)
+        and value.shape == operand.shape
+        and value.stride() == operand.stride()
+        and value.storage_offset() == operand.storage_offset()
+        for operand in given
+        if _storage(operand) is not None
+    )
+
+
+def is_in_memory_of_operand(node: fx.Node) -> bool:
+    """Whether a node's result lies in memory that a Function was given, and returned."""
+    node = view_root(node)
+    given = {_storage(operand) for operand in _operands_of_function(node)}
+    return _storage(value_of(node)) in given - {None}
+
+
+def _operands_of_function(node: fx.Node) -> list[Any]:
+    """The values that a Function was given, if a node is its result; else none."""
     made = node.args[0] if node.target is GETITEM else node
     if not (isinstance(made, fx.Node) and is_function_node(made)):
-        return None
-    memory = _memory(value_of(node))
-    if not memory:
-        return None
-    found = (operand for operand in made.all_input_nodes if _memory(value_of(operand)) == memory)
-    return next(found, None)
+        return []
+    return [value_of(operand) for operand in made.all_input_nodes]
 
 
-def _memory(value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return ()
-    storage = value.untyped_storage()._cdata
-    return storage, value.shape, value.stride(), value.storage_offset()
+def _storage(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
+        return None
+    return value.untyped_storage()._cdata if value.layout is torch.strided else None
 
 
 def with_own_outputs(
@@ -349,7 +365,7 @@ def with_own_outputs(
             values[position] = copy
             chosen.add(position)
         elif isinstance(value, fx.Node) and (
-            view_source(value) is not None or (detached and returned_operand(value) is not None)
+            view_source(value) is not None or (detached and _is_returned_operand(value))
         ):
             # Run op by op, it would be a view for autograd, of a tensor that nobody has.
             with module.graph.inserting_before(output):

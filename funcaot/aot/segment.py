@@ -261,8 +261,17 @@ class Segment:
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
             program.kept = tuple(place for place, is_private in private if is_private)
-        program.roles = self.roles.at([place.output for place in self.places])
+        program.roles = self._roles()
         return Form(program, tuple(index.values()), tuple(residuals))
+
+    def _roles(self) -> Roles:
+        """The roles of the graph's outputs, but for what a Function returned of its operands.
+
+        That is in the caller's memory in eager too, and only the Function knows its derivative.
+        """
+        roles = self.roles.at([place.output for place in self.places])
+        returned = map(graphs.is_in_memory_of_operand, self.output_nodes)
+        return roles.without([position for position, found in enumerate(returned) if found])
 
     def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:
         """A node to keep for its shape alone: open sizes that are no size of what is kept."""
