@@ -98,13 +98,26 @@ def check_level(mutation, level):
 
 # The rest of the mutations are in the slow group.
 USUAL = ("none", "by a tensor", "through a view")
+# What is known to be wrong, or refused with an error of torch instead of one that says why.
+WRONG = {
+    **dict.fromkeys(("t_", "unsqueeze_"), ("grad", "vjp", "vmap", "vmap of grad")),
+    **dict.fromkeys(("write and t_", "transpose_ and write"), ("vmap", "vmap of grad")),
+    **dict.fromkeys(("copy_", "detached"), ("jvp",)),
+    # Eager has no out= there.
+    "out": ("jvp", "vmap", "vmap of grad"),
+}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(
-    "mutation",
-    [m if m in USUAL else pytest.param(m, marks=pytest.mark.slow) for m in MUTATIONS],
-)
+def cases():
+    for mutation in MUTATIONS:
+        for level in LEVELS:
+            marks = [] if mutation in USUAL else [pytest.mark.slow]
+            if level in WRONG.get(mutation, ()):
+                marks.append(pytest.mark.xfail(reason="differs from eager", strict=False))
+            yield pytest.param(mutation, level, marks=marks)
+
+
+@pytest.mark.parametrize(("mutation", "level"), cases())
 def test_matrix_under_levels(mutation, level):
     refused = check_level(mutation, level)
     assert not refused, refused
