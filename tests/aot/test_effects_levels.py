@@ -117,7 +117,7 @@ def cases():
             yield pytest.param(mutation, level, marks=marks)
 
 
-@pytest.mark.parametrize(("mutation", "level"), cases())
+@pytest.mark.parametrize(("mutation", "level"), list(cases()))
 def test_matrix_under_levels(mutation, level):
     refused = check_level(mutation, level)
     assert not refused, refused
