@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -68,8 +69,18 @@ class Tape:
             self._add_sizes(self.sizes)
 
     def watch_set(self, note: Callable[[torch.Tensor, Any], None]) -> None:
-        """Let ``note`` know of every ``set_``: what is set, and to what."""
-        self._functional_mode.note_set = note
+        """Call a method with target and source of each ``set_``, as long as its object lives.
+
+        The tape outlives a capture, which holds the caller's tensors.
+        """
+        reference = weakref.WeakMethod(note)
+
+        def tell(target: torch.Tensor, source: Any) -> None:
+            method = reference()
+            if method is not None:
+                method(target, source)
+
+        self._functional_mode.note_set = tell
 
     def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
         """Make each open size an input of the graph."""
