@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot.effects import Effects, Mutation, Origin, Output, Watched
+from funcaot.errors import UnsupportedError
 
 
 def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
@@ -243,6 +244,12 @@ def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
             target.resize_(layout.shape)
         now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
         if now != (layout.shape, layout.stride, offset):
+            if tracing.is_batched(target):
+                raise UnsupportedError(
+                    f"A compiled function changes the shape of {list(now[0])} that an input has "
+                    "under vmap.",
+                    remedy="return a view of the new shape.",
+                )
             target.as_strided_(layout.shape, layout.stride, offset)
 
 

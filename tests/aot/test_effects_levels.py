@@ -98,7 +98,8 @@ def check_level(mutation, level):
 
 # The rest of the mutations are in the slow group.
 USUAL = ("none", "by a tensor", "through a view")
-# What is known to be wrong, or refused with an error of torch instead of one that says why.
+# What differs from eager: shapes of batched inputs are refused, the others with an error of torch;
+# a write through `detach` under jvp takes the caller's tangent away (docs/effects.md).
 WRONG = {
     **dict.fromkeys(("t_", "unsqueeze_"), ("grad", "vjp", "vmap", "vmap of grad")),
     **dict.fromkeys(("write and t_", "transpose_ and write"), ("vmap", "vmap of grad")),
