@@ -11,6 +11,7 @@ from typing import Any
 from funcaot._torch.interception import ReplacedApply
 from funcaot.class_cache import forget_classes
 from funcaot.function import custom_function_call
+from funcaot.scopes import SharedPatch, holding
 
 __all__ = ["install", "intercepting", "uninstall"]
 
@@ -26,19 +27,10 @@ _NOT_INTERCEPTED = (
     "torch.nn.modules._functions.BackwardHookFunction",
     "torch.utils.checkpoint",
 )
-_lock = threading.RLock()
-
-
-class _State:
-    """Who wants interception now, over all threads."""
-
-    everywhere = 0
-    users = 0
-    replaced: Any = None
 
 
 class _ThisThread(threading.local):
-    depth = 0
+    captures = False
 
 
 _this_thread = _ThisThread()
@@ -46,7 +38,7 @@ _this_thread = _ThisThread()
 
 def _wants(cls: type) -> bool:
     """Whether a call of a class in this thread goes through the operator now."""
-    if not (_State.everywhere or _this_thread.depth):
+    if not (_patch.is_installed or _this_thread.captures):
         return False
     return not f"{cls.__module__}.{cls.__qualname__}".startswith(_NOT_INTERCEPTED)
 
@@ -55,19 +47,15 @@ def _call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return custom_function_call(cls, *args, **kwargs)
 
 
-def _acquire() -> None:
-    with _lock:
-        if _State.users == 0:
-            _State.replaced = ReplacedApply(_call, _wants)
-        _State.users += 1
+_replaced = ReplacedApply(_call, _wants)
 
 
-def _release() -> None:
-    with _lock:
-        _State.users -= 1
-        if _State.users == 0:
-            _State.replaced.undo()
-            forget_classes()
+def _undo() -> None:
+    _replaced.undo()
+    forget_classes()
+
+
+_patch = SharedPatch(_replaced.install, _undo)
 
 
 class _Installation(contextlib.AbstractContextManager[None]):
@@ -99,28 +87,20 @@ def install() -> contextlib.AbstractContextManager[None]:
         >>> with funcaot.install():
         ...     pass  # any torch.autograd.Function works under vmap, jvp, functionalize, ...
     """
-    with _lock:
-        _acquire()
-        _State.everywhere += 1
+    _patch.install()
     return _Installation()
 
 
 def uninstall() -> None:
     """Undo one :func:`install`; the last one restores torch exactly. Without one, do nothing."""
-    with _lock:
-        if _State.everywhere:
-            _State.everywhere -= 1
-            _release()
+    _patch.uninstall()
 
 
 @contextlib.contextmanager
 def intercepting() -> Iterator[None]:
     """Intercept in this thread only, as a capture does while it runs."""
-    _acquire()
-    _this_thread.depth += 1
-    try:
-        yield
-    finally:
-        _State.replaced.settle()
-        _this_thread.depth -= 1
-        _release()
+    with _patch.used(), holding(_this_thread, captures=True):
+        try:
+            yield
+        finally:
+            _replaced.settle()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from funcaot.errors import RuleError
+from funcaot.scopes import holding
 
 __all__ = ["Captor", "Layout", "Opaque", "capturing", "current_captor", "layout_of"]
 
@@ -173,9 +174,5 @@ def current_captor() -> Captor | None:
 @contextlib.contextmanager
 def capturing(captor: Captor) -> Iterator[None]:
     """Let opaque Functions met inside ask ``captor`` for real values."""
-    previous = _this_thread.captor
-    _this_thread.captor = captor
-    try:
+    with holding(_this_thread, captor=captor):
         yield
-    finally:
-        _this_thread.captor = previous

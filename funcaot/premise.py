@@ -18,6 +18,7 @@ import torch
 from funcaot import config
 from funcaot._torch.seeding import random_states, restore_random_states
 from funcaot.errors import UnsupportedError
+from funcaot.scopes import holding
 
 __all__ = ["PremiseFailed", "are_allowed", "holds", "leaving", "number_function", "refused"]
 
@@ -95,7 +96,7 @@ def leaving(possible: bool) -> Iterator[None]:
 
 
 class _ThisThread(threading.local):
-    refusals = 0
+    refused = False
 
 
 _this_thread = _ThisThread()
@@ -103,14 +104,11 @@ _this_thread = _ThisThread()
 
 def are_allowed() -> bool:
     """Whether a capture may go on with what it reads, here and now."""
-    return not _this_thread.refusals and config.get().specialize_on_values
+    return not _this_thread.refused and config.get().specialize_on_values
 
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
     """Let code that reads values fail inside, because it can run on real values as a whole."""
-    _this_thread.refusals += 1
-    try:
+    with holding(_this_thread, refused=True):
         yield
-    finally:
-        _this_thread.refusals -= 1

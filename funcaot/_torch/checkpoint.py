@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as checkpoint
 
+from funcaot.scopes import SharedPatch, holding
+
 __all__ = ["observing_checkpoints", "sequence_number"]
 
 # Since torch 2.14 the name without a suffix is for callers outside of the module.
@@ -29,23 +31,21 @@ class _ThisThread(threading.local):
     region: Region | None = None
 
 
-class _Shared:
-    """The originals while they are replaced, over all threads."""
+class _Originals:
+    """What is replaced."""
 
-    users = 0
     generator: Any = None
     function: Any = None
 
 
 _this_thread = _ThisThread()
-_lock = threading.Lock()
 
 
 def _generator(*args: Any, **kwargs: Any) -> Iterator[None]:
     """What runs around a checkpointed function: in a capture the region is only noted."""
     region = _this_thread.region
     if region is None:
-        yield from _Shared.generator(*args, **kwargs)
+        yield from _Originals.generator(*args, **kwargs)
         return
     with region():
         yield
@@ -58,9 +58,26 @@ class _Reentrant:
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         region = _this_thread.region
         if region is None:
-            return _Shared.function.apply(function, preserve, *args)
+            return _Originals.function.apply(function, preserve, *args)
         with region():
             return function(*args)
+
+
+def _observe() -> None:
+    if getattr(checkpoint, _GENERATOR) is not _generator:
+        _Originals.generator = getattr(checkpoint, _GENERATOR)
+        setattr(checkpoint, _GENERATOR, _generator)
+    if checkpoint.CheckpointFunction is not _Reentrant:
+        _Originals.function = checkpoint.CheckpointFunction
+        checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc, assignment]
+
+
+def _restore() -> None:
+    setattr(checkpoint, _GENERATOR, _Originals.generator)
+    checkpoint.CheckpointFunction = _Originals.function  # type: ignore[misc]
+
+
+_patch = SharedPatch(_observe, _restore)
 
 
 @contextlib.contextmanager
@@ -70,20 +87,5 @@ def observing_checkpoints(region: Region) -> Iterator[None]:
     A checkpoint's own hooks would run the function again while the frontier is read, and draw
     other random numbers there; the partition recomputes by itself instead.
     """
-    with _lock:
-        if _Shared.users == 0:
-            _Shared.generator = getattr(checkpoint, _GENERATOR)
-            _Shared.function = checkpoint.CheckpointFunction
-            setattr(checkpoint, _GENERATOR, _generator)
-            checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc, assignment]
-        _Shared.users += 1
-    before, _this_thread.region = _this_thread.region, region
-    try:
+    with _patch.used(), holding(_this_thread, region=region):
         yield
-    finally:
-        _this_thread.region = before
-        with _lock:
-            _Shared.users -= 1
-            if _Shared.users == 0:
-                setattr(checkpoint, _GENERATOR, _Shared.generator)
-                checkpoint.CheckpointFunction = _Shared.function  # type: ignore[misc]

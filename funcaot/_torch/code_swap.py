@@ -17,17 +17,16 @@ class CodeSwap:
     """
 
     def __init__(self, function: types.FunctionType, hook: Callable[..., Any], name: str) -> None:
-        """Swap the code of ``function`` for one that passes its arguments on.
+        """Prepare to swap the code of ``function`` for one that passes its arguments on.
 
         Args:
             function: The function; keyword arguments come to ``hook`` as such.
             hook: What to call instead.
             name: A free name among the function's globals, for ``hook``.
         """
-        self._function, self._name = function, name
+        self._function, self._hook, self._name = function, hook, name
         self._code = function.__code__
-        function.__globals__[name] = hook
-        function.__code__ = _passing_on(name, self._code.co_freevars)
+        self._passing_on = _passing_on(name, self._code.co_freevars)
 
     @property
     def original(self) -> Callable[..., Any]:
@@ -41,10 +40,18 @@ class CodeSwap:
             function.__closure__,
         )
 
+    def install(self) -> None:
+        """Swap the code, unless that is done."""
+        if self._function.__code__ is not self._passing_on:
+            self._code = self._function.__code__
+            self._function.__globals__[self._name] = self._hook
+            self._function.__code__ = self._passing_on
+
     def undo(self) -> None:
         """Give the function its own code again."""
-        self._function.__code__ = self._code
-        del self._function.__globals__[self._name]
+        if self._function.__code__ is self._passing_on:
+            self._function.__code__ = self._code
+        self._function.__globals__.pop(self._name, None)
 
 
 def _passing_on(name: str, free: tuple[str, ...]) -> types.CodeType:

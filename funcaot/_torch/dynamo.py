@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.compiler import is_dynamo_compiling
+
+from funcaot.scopes import SharedPatch
 
 __all__ = ["is_dynamo_compiling", "without_dynamo"]
 
 
-class _Captures:
-    """How many captures run now, and the stance that gives ``torch.compile`` back its work."""
+class _Stance:
+    """What ``torch.compile`` was to do before a capture began in some thread."""
 
-    lock = threading.Lock()
-    count = 0
-    stance: Any = None
+    before: Any = None
+
+
+# Not ``torch.compiler.set_stance``, from the middle of which an interrupt leaves no way back.
+def _step_aside() -> None:
+    dynamo = sys.modules["torch._dynamo.eval_frame"]
+    if _Stance.before is None:
+        _Stance.before = dynamo._stance
+    dynamo._set_stance(dynamo.DynamoStance("force_eager"))
+
+
+def _step_back() -> None:
+    if _Stance.before is not None:
+        sys.modules["torch._dynamo.eval_frame"]._set_stance(_Stance.before)
+        _Stance.before = None
+
+
+_aside = SharedPatch(_step_aside, _step_back)
 
 
 @contextlib.contextmanager
@@ -36,33 +50,7 @@ def without_dynamo() -> Iterator[None]:
     set_eval_frame = sys.modules["torch._C._dynamo.eval_frame"].set_eval_frame
     before = set_eval_frame(None)
     try:
-        with _Captures.lock:
-            _Captures.count += 1
-            if _Captures.count == 1:
-                _Captures.stance = torch.compiler.set_stance("force_eager")
-        try:
+        with _aside.used():
             yield
-        finally:
-            with _Captures.lock:
-                _Captures.count -= 1
-                if not _Captures.count:
-                    _restore()
     finally:
         set_eval_frame(before)
-
-
-def _restore() -> None:
-    stance, _Captures.stance = _Captures.stance, None
-    if stance is not None:
-        stance.__exit__(None, None, None)
-
-
-def _after_fork() -> None:
-    """Captures of the parent's other threads don't go on in the child."""
-    _Captures.lock = threading.Lock()
-    if _Captures.count and threading.active_count() == 1:
-        _Captures.count = 0
-        _restore()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -148,7 +148,7 @@ def _looked_up(cls: type) -> Any:
 
 
 class NativeApply:
-    """``apply`` of every Function, replaced until :meth:`undo`."""
+    """``apply`` of every Function, replaced from :meth:`install` until :meth:`undo`."""
 
     def __init__(
         self,
@@ -160,9 +160,15 @@ class NativeApply:
         names: Any = torch_functions
         self._bind_swap = CodeSwap(names._bind_default_args, self._bind, "_funcaot_bind")
         self._call_swap = CodeSwap(names._call_custom_function_call, self._call, "_funcaot_call")
+        self._asked = _Asked(wants)
+
+    def install(self) -> None:
+        """Replace it; nothing where that is done."""
+        self._bind_swap.install()
+        self._call_swap.install()
         self._original_bind = self._bind_swap.original
         self._original_call = self._call_swap.original
-        setattr(_METACLASS, _NAME, _Asked(wants))
+        setattr(_METACLASS, _NAME, self._asked)
 
     def _bind(self, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         if not _calling.wanted:
@@ -189,6 +195,7 @@ class NativeApply:
 
     def undo(self) -> None:
         """Restore torch exactly."""
-        delattr(_METACLASS, _NAME)
+        if _NAME in _METACLASS.__dict__:
+            delattr(_METACLASS, _NAME)
         self._bind_swap.undo()
         self._call_swap.undo()

@@ -14,7 +14,7 @@ __all__ = ["PythonApply"]
 
 
 class PythonApply:
-    """``apply`` of every Function, replaced until :meth:`undo`.
+    """``apply`` of every Function, replaced from :meth:`install` until :meth:`undo`.
 
     Libraries keep ``relu = ReLU.apply`` at import. Such a bound method holds the function itself.
     """
@@ -28,12 +28,16 @@ class PythonApply:
         self._hook, self._wants = hook, wants
         function: types.FunctionType = torch.autograd.Function.__dict__["apply"].__func__
         self._swap = CodeSwap(function, self._apply, "_funcaot_apply")
-        self._original = self._swap.original
 
     def _apply(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
         if self._wants(cls):
             return self._hook(cls, args, kwargs)
         return self._original(cls, *args, **kwargs)
+
+    def install(self) -> None:
+        """Replace it; nothing where that is done."""
+        self._swap.install()
+        self._original = self._swap.original
 
     def settle(self) -> None:
         """Nothing: a call takes one step."""

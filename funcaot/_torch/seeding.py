@@ -12,13 +12,9 @@ from typing import Any
 
 import torch
 
+from funcaot.scopes import SharedPatch, holding
+
 _PLACES = ((torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"))
-_lock = threading.Lock()
-
-
-class _Users:
-    count = 0
-    originals: tuple[Any, ...] = ()
 
 
 class _ThisThread(threading.local):
@@ -35,31 +31,36 @@ def seeding_refused(refuse: Callable[[str], Exception]) -> Iterator[None]:
     Args:
         refuse: Makes the exception, given the function's name.
     """
-    previous, _this_thread.refuse = _this_thread.refuse, refuse
-    with _lock:
-        _Users.count += 1
-        if _Users.count == 1:
-            _Users.originals = tuple(getattr(module, name) for module, name in _PLACES)
-            for (module, name), original in zip(_PLACES, _Users.originals, strict=True):
-                setattr(module, name, _guarded(name, original))
-    try:
+    with _patch.used(), holding(_this_thread, refuse=refuse):
         yield
-    finally:
-        _this_thread.refuse = previous
-        with _lock:
-            _Users.count -= 1
-            if _Users.count == 0:
-                for (module, name), original in zip(_PLACES, _Users.originals, strict=True):
-                    setattr(module, name, original)
 
 
-def _guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def seed(*args: Any, **kwargs: Any) -> Any:
+class _Guarded:
+    """Stands for a function that seeds."""
+
+    def __init__(self, name: str, original: Callable[..., Any]) -> None:
+        self._name = name
+        self.original = original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _this_thread.refuse is not None:
-            raise _this_thread.refuse(name)
-        return original(*args, **kwargs)
+            raise _this_thread.refuse(self._name)
+        return self.original(*args, **kwargs)
 
-    return seed
+
+def _guard() -> None:
+    for module, name in _PLACES:
+        if not isinstance(original := getattr(module, name), _Guarded):
+            setattr(module, name, _Guarded(name, original))
+
+
+def _restore() -> None:
+    for module, name in _PLACES:
+        if isinstance(guarded := getattr(module, name), _Guarded):
+            setattr(module, name, guarded.original)
+
+
+_patch = SharedPatch(_guard, _restore)
 
 
 def random_states() -> tuple[Any, ...]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import _tensor_str as tensor_printing
 from torch import fx
 from torch._C import _autograd as autograd_bindings
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -444,43 +442,6 @@ class TapeFunctionalMode(FunctionalTensorMode):
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})
-
-
-class _Representation:
-    """How many captures want tensors without data to print without looking for a tangent."""
-
-    lock = threading.Lock()
-    users = 0
-    original = staticmethod(tensor_printing._str)
-
-
-def _represent(tensor: torch.Tensor, **options: Any) -> str:
-    if tensor.device.type == "meta" or isinstance(tensor, FakeTensor | FunctionalTensor):
-        return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
-    return _Representation.original(tensor, **options)
-
-
-@contextlib.contextmanager
-def printable_under_dual_level() -> Iterator[None]:
-    """Let symbolic tensors be printed while a forward-mode level is open.
-
-    Torch tries the overloads of an op one by one and prints the arguments for each that doesn't
-    fit. Printing looks for a tangent, which fails below autograd, and the exception leaves the
-    dispatcher's thread-local state broken.
-    """
-    if torch.autograd.forward_ad._current_level < 0:
-        yield
-        return
-    with _Representation.lock:
-        _Representation.users += 1
-        tensor_printing._str = _represent
-    try:
-        yield
-    finally:
-        with _Representation.lock:
-            _Representation.users -= 1
-            if _Representation.users == 0:
-                tensor_printing._str = _Representation.original
 
 
 @contextlib.contextmanager

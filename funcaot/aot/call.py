@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot import backward_effects, epilogue
 from funcaot.aot.backward import Backward
 from funcaot.aot.derivatives import Derivatives
@@ -318,7 +319,7 @@ class SegmentFunctions:
         if found is None:
             if self.segment is None:
                 raise RuntimeError("an empty derivative has no Function")
-            with self.segment.settings.lock:
+            with self.segment.settings.lock, StateKept():
                 found = self._functions.get(keeping)
                 if found is None:
                     found = SegmentFunction(self.segment, keeping=keeping)

@@ -12,6 +12,7 @@ import torch
 
 from funcaot._torch import functorch, tracing
 from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot.cache import EntryCache
 from funcaot.aot.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.entry import Entry, make_entry, make_general_entry
@@ -127,7 +128,7 @@ class CompiledFunction:
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
-        with self.settings.lock, without_dynamo():
+        with self.settings.lock, StateKept(), without_dynamo():
             found = self._cache.find(signature, leaves, tried)
             if found is None:
                 self.settings.statistics.cache_misses += 1

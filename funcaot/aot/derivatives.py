@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch import autograd
 from funcaot._torch.guards import autocast_state
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
 from funcaot.aot.backward_sizes import BackwardSizes, refuse_forward_mode, refuse_opaque
 from funcaot.aot.derived import Derived
@@ -88,7 +89,7 @@ class Derivatives(Generic[Made]):
         key, found = self._known(key, sizes)
         if found is not None:
             return found
-        with self._segment.settings.lock:
+        with self._segment.settings.lock, StateKept():
             key, found = self._known(key, sizes)
             return found or self._traced(key, sizes, tangents, values)
 
@@ -184,7 +185,7 @@ class Derivatives(Generic[Made]):
         )
         found = known.get(key)
         if found is None:
-            with self._segment.settings.lock:
+            with self._segment.settings.lock, StateKept():
                 found = known.get(key)
                 if found is None:
                     entry: Any = trace(key)

@@ -14,6 +14,7 @@ from torch import fx
 from funcaot import config
 from funcaot._torch import functorch, guards
 from funcaot._torch.graph_code import forget_source_with
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, kept_layouts
 from funcaot.aot.batchable import batchable
 from funcaot.aot.derived import Derived
@@ -126,7 +127,7 @@ class GraphProgram:
     def lowered(self) -> Lowered:
         """The executable, compiled at first use; with open sizes, the one made last."""
         if self._lowered is None:
-            with self.settings.lock:
+            with self.settings.lock, StateKept():
                 if self._lowered is None:
                     self._lowered = self._lower()
         return self._lowered
@@ -136,7 +137,7 @@ class GraphProgram:
         found = self._variant(sizes)
         if found is not None:
             return found
-        with self.settings.lock:
+        with self.settings.lock, StateKept():
             found = self._variant(sizes)
             if found is not None:
                 return found
@@ -202,7 +203,7 @@ class GraphProgram:
 
     def _first_lowered(self, operands: Sequence[torch.Tensor]) -> Lowered:
         """The executable, compiled for the layouts of what was kept for it."""
-        with self.settings.lock:
+        with self.settings.lock, StateKept():
             if self._lowered is None:
                 given = {place: operands[place] for place in self.kept if place in self._used}
                 self._layouts = kept_layouts.chosen(self.module, given)
@@ -283,7 +284,7 @@ class GraphProgram:
         key = (in_dims, batch, tuple([layout_key(operand) for operand in operands]))
         found = self.children.get(key)
         if found is None:
-            with self.settings.lock:
+            with self.settings.lock, StateKept():
                 found = self.children.get(key) or self._derive_batched(operands, in_dims, batch)
                 self.children[key] = found
         return found

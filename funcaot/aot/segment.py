@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs
 from funcaot.aot.frontier import Demand, frontier, hides_what_is_saved
 from funcaot.aot.graph_checks import NO_ROLES, Roles
@@ -189,7 +190,7 @@ class Segment:
                 again from the operands, which is right only if nothing is drawn at random.
         """
         if keeping not in self._forms:
-            with self.settings.lock:
+            with self.settings.lock, StateKept():
                 if keeping not in self._forms:
                     self._forms[keeping] = self._make_form(keeping)
         return self._forms[keeping]

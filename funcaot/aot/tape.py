@@ -14,6 +14,8 @@ from torch import fx
 from funcaot._torch import autograd, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.dynamo import without_dynamo
+from funcaot._torch.printing import printable_under_dual_level
+from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, premises
 from funcaot.aot.location import calling_line
 from funcaot.aot.random_order import IN_MEMORY_ORDER
@@ -21,6 +23,7 @@ from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
 from funcaot.operator import custom_function_call
+from funcaot.scopes import holding
 
 
 class Tape:
@@ -111,6 +114,7 @@ class Tape:
             grad_mode: Whether autograd records too.
         """
         with (
+            StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             without_dynamo(),
             _outside_of_transforms(),
             torch.set_grad_enabled(grad_mode),
@@ -163,11 +167,8 @@ class Tape:
     @contextlib.contextmanager
     def running_rule(self) -> Iterator[None]:
         """While a Function's own backward runs."""
-        before, self._in_rule = self._in_rule, True
-        try:
+        with holding(self, _in_rule=True):
             yield
-        finally:
-            self._in_rule = before
 
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
@@ -200,7 +201,8 @@ class Tape:
         Returns:
             The tape's tensor, which requires grad if the spec says so.
         """
-        with _outside_of_transforms(), torch.no_grad():
+        kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
+        with kept, _outside_of_transforms(), torch.no_grad():
             value = self._fake_value(spec, example)
             proxy = self._tracer.create_proxy("placeholder", name, (), {})
             tracing.track(value, proxy, self._tracer)
@@ -239,11 +241,8 @@ class Tape:
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
         """While a Function is called, which switches grad mode off for its forward."""
-        before, self._grad_mode_of_call = self._grad_mode_of_call, torch.is_grad_enabled()
-        try:
+        with holding(self, _grad_mode_of_call=torch.is_grad_enabled()):
             yield
-        finally:
-            self._grad_mode_of_call = before
 
     # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
 
@@ -484,7 +483,7 @@ def _outside_of_transforms() -> Iterator[None]:
         tracing.temporarily_clear_interpreter_stack(),
         tracing.disable_current_modes(),
         tracing.set_forward_ad_enabled(True),
-        tracing.printable_under_dual_level(),
+        printable_under_dual_level(),
         nodes.without_saved_tensor_hooks(),
     ):
         yield

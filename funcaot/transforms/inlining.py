@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from funcaot.scopes import holding
+
 __all__ = ["functionalizing", "inline_functions", "inlined", "is_inlining"]
 
 
 class _State(threading.local):
-    depth = 0
+    active = False
     remove: str | None = None
 
 
@@ -42,26 +44,20 @@ def inline_functions() -> Iterator[None]:
         >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
         ['aten.mul.Tensor']
     """
-    _state.depth += 1
-    try:
+    with holding(_state, active=True):
         yield
-    finally:
-        _state.depth -= 1
 
 
 def is_inlining() -> bool:
     """Whether :func:`inline_functions` is active in this thread."""
-    return _state.depth > 0
+    return _state.active
 
 
 @contextlib.contextmanager
 def functionalizing(remove: str) -> Iterator[None]:
     """Remember, for what's called below, that a functionalization is in progress."""
-    previous, _state.remove = _state.remove, remove
-    try:
+    with holding(_state, remove=remove):
         yield
-    finally:
-        _state.remove = previous
 
 
 def inlined(function: type, operands: tuple[Any, ...]) -> Any:

@@ -1,0 +1,101 @@
+"""Changes that last for a block, also where an interrupt comes between two of its lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["SharedPatch", "holding"]
+
+
+@contextlib.contextmanager
+def holding(target: object, **attributes: Any) -> Iterator[None]:
+    """Attributes of an object have other values inside."""
+    before = {name: getattr(target, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(target, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)
+
+
+class _User:
+    """Somebody who uses a patch; without a thread it outlives forks."""
+
+    __slots__ = ("__weakref__", "thread")
+
+    def __init__(self, thread: int | None) -> None:
+        self.thread = thread
+
+
+class SharedPatch:
+    """A change to the whole process, from its first user to its last, of all threads.
+
+    Users aren't counted but remembered weakly: an interrupt in between would leave a count wrong,
+    while a user dies with the block that made it.
+    """
+
+    def __init__(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+        """A patch that nobody uses yet.
+
+        Args:
+            change: Makes the change. It does nothing where that is done already, and completes
+                what an interrupt left half done.
+            undo: Restores what was before; likewise.
+        """
+        self._change, self._undo = change, undo
+        self._users: weakref.WeakSet[_User] = weakref.WeakSet()
+        self._installed: list[_User] = []
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the patch is there until it is uninstalled."""
+        return bool(self._installed)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """The patch is there inside."""
+        user = _User(threading.get_ident())
+        try:
+            with self._lock:
+                self._users.add(user)
+                self._change()
+            yield
+        finally:
+            self._leave(user)
+
+    def install(self) -> None:
+        """Make the change until :meth:`uninstall` is called as often."""
+        with self._lock:
+            user = _User(None)
+            self._users.add(user)
+            self._change()
+            self._installed.append(user)
+
+    def uninstall(self) -> None:
+        """Take one :meth:`install` back, if there is one."""
+        with self._lock:
+            if self._installed:
+                self._leave(self._installed.pop())
+
+    def _leave(self, user: _User) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                self._undo()
+
+    def _after_fork(self) -> None:
+        """The lock may be held by a thread that isn't there any more."""
+        self._lock = threading.RLock()
+        here = threading.get_ident()
+        for user in list(self._users):
+            if user.thread not in (here, None):
+                self._leave(user)
