@@ -10,16 +10,14 @@ Needs ``ase``; with ``jax`` installed, the same step under ``jax.jit`` is timed 
 
 from __future__ import annotations
 
-import argparse
 import functools
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import funcaot
-from side_by_side import Makers, Step, compare, with_jax
+from side_by_side import Makers, Step, command_line, compare_as_told, with_jax
 
 ELEMENTS = ("Cu", "Ag", "Au")
 CENTERS = np.linspace(1.5, 7.0, 24)
@@ -164,22 +162,9 @@ def makers(backend: str = "inductor") -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--figure", type=Path, default=Path("build/force_matching.png"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    compare(
-        "Force matching: Adam on energies and forces of 32 clusters",
-        makers(arguments.backend),
-        steps=arguments.steps,
-        rounds=arguments.rounds,
-        figure=arguments.figure,
-        tolerance=2e-2,
-    )
+    told = command_line(__doc__, steps=100, rounds=30).parse_args()
+    title = "Force matching: Adam on energies and forces of 32 clusters"
+    compare_as_told(title, "force_matching", makers(told.backend), told)
 
 
 if __name__ == "__main__":

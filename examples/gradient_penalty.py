@@ -9,16 +9,14 @@ With ``jax`` installed, the same step under ``jax.jit`` is timed too.
 
 from __future__ import annotations
 
-import argparse
 import functools
-from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import funcaot
-from side_by_side import Makers, Step, compare, with_jax
+from side_by_side import Makers, Step, command_line, compare_as_told, with_jax
 
 BATCH = 128
 
@@ -109,22 +107,9 @@ def makers(backend: str = "inductor") -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--figure", type=Path, default=Path("build/gradient_penalty.png"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    compare(
-        "Critic with gradient penalty",
-        makers(arguments.backend),
-        steps=arguments.steps,
-        rounds=arguments.rounds,
-        figure=arguments.figure,
-        tolerance=2e-2,
-    )
+    told = command_line(__doc__, steps=40, rounds=20).parse_args()
+    title = "Critic with gradient penalty"
+    compare_as_told(title, "gradient_penalty", makers(told.backend), told)
 
 
 if __name__ == "__main__":

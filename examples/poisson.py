@@ -10,17 +10,15 @@ With ``jax`` installed, the same step under ``jax.jit`` is timed too.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import funcaot
-from side_by_side import Makers, Step, compare, console, with_jax
+from side_by_side import Makers, Step, command_line, compare_as_told, console, with_jax
 
 POINTS = 256
 SETS = 100
@@ -146,29 +144,16 @@ def makers(backend: str = "inductor") -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--figure", type=Path, default=Path("build/poisson.png"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    ways = makers(arguments.backend)
-    compare(
-        "Poisson equation by a physics-informed network",
-        ways,
-        steps=min(arguments.steps, 60),
-        rounds=arguments.rounds,
-        figure=arguments.figure,
-        tolerance=2e-2,
-    )
+    told = command_line(__doc__, steps=600, rounds=20).parse_args()
+    title = "Poisson equation by a physics-informed network"
+    ways = makers(told.backend)
+    compare_as_told(title, "poisson", ways, told, steps=min(told.steps, 60))
     for way in {"eager", "funcaot: whole step", "jax.jit"} & set(ways):
         solver = ways[way]()
-        for index in range(arguments.steps):
+        for index in range(told.steps):
             solver(index)
         error = solver.error()
-        console.print(f"{way}: relative error {error:.4f} after {arguments.steps} steps")
+        console.print(f"{way}: relative error {error:.4f} after {told.steps} steps")
 
 
 if __name__ == "__main__":

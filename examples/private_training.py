@@ -9,11 +9,9 @@ With ``jax`` installed, ``jax.jit`` is timed too.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 import funcaot
-from side_by_side import Makers, Step, compare, with_jax
+from side_by_side import Makers, Step, command_line, compare_as_told, with_jax
 
 BATCH, RATE, NOISE = 128, 0.5, 1e-3
 Parameters = dict[str, Tensor]
@@ -153,22 +151,9 @@ def makers(backend: str = "inductor") -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--figure", type=Path, default=Path("build/private_training.png"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    compare(
-        "Private training: gradients per sample",
-        makers(arguments.backend),
-        steps=arguments.steps,
-        rounds=arguments.rounds,
-        figure=arguments.figure,
-        tolerance=2e-2,
-    )
+    told = command_line(__doc__, steps=40, rounds=20).parse_args()
+    title = "Private training: gradients per sample"
+    compare_as_told(title, "private_training", makers(told.backend), told)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import time
@@ -14,6 +15,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -120,6 +122,45 @@ def compare(
     if figure is not None:
         draw(title, {name: started[name].losses for name in running}, times, figure)
     return times
+
+
+def command_line(description: str, *, steps: int, rounds: int) -> argparse.ArgumentParser:
+    """What every example can be told."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--figure", type=Path, help="default: build/ and the example's name")
+    return parser
+
+
+def compare_as_told(
+    title: str,
+    name: str,
+    makers: Makers,
+    told: argparse.Namespace,
+    *,
+    steps: int | None = None,
+) -> None:
+    """Compare the ways of an example with what the command line says.
+
+    Args:
+        title: Of table and figure.
+        name: Of the figure's file.
+        makers: The ways.
+        told: The parsed command line.
+        steps: Of the loss curves, where not all are to be run.
+    """
+    torch.set_num_threads(told.threads)
+    compare(
+        title,
+        makers,
+        steps=told.steps if steps is None else steps,
+        rounds=told.rounds,
+        figure=told.figure or Path(f"build/{name}.png"),
+        tolerance=2e-2,
+    )
 
 
 def draw(

@@ -8,7 +8,6 @@ Networks for digits, with and without convolutions, and a small GPT. Each runs e
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import funcaot
-from side_by_side import Makers, Step, compare, with_jax
+from side_by_side import Makers, Step, command_line, compare_as_told, with_jax
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 4, 2, 32, 8
 Network = tuple[Callable[[], nn.Module], list[tuple[Tensor, Tensor]]]
@@ -193,22 +192,14 @@ def makers(name: str, backend: str = "inductor") -> Makers:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, steps=60, rounds=30)
     parser.add_argument("--network", choices=NETWORKS, default="digits")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--figure", type=Path)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    compare(
-        f"Training step of the {arguments.network} network, AdamW",
-        makers(arguments.network, arguments.backend),
-        steps=arguments.steps,
-        rounds=arguments.rounds,
-        figure=arguments.figure or Path(f"build/training_step_{arguments.network}.png"),
-        tolerance=2e-2,
+    told = parser.parse_args()
+    compare_as_told(
+        f"Training step of the {told.network} network, AdamW",
+        f"training_step_{told.network}",
+        makers(told.network, told.backend),
+        told,
     )
 
 

@@ -51,11 +51,10 @@ class FunctionViews:
         """
         for group in self.groups:
             now = [tensor._version for tensor in group.tensors]
-            if any(new != old for new, old in zip(now, group.versions, strict=True)):
-                written = [new != old for new, old in zip(now, group.versions, strict=True)]
-                for tensor, changed in zip(group.tensors, written, strict=True):
-                    if not changed or sum(written) > 1:
-                        self.outdated[tensor.untyped_storage()._cdata] = group.name
+            written = [new != old for new, old in zip(now, group.versions, strict=True)]
+            for tensor, changed in zip(group.tensors, written, strict=True):
+                if (any(written) and not changed) or sum(written) > 1:
+                    self.outdated[tensor.untyped_storage()._cdata] = group.name
         if not self.outdated:
             return
         for value in used:

@@ -415,13 +415,3 @@ def test_the_fast_path_can_be_switched_off_and_on():
     compiled(x)
     assert uses_generated(compiled)
     assert funcaot.report(compiled).cache_misses == 1
-
-
-def test_a_backward_that_saves_nothing_may_run_again_at_the_next_order():
-    compiled = funcaot.compile(lambda x: 2 * x, backend="eager")
-    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    for _ in range(5):
-        y, tangent = compiled(x), torch.randn(3, dtype=torch.float64, requires_grad=True)
-        for _ in range(2):
-            (g,) = torch.autograd.grad(y, x, tangent, create_graph=True, retain_graph=False)
-            assert_close(torch.autograd.grad(g.sum(), tangent)[0], torch.full_like(x, 2))
