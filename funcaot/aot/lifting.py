@@ -14,6 +14,7 @@ from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.shapes import SizeError
 from funcaot.aot import data_dependent_ops, writes
+from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.tape import Tape
@@ -104,7 +105,13 @@ class Lifting(TorchFunctionMode):
         if func in tracing.RECURRENT:
             with tracing.without_fused_recurrence():
                 return func(*args, **kwargs)
-        result = self._run(func, args, kwargs)
+        try:
+            result = self._run(func, args, kwargs)
+        except Exception as error:
+            theirs = error_of_eager(error, self._tape, func, (args, kwargs))
+            if theirs is None:
+                raise
+            raise theirs from None
         if isinstance(result, torch.Tensor):
             # In place, eager returns the tensor itself, which the caller may assign again.
             return self._real.get(id(result), result)

@@ -14,6 +14,7 @@ from torch import fx
 from funcaot._torch import autograd, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.dynamo import without_dynamo
+from funcaot._torch.fake_errors import without_reports
 from funcaot._torch.printing import printable_under_dual_level
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, premises
@@ -116,6 +117,7 @@ class Tape:
         with (
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             without_dynamo(),
+            without_reports(),
             _outside_of_transforms(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
