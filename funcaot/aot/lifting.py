@@ -18,6 +18,7 @@ from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.tape import Tape
+from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
 
 _RESIZING = frozenset(("resize_", "resize_as_"))
@@ -257,6 +258,7 @@ class Lifting(TorchFunctionMode):
         """Make the tape's input for a real tensor."""
         if torch.nn.parameter.is_lazy(value):
             raise FirstStepError
+        refuse_unknown_kind(value, f"{self._name} uses {{}} that isn't one of its arguments.")
         added = self._add(value)
         self._known[id(value)] = added
         self._real[id(added)] = value

@@ -11,6 +11,7 @@ import torch
 from funcaot._torch import guards, tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
 
 
@@ -150,7 +151,9 @@ def read_signature(
         if not isinstance(leaf, torch.Tensor):
             described.append(_constant(name, position, leaf))
             continue
-        _check_tensor(name, position, leaf)
+        refuse_unknown_kind(
+            leaf, f"{name} was called with {{}} as leaf {position} of its arguments."
+        )
         described.append(spec_of(leaf, forward_mode=forward_mode))
         kinds.append(type(leaf))
         first = seen.setdefault(id(leaf), position)
@@ -179,13 +182,3 @@ def _constant(name: str, position: int, value: Any) -> Constant:
             "(torch.utils._pytree.register_pytree_node).",
         ) from None
     return Constant(kind, value)
-
-
-def _check_tensor(name: str, position: int, tensor: torch.Tensor) -> None:
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if not plain and tracing.is_wrapper_subclass(tensor):
-        raise UnsupportedError(
-            f"{name} was called with a tensor subclass {type(tensor).__name__} as leaf {position} "
-            "of its arguments.",
-            remedy="compile the function that works on the plain tensors inside.",
-        )

@@ -1,0 +1,64 @@
+"""Tensors that a capture can't make symbolic are refused by name."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import funcaot
+from funcaot.errors import UnsupportedError
+
+
+class Wrapper(torch.Tensor):
+    """A subclass around a tensor."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return function(*(arg.inner if isinstance(arg, Wrapper) else arg for arg in args))
+
+
+class Marked(torch.Tensor):
+    """A subclass that holds its data itself."""
+
+
+KINDS = {
+    "a tensor subclass Wrapper": lambda: Wrapper(torch.ones(3)),
+    "a tensor subclass NestedTensor": lambda: torch.nested.nested_tensor(
+        [torch.ones(2), torch.ones(3)], layout=torch.jagged
+    ),
+    "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "a quantized tensor": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_kinds_are_refused(kind):
+    tensor = KINDS[kind]()
+    compiled = funcaot.compile(lambda x: x * 2, backend="eager")
+    with pytest.raises(UnsupportedError, match=f"called with {kind} as leaf 0.*\n.*Instead"):
+        compiled(tensor)
+    closed = funcaot.compile(lambda x: (x, tensor * 2), backend="eager")
+    with pytest.raises(UnsupportedError, match=f"uses {kind} that isn't one of its arguments"):
+        closed(torch.ones(3))
+    assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_subclasses_with_own_data_are_tensors():
+    compiled = funcaot.compile(lambda x: x * 2, backend="eager")
+    assert_close(
+        compiled(torch.ones(3).as_subclass(Marked)).as_subclass(torch.Tensor), torch.full((3,), 2.0)
+    )
