@@ -151,9 +151,7 @@ def read_signature(
         if not isinstance(leaf, torch.Tensor):
             described.append(_constant(name, position, leaf))
             continue
-        refuse_unknown_kind(
-            leaf, f"{name} was called with {{}} as leaf {position} of its arguments."
-        )
+        refuse_unknown_kind(leaf, f"{name} was called with {{}} as leaf {position} of its inputs.")
         described.append(spec_of(leaf, forward_mode=forward_mode))
         kinds.append(type(leaf))
         first = seen.setdefault(id(leaf), position)
