@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.differential import Inputs, Stricter, check, compare, run
-from tests.aot.effect_cases import ALIASES, MUTATIONS
+from tests.aot.effect_cases import ALIASES, MUTATIONS, a_tensor_grows
 
 
 def make_inputs(kind):
@@ -164,11 +164,7 @@ def test_metadata(function):
     check(function, make)
 
 
-@pytest.mark.xfail(
-    torch.__version__ >= "2.15",
-    reason="functionalization of torch 2.15 takes every tensor for a view that can't grow",
-    raises=UnsupportedError,
-)
+@a_tensor_grows
 def test_a_larger_size():
     def function(x):
         x.resize_(3, 4).zero_()

@@ -6,6 +6,7 @@ import torch
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.differential import Inputs, check
+from tests.aot.effect_cases import a_tensor_grows
 
 
 def parts(*slices, grad=False):
@@ -179,7 +180,7 @@ REFUSED = {
     "unfold, written": (lambda x: x.unfold(0, 2, 1).add_(1), "one place in memory"),
     "set_ to itself": (lambda x: x.set_(x), "shares its memory"),
     "set_ to a storage": (lambda x: x.set_(torch.ones(2).untyped_storage()), "with a storage"),
-    "resize_ with room": (lambda x: x.resize_(6), "more elements"),
+    "resize_ with room": (lambda x: x.resize_(6), "more elements|resizes one"),
     "a view before requires_grad_": (
         lambda x: (x.view(2, 2), x.requires_grad_())[0],
         "before argument 0",
@@ -199,6 +200,7 @@ def test_what_is_refused_says_so(name):
     assert caught.value.remedy
 
 
+@a_tensor_grows
 def test_resize_of_all_there_is():
     def make():
         return Inputs([torch.ones(4)], [], [])
