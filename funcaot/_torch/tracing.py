@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from funcaot._torch.function_views import FunctionViews
+from funcaot._torch.functional_values import keep_strides
 from funcaot.errors import FuncaotError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -147,14 +148,6 @@ def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory with the neg bit turned over."""
     return torch._neg_view(tensor)  # type: ignore[no-any-return]
-
-
-def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
-    """Give a functional wrapper another value, with its views."""
-    elem = tensor.elem  # type: ignore[attr-defined]
-    torch._functionalize_replace(elem, inner)  # type: ignore[attr-defined]
-    torch._functionalize_commit_update(elem)  # type: ignore[attr-defined]
-    torch._functionalize_sync(elem)  # type: ignore[attr-defined]
 
 
 def without_functional_wrapper(tensor: torch.Tensor) -> torch.Tensor:
@@ -417,7 +410,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         try:
             with without_torch_function():
                 try:
-                    return super().__torch_dispatch__(func, types, args, kwargs)
+                    result = super().__torch_dispatch__(func, types, args, kwargs)
                 except Exception as error:
                     answer = NotImplemented
                     if self.answer is not None:
@@ -426,6 +419,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
                         raise
                     with self:
                         return tree_map_only(torch.Tensor, to_functional, answer)
+                keep_strides(func, args, kwargs or {})
+                return result
         finally:
             self.detaching = before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -145,6 +146,11 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
             root = None if r is None else roots[r]
             if root is not None and root in saved and not _is_running_statistic(root):
                 found.append(Watched(mutation.index, None, root))
+        if mutation.layout is not None and not mutation.writes:
+            # Only its shape changes, but the graph keeps a copy: its version does too.
+            root = graphs.view_root(capture.slots[mutation.index].node)
+            if root in saved:
+                found.append(Watched(mutation.index, None, root))
     for index, slot in enumerate(capture.slots):
         if slot.kind == "family":
             # The graph saves the flat memory, which has a version of its own.
@@ -241,6 +247,9 @@ class _Mutations:
             versions=versions or None,
             attributes_after=after,
         )
+        if recorded and made == Mutation(index, versions=made.versions):
+            # The shape is what it was. Autograd records that too, or refuses it.
+            made = replace(made, layout=_same_layout(slot))
         if slot.kind == "member":
             if tensor.requires_grad and tensor.is_leaf and not spec.requires_grad:
                 raise self._unsupported(index, "makes a leaf of")
@@ -319,7 +328,7 @@ class _Mutations:
     ) -> int | None:
         tensor = slot.tensor
         if slot.kind == "family":
-            return self.results.of(tensor) if recorded else None
+            return self.results.of(self._apart(tensor)) if recorded else None
         if not changed:
             return None
         if recorded:
@@ -327,6 +336,17 @@ class _Mutations:
         if layout is not None and layout.resized:
             return self.results.silent(tensor)
         return None
+
+    def _apart(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a base becomes for autograd, as a copy if nothing was written to its memory.
+
+        Then it would be returned from the graph as a view of the region.
+        """
+        node = self.results.node(tensor)
+        if graphs.view_root(node).op != "placeholder":
+            return tensor
+        with torch.enable_grad():
+            return tensor.clone()
 
     def _layout(self, index: int, slot: Input) -> Layout | None:
         tensor, events = slot.tensor, self.capture.events
@@ -352,3 +372,9 @@ class _Mutations:
         if origin is None:
             raise self._unsupported(index, "replaces the storage of")
         return origin
+
+
+def _same_layout(slot: Input) -> Layout:
+    """The metadata that an input has, given to it once more."""
+    shape, stride, _ = slot.geometry
+    return Layout(shape, stride, 0, resized=False, with_grad=True)

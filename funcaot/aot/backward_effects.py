@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, tracing
+from funcaot._torch.functional_values import replace_value
 from funcaot.aot.capture import geometry_of
 from funcaot.aot.frontier import autograd_nodes, tensors_of
 from funcaot.aot.segment import Segment
@@ -245,7 +246,7 @@ class Snapshot:
         tensor = state.tensor
         if _geometry(tensor) != state.geometry:
             return
-        tracing.replace_value(tensor, state.inner)
+        replace_value(tensor, state.inner)
         autograd.set_version(tensor, state.version)
         if tensor.grad_fn is not state.grad_fn:
             tensor.detach_()

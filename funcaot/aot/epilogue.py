@@ -243,7 +243,10 @@ def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
         if layout.resized:
             target.resize_(layout.shape)
         now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
-        if now != (layout.shape, layout.stride, offset):
+        unchanged = now == (layout.shape, layout.stride, offset)
+        if unchanged and layout.with_grad and not layout.resized:
+            target.transpose_(0, 0)
+        elif not unchanged:
             if tracing.is_batched(target):
                 raise UnsupportedError(
                     f"A compiled function changes the shape of {list(now[0])} that an input has "

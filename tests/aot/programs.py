@@ -111,7 +111,7 @@ WIDE_WRITES: dict[str, Callable[..., Any]] = {
     "+=": lambda x: x.__iadd__(1),
     "squared": lambda x: x.mul_(x),
     "copy of a clone": lambda x, y: x.copy_(y.clone()),
-    "data": lambda x: x.data.mul_(2),
+    "data *=": lambda x: x.data.mul_(2),
     "swap": lambda x: x.copy_(x.flip(0)),
     "relu_": lambda x: torch.relu_(x),
     "cumsum_": lambda x: x.cumsum_(0),

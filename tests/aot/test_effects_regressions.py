@@ -254,3 +254,55 @@ def test_views_of_complex_inputs(name, grad, conjugate):
             total = sum((y * 3).abs().square().sum() for y in (*outputs, z * (2 + 1j)))
             gradients += torch.autograd.grad(total, leaf)
         torch.testing.assert_close(*gradients)
+
+
+def of_a_leaf():
+    leaf = torch.linspace(0.3, 1.7, 12, dtype=torch.float64, requires_grad=True)
+    return Inputs([leaf.view(12)], [leaf], [leaf])
+
+
+def of_no_leaf():
+    leaf = torch.linspace(0.3, 1.7, 12, dtype=torch.float64, requires_grad=True)
+    whole = leaf * 1.0
+    return Inputs([whole.view(12)], [whole], [leaf])
+
+
+UNCHANGED = {
+    "transpose_": lambda x: x.transpose_(0, -1),
+    "squeeze_": lambda x: x.squeeze_(),
+    "there and back": lambda x: x.unsqueeze_(0).squeeze_(0),
+}
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+@pytest.mark.parametrize("make", [of_a_leaf, of_no_leaf])
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_shape_that_is_changed_to_what_it_was(name, make, grad_mode):
+    """Autograd records it, and refuses it of a leaf's view."""
+
+    def function(x):
+        UNCHANGED[name](x)
+        return x.sin()
+
+    try:
+        check(function, make, grad_mode=grad_mode)
+    except UnsupportedError:
+        assert not grad_mode
+
+
+RESHAPED = {
+    "before": lambda x: (x.t_(), x.sin(), x)[1:],
+    "in between": lambda x: (x.sin(), x.unsqueeze_(0), x.cos(), x)[2:],
+    "to the same": lambda x: (x.transpose_(0, 0), x.sin(), x)[1:],
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_a_write_after_the_call_to_what_was_reshaped_and_saved(name):
+    """Only its shape changed in the call, but its version counts for what was saved since."""
+
+    def make():
+        leaf = torch.linspace(0.3, 1.7, 6, dtype=torch.float64, requires_grad=True)
+        return Inputs([(leaf * 1.0).view(2, 3)], [], [leaf])
+
+    check(RESHAPED[name], make)

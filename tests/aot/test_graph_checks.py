@@ -6,9 +6,10 @@ from torch import fx
 
 import funcaot
 from funcaot import config
-from funcaot.aot import graph_checks
+from funcaot.aot import analysis, graph_checks
 from funcaot.aot.graph_checks import NO_ROLES, Roles
 from funcaot.errors import GraphError
+from tests.aot.differential import Inputs, check
 
 aten = torch.ops.aten
 
@@ -97,14 +98,14 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_graph_that_is_compiled_is_looked_at(name, monkeypatch):
     looked_at, compiled_graphs = [], []
-    for check in ("check_functional", "check_results_apart"):
-        original = getattr(graph_checks, check)
+    for proof in ("check_functional", "check_results_apart"):
+        original = getattr(graph_checks, proof)
 
         def noting(module, *rest, original=original):
             looked_at.append(module)
             return original(module, *rest)
 
-        monkeypatch.setattr(graph_checks, check, noting)
+        monkeypatch.setattr(graph_checks, proof, noting)
 
     def backend(module, examples):
         compiled_graphs.append(module)
@@ -117,3 +118,26 @@ def test_every_graph_that_is_compiled_is_looked_at(name, monkeypatch):
     assert compiled_graphs
     for module in compiled_graphs:
         assert sum(module is other for other in looked_at) == 2
+
+
+def turned(x):
+    """Changes no data, only what autograd knows of the memory that ``x`` is a part of."""
+    x.transpose_(0, -1)
+    return x
+
+
+def part_of_a_tensor():
+    leaf = torch.linspace(0.3, 1.7, 12, dtype=torch.float64, requires_grad=True)
+    whole = leaf * 1.0
+    return Inputs([whole[::2]], [whole], [leaf])
+
+
+def test_a_base_that_is_only_recorded_anew_becomes_a_copy():
+    check(turned, part_of_a_tensor)
+
+
+def test_a_view_of_shared_memory_is_found_where_the_analysis_returns_it(monkeypatch):
+    monkeypatch.setattr(analysis._Mutations, "_apart", lambda self, tensor: tensor)
+    with pytest.raises(GraphError, match="shares memory with 'shared_0'") as caught:
+        funcaot.compile(turned, backend="eager")(*part_of_a_tensor().args)
+    assert "placeholder" in str(caught.value)

@@ -1,0 +1,97 @@
+"""The value inside of a functional tensor: replaced, and with the strides that eager gives it.
+
+``x.masked_fill_(...)`` leaves a transposed ``x`` transposed; ``masked_fill`` makes a contiguous
+tensor of it. The wrapper of a functional tensor goes on to tell the strides of ``x``, while
+everything computed from it would get those of the value inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from funcaot._torch.shapes import expression_of
+
+aten = torch.ops.aten
+
+
+def keep_strides(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Give what an op has just written to the strides that it has on the outside.
+
+    Args:
+        func: The op, run by functionalization.
+        args: Its arguments.
+        kwargs: Its keywords.
+    """
+    if not func._schema.is_mutable:
+        return
+    for tensor in _written(func, args, kwargs):
+        torch._sync(tensor)
+        inner = torch._from_functional_tensor(tensor.elem)
+        order = _order_to_restore(tensor, inner)
+        if order is None:
+            continue
+        dense = aten.clone.default(
+            aten.permute.default(inner, order), memory_format=torch.contiguous_format
+        )
+        back = [order.index(dim) for dim in range(len(order))]
+        replace_value(tensor, aten.permute.default(dense, back))
+
+
+def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
+    """Give a functional wrapper another value, with its views."""
+    elem = tensor.elem  # type: ignore[attr-defined]
+    torch._functionalize_replace(elem, inner)  # type: ignore[attr-defined]
+    torch._functionalize_commit_update(elem)  # type: ignore[attr-defined]
+    torch._functionalize_sync(elem)  # type: ignore[attr-defined]
+
+
+def _written(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[FunctionalTensor]:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        if isinstance(value, FunctionalTensor) and value.layout is torch.strided:
+            yield value
+
+
+def _order_to_restore(outside: torch.Tensor, inside: torch.Tensor) -> list[int] | None:
+    """The order of dimensions in memory, if it has to be restored.
+
+    None if the strides are the same, or if the tensor isn't dense: what is written to a part of
+    another tensor has the strides of a part.
+    """
+    shape, stride = _numbers(outside.shape), _numbers(outside.stride())
+    found = _numbers(inside.stride())
+    if found == stride or _numbers(inside.shape) != shape or 0 in shape:
+        return None
+    order = sorted(range(len(shape)), key=lambda dim: -_length(outside, dim))
+    restored = list(stride)
+    step: Any = 1
+    for dim in reversed(order):
+        restored[dim] = step
+        step = step * shape[dim]
+    if restored == stride:
+        return order
+    # Of dimensions of one element, strides are free. Nothing is gained if only they differ.
+    wide = [dim for dim, size in enumerate(shape) if size != 1]
+    dense = all(restored[dim] == stride[dim] for dim in wide)
+    return order if dense and any(found[dim] != stride[dim] for dim in wide) else None
+
+
+def _numbers(values: Sequence[Any]) -> list[Any]:
+    """Sizes as numbers, open ones as expressions, so that comparing them asks nothing."""
+    return [expression_of(value) for value in values]
+
+
+def _length(tensor: torch.Tensor, dim: int) -> int:
+    """A stride, of the call that is traced where it is open."""
+    stride: Any = tensor.stride(dim)
+    if not isinstance(stride, torch.SymInt):
+        return int(stride)
+    return int(stride.node.shape_env.at_present(stride.node.expr))
