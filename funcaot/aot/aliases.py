@@ -215,6 +215,8 @@ class Aliases:
                 remedy="return a new tensor from the Function (x.clone() for a view of x).",
             )
         steps = self._steps(base, value)
+        if differentiable:
+            self._refuse_beyond(base, steps)
         steps = tuple(step for step in steps if not step.is_detach) or (views.SAME,)
         recorded = meta not in (
             autograd.CreationMeta.NO_GRAD_MODE,
@@ -257,6 +259,23 @@ class Aliases:
         if start.view is None and not start.kind and start.graft is None and not start.leaf:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
+
+    def _refuse_beyond(self, base: torch.Tensor, steps: views.Steps) -> None:
+        """Refuse a view of what an input showed before its shape was changed in place.
+
+        Made from what it shows now, the view would get no gradient outside of that.
+        """
+        shape, stride, _ = geometry_of(base)
+        for index, slot in enumerate(self.slots):
+            if slot.tensor is not base or not _is_reshaped(slot):
+                continue
+            for step in steps:
+                if isinstance(step, views.StridedStep) and not step.stays_in(shape, stride):
+                    raise UnsupportedError(
+                        f"{self.name} returns a view of what {describe(self.slots, index)} was "
+                        "before it changed its shape in place.",
+                        remedy="make a new view instead (x.as_strided(...) for x.as_strided_(...)).",
+                    )
 
     def _leads_back(self, view: torch.Tensor) -> bool:
         return view._base is not None and graphs.leads_to(view, view._base)

@@ -247,9 +247,10 @@ class _Mutations:
             versions=versions or None,
             attributes_after=after,
         )
-        if recorded and made == Mutation(index, versions=made.versions):
+        turned = id(tensor) in self.capture.events.turned
+        if (recorded or turned) and made == Mutation(index, versions=made.versions):
             # The shape is what it was. Autograd records that too, or refuses it.
-            made = replace(made, layout=_same_layout(slot))
+            made = replace(made, layout=_same_layout(slot, of_view=not recorded))
         if slot.kind == "member":
             if tensor.requires_grad and tensor.is_leaf and not spec.requires_grad:
                 raise self._unsupported(index, "makes a leaf of")
@@ -374,7 +375,7 @@ class _Mutations:
         return origin
 
 
-def _same_layout(slot: Input) -> Layout:
+def _same_layout(slot: Input, *, of_view: bool) -> Layout:
     """The metadata that an input has, given to it once more."""
     shape, stride, _ = slot.geometry
-    return Layout(shape, stride, 0, resized=False, with_grad=True)
+    return Layout(shape, stride, 0, resized=False, with_grad=True, of_view=of_view)

@@ -68,13 +68,18 @@ class Backward:
 
     @cached_property
     def reads(self) -> frozenset[fx.Node]:
-        """Nodes in whose memory the values live that the backward reads or computes again."""
+        """Nodes in whose memory the values live that the backward reads or computes again.
+
+        What was kept in place of a value, as booleans, stands for it.
+        """
         if self.segment is None:
             return frozenset()
         given = {operand.node for operand in self.segment.operands}
         needed = graphs.closure(self.segment.output_nodes, given)
         used = {source for node in needed for source in node.all_input_nodes}
-        return frozenset(map(graphs.view_root, used | (given & {*self.segment.output_nodes})))
+        read = used | (given & {*self.segment.output_nodes})
+        read |= {node.meta["mask_of"] for node in read if "mask_of" in node.meta}
+        return frozenset(map(graphs.view_root, read))
 
     def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """One gradient per operand of the forward, None where autograd gives none."""

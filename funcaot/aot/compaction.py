@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import tracing
-from funcaot.aot import graphs
+from funcaot.aot import graphs, views
 from funcaot.aot.spec import is_dense, spec_of
 
 aten = torch.ops.aten
@@ -63,7 +63,25 @@ def mask_node(node: fx.Node, mask: Mask) -> fx.Node | None:
     made: dict[Mask, fx.Node] = node.meta.setdefault("masks", {})
     if mask not in made:
         made[mask] = _make_mask(node, mask)
+        made[mask].meta["mask_of"] = node
+        graphs.view_root(node).meta.setdefault("masked views", []).append(node)
     return made[mask]
+
+
+def _found_mask(saved: fx.Node, mask: Mask) -> fx.Node | None:
+    """The mask of a saved tensor, which may be a view that is made anew whenever it is read."""
+    saved = graphs.without_aliases(saved)
+    for node in (saved, *graphs.view_root(saved).meta.get("masked views", ())):
+        found = node.meta.get("masks", {}).get(mask)
+        if found is not None and (node is saved or _is_same(node, saved)):
+            return found
+    return None
+
+
+def _is_same(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two nodes are made of one by the same views."""
+    steps = views.chain(node, other)
+    return steps is not None and all(step.is_alias for step in steps)
 
 
 def _make_mask(node: fx.Node, mask: Mask) -> fx.Node:
@@ -88,6 +106,8 @@ def _as_booleans(node: fx.Node) -> dict[str, Any]:
     """The description of a node, for booleans of its shape and layout."""
     meta = {**node.meta, "val": tracing.fake_like(graphs.value_of(node), torch.bool)}
     meta.pop("masks", None)
+    meta.pop("masked views", None)
+    meta.pop("mask_of", None)
     return meta
 
 
@@ -111,7 +131,7 @@ def use_kept_masks(graph: fx.Graph, since: fx.Node, kept: Iterable[fx.Node]) -> 
 
 def _blocked(node: fx.Node, mask: Mask, kept: set[fx.Node]) -> None:
     gradient, saved = node.args[:2]
-    found = graphs.without_aliases(saved).meta.get("masks", {}).get(mask)  # type: ignore[arg-type]
+    found = _found_mask(saved, mask)  # type: ignore[arg-type]
     if found in kept:
         node.target, node.args = aten.where.ScalarSelf, (found, 0, gradient)
 
@@ -126,7 +146,7 @@ def _hardtanh_backward(node: fx.Node, kept: set[fx.Node]) -> None:
 
 def _leaky_relu_backward(node: fx.Node, kept: set[fx.Node]) -> None:
     gradient, saved, slope, is_result = node.args
-    found = graphs.without_aliases(saved).meta.get("masks", {}).get(Mask("positive", (0,)))  # type: ignore[arg-type]
+    found = _found_mask(saved, Mask("positive", (0,)))  # type: ignore[arg-type]
     if found not in kept or is_result:
         return
     with node.graph.inserting_before(node):

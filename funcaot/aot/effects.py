@@ -23,6 +23,7 @@ class Layout:
         offset: Its new storage offset, relative to the old one.
         resized: Whether it was resized, so that its storage may have to grow.
         with_grad: Whether autograd records the change.
+        of_view: Whether only a view of it was changed, which nobody has.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +31,7 @@ class Layout:
     offset: int
     resized: bool
     with_grad: bool
+    of_view: bool = False
 
     def __str__(self) -> str:
         """``shape [3, 2] stride [1, 3]`` style."""

@@ -437,7 +437,7 @@ def make_segment(
     operands = tuple(
         Operand(
             slot.node,
-            slot.leaf if slot.leaf.requires_grad and slot.kind != "member" else None,
+            slot.leaf if _is_leaf(slot) and slot.kind != "member" else None,
             by_value=slot.kind in ("plain", "flat", "joined"),
             volatile=index in volatile,
         )
@@ -455,6 +455,14 @@ def make_segment(
         seen=tuple(slot.tensor for slot in captured.slots),
         roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )
+
+
+def _is_leaf(slot: Input) -> bool:
+    """Whether gradients are taken with respect to an input.
+
+    One that needs none may have got a gradient's history by what was written to it.
+    """
+    return slot.leaf.requires_grad and slot.leaf.is_leaf
 
 
 class _Clock:

@@ -245,7 +245,7 @@ def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
         now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
         unchanged = now == (layout.shape, layout.stride, offset)
         if unchanged and layout.with_grad and not layout.resized:
-            target.transpose_(0, 0)
+            (target.view_as(target) if layout.of_view else target).transpose_(0, 0)
         elif not unchanged:
             if tracing.is_batched(target):
                 raise UnsupportedError(

@@ -14,6 +14,7 @@ from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.shapes import SizeError
 from funcaot.aot import data_dependent_ops, writes
+from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
@@ -37,6 +38,7 @@ class InputEvents:
         grown: Tensors that were resized to more elements.
         detached: Tensors that ``detach_`` was called on.
         fixed: Tensors that can't be reshaped, since other inputs are views of them.
+        turned: Tensors of which a view's shape was changed, recorded by autograd.
         sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
         shared: Whether inputs live in regions.
         unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
@@ -48,6 +50,7 @@ class InputEvents:
     grown: set[int] = field(default_factory=set)
     detached: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
+    turned: set[int] = field(default_factory=set)
     sources: dict[int, torch.Tensor] = field(default_factory=dict)
     shared: bool = False
     unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
@@ -135,6 +138,8 @@ class Lifting(TorchFunctionMode):
             )
         elif name == "storage_offset" or (name == "as_strided" and _leaves(*args, **kwargs)):
             self.events.placed.append(args[0])
+            if name == "as_strided" and not self._is_in_an_input(args[0]):
+                check_bounds(self._tape, *args, **kwargs)
         elif name in _UNSAFE:
             pieces = func(*args, **kwargs)
             source = args[0] if args else kwargs["input"]
@@ -169,6 +174,12 @@ class Lifting(TorchFunctionMode):
             )
         return writes.recorded(self._tape, view, operands, lambda: func(*args, **kwargs))
 
+    def _is_in_an_input(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory is that of an input, whose storage may go on."""
+        key = tracing.storage_key(tensor)
+        strided = [slot.tensor for slot in self.inputs if slot.spec.layout is torch.strided]
+        return any(tracing.storage_key(other) == key for other in strided)
+
     def _described(self, tensor: torch.Tensor) -> str:
         """Name a tensor for a message: as the input that it is, if it is one."""
         found = next((slot for slot in self.inputs if slot.tensor is tensor), None)
@@ -186,6 +197,8 @@ class Lifting(TorchFunctionMode):
         tensor = args[0]
         if name == "as_strided_" and _leaves(*args, **kwargs):
             self.events.placed.append(tensor)
+        if tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled():
+            self.events.turned.add(id(tensor._base))
         shrinks = name in _RESIZING and not is_dense(tuple(tensor.shape), tuple(tensor.stride()))
         if shrinks or id(tensor) in self.events.detached:
             raise UnsupportedError(

@@ -10,6 +10,7 @@ from torch import fx
 
 from funcaot._torch import autograd, shapes
 from funcaot.aot import graphs
+from funcaot.aot.geometry import extent, is_dense
 
 aten = torch.ops.aten
 
@@ -63,6 +64,13 @@ class StridedStep:
     def __call__(self, source: torch.Tensor) -> torch.Tensor:
         """Make the view."""
         return source.as_strided(self.shape, self.stride, source.storage_offset() + self.offset)
+
+    def stays_in(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+        """Whether a source of some shape and strides surely has all elements of the view."""
+        if not all(isinstance(size, int) for size in (*shape, *stride, *self.shape, *self.stride)):
+            return False
+        reach = self.offset + extent(self.shape, self.stride)
+        return is_dense(shape, stride) and 0 <= self.offset and reach <= extent(shape, stride)
 
     def __str__(self) -> str:
         """``as_strided((2,), (1,), +3)`` style."""

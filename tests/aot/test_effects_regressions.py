@@ -271,6 +271,7 @@ UNCHANGED = {
     "transpose_": lambda x: x.transpose_(0, -1),
     "squeeze_": lambda x: x.squeeze_(),
     "there and back": lambda x: x.unsqueeze_(0).squeeze_(0),
+    "of a view": lambda x: x.view_as(x).transpose_(0, -1),
 }
 
 
@@ -306,3 +307,61 @@ def test_a_write_after_the_call_to_what_was_reshaped_and_saved(name):
         return Inputs([(leaf * 1.0).view(2, 3)], [], [leaf])
 
     check(RESHAPED[name], make)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+@pytest.mark.parametrize("make", [lambda x: x.sum(), lambda x: x[:2] * 2, lambda x: (x * 2)[1:3]])
+def test_a_place_beyond_the_memory_of_an_intermediate(make, start):
+    """Eager's error, even if nobody needs what would be there."""
+
+    def function(x):
+        y = make(x)
+        y.as_strided((2,), (1,), start)
+        return x
+
+    check(function, parts(slice(3, 7)))
+
+
+def test_a_view_of_what_an_input_was_before_it_shrank():
+    def function(x):
+        y = x.narrow(0, 0, 3)
+        x.as_strided_((2,), (1,))
+        return x, y
+
+    compiled = funcaot.compile(function, backend="eager")
+    with pytest.raises(
+        UnsupportedError, match="what argument 0 .* was before it changed its shape"
+    ):
+        compiled(*parts(slice(None), grad=True)().args)
+    check(function, parts(slice(None)))
+
+
+@pytest.mark.parametrize("name", ["relu_", "leaky_relu_", "hardtanh_"])
+def test_what_only_asks_for_booleans_in_place_after_a_change_of_shape(name):
+    """The view that autograd saved is made anew when it is read."""
+
+    def function(x):
+        y = x * 0.5 - 0.5
+        y.unsqueeze_(0)
+        y.t_()
+        getattr(torch.nn.functional, name)(y)
+        return y
+
+    check(function, parts(slice(None), grad=True))
+
+
+def hidden(x):
+    """A leaf that requires grad and that nobody sees."""
+    return x.clone().requires_grad_()
+
+
+HIDDEN = {
+    "written": lambda x: x.mul_(hidden(x)),
+    "and used": lambda x: (x.mul_(hidden(x)), x * 2),
+    "and written again": lambda x: (x.mul_(hidden(x)), x.__setitem__(0, 3.0))[0],
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_an_input_that_depends_on_a_leaf_nobody_sees(name):
+    check(HIDDEN[name], parts(slice(3, 7)))
