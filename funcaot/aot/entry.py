@@ -18,7 +18,7 @@ from funcaot.aot.backward_effects import reachable
 from funcaot.aot.backward_sizes import refuse_opaque
 from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
-from funcaot.aot.capture import Capture, Sharing, capture
+from funcaot.aot.capture import Capture, Input, Sharing, capture
 from funcaot.aot.derived import Derived
 from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker

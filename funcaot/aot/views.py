@@ -70,7 +70,7 @@ class StridedStep:
         if not all(isinstance(size, int) for size in (*shape, *stride, *self.shape, *self.stride)):
             return False
         reach = self.offset + extent(self.shape, self.stride)
-        return is_dense(shape, stride) and 0 <= self.offset and reach <= extent(shape, stride)
+        return is_dense(shape, stride) and self.offset >= 0 and reach <= extent(shape, stride)
 
     def __str__(self) -> str:
         """``as_strided((2,), (1,), +3)`` style."""

@@ -329,9 +329,7 @@ def test_a_view_of_what_an_input_was_before_it_shrank():
         return x, y
 
     compiled = funcaot.compile(function, backend="eager")
-    with pytest.raises(
-        UnsupportedError, match="what argument 0 .* was before it changed its shape"
-    ):
+    with pytest.raises(UnsupportedError, match=r"what argument 0 .* was before it changed"):
         compiled(*parts(slice(None), grad=True)().args)
     check(function, parts(slice(None)))
 
