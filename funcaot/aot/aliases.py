@@ -274,7 +274,7 @@ class Aliases:
                     raise UnsupportedError(
                         f"{self.name} returns a view of what {describe(self.slots, index)} was "
                         "before it changed its shape in place.",
-                        remedy="take a new view instead (x.as_strided(...), without the underscore).",
+                        remedy="take a new view instead: x.as_strided(...), not as_strided_.",
                     )
 
     def _leads_back(self, view: torch.Tensor) -> bool:
