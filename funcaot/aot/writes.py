@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import autograd, tracing
-from funcaot.aot import graphs
+from funcaot.aot import graphs, views
 from funcaot.aot.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -179,8 +180,19 @@ def recorded(
 
     with torch.autograd.graph.saved_tensors_hooks(pack, _Saved.unpack):
         result = write()
+    for item in saved:
+        # Its own result: an op on shapes alone, which makes no new value, counts too.
+        if item.original is None and item.node is not None and _shows(tape, view, item.node):
+            item.watch(view, view._version)
     made = base.grad_fn
     if made is not None and made is not previous and made.name().endswith("CopySlices"):
         nodes = tuple(item.node for item in saved if item.node is not None)
         tape.saved_by_writes[made] = nodes
     return result
+
+
+def _shows(tape: Tape, view: torch.Tensor, node: fx.Node) -> bool:
+    """Whether a node's value is what a view shows now."""
+    now = tape.node_of(view)
+    steps = None if now is None else views.chain(node, now)
+    return steps is not None and all(step.is_alias for step in steps)

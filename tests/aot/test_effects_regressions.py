@@ -363,3 +363,23 @@ HIDDEN = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_an_input_that_depends_on_a_leaf_nobody_sees(name):
     check(HIDDEN[name], parts(slice(3, 7)))
+
+
+WRITTEN = {
+    "relu_": torch.relu_,
+    "elu_": torch.nn.functional.elu_,
+    "sigmoid_": torch.sigmoid_,
+    "mul_": lambda x: x.mul_(2),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_change_of_shape_after_a_view_was_written_to_and_saved(name):
+    """It writes nothing, but the version of the memory counts it."""
+
+    def function(x, y):
+        WRITTEN[name](x)
+        y.transpose_(0, -1)
+        return x * 1
+
+    check(function, parts(slice(2, 8), slice(0, 4), grad=True))
