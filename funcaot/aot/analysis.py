@@ -364,7 +364,8 @@ class _Mutations:
         if recorded and math.prod(shape) < math.prod(slot.geometry[0]) and self._has_new_data(slot):
             # Gradients of what isn't seen any more would be lost.
             raise self._unsupported(index, "writes to and changes the shape of")
-        return Layout(shape, stride, offset - slot.geometry[2], resized, recorded)
+        calls = events.reshapes.get(id(tensor)) or ()
+        return Layout(shape, stride, offset - slot.geometry[2], resized, recorded, calls)
 
     def _new_storage(self, index: int, slot: Input) -> Origin:
         if slot.spec.requires_grad or slot.kind != "plain":

@@ -24,6 +24,8 @@ class Layout:
         resized: Whether it was resized, so that its storage may have to grow.
         with_grad: Whether autograd records the change.
         of_view: Whether only a view of it was changed, which nobody has.
+        calls: The methods that the function changed it by, with their arguments, if these say it
+            all (``t_`` and the like); a batch can't be given strides, but these.
     """
 
     shape: tuple[int, ...]
@@ -32,6 +34,7 @@ class Layout:
     resized: bool
     with_grad: bool
     of_view: bool = False
+    calls: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def __str__(self) -> str:
         """``shape [3, 2] stride [1, 3]`` style."""

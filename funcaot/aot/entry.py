@@ -233,12 +233,10 @@ class Entry:
         """What autograd may save must not be the object that the epilogue overwrites."""
         operands = list(tensors)
         under_transforms = functorch.transforms_active()
-        reshaped = {m.index for m in self.effects.mutations if not m.writes}
         for index in self.overwritten:
             tensor = tensors[index]
             if under_transforms or self.signature.ambient.forward_mode:
-                if index not in reshaped:
-                    operands[index] = tensor.clone()
+                operands[index] = tensor.clone()
             elif tensor.requires_grad and self.differentiable:
                 # The function may have enabled grad mode itself.
                 with torch.enable_grad():

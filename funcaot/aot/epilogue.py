@@ -239,6 +239,10 @@ def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
     if layout is None:
         return
     with torch.set_grad_enabled(layout.with_grad):
+        if layout.calls and functorch.transforms_active():
+            for name, arguments in layout.calls:
+                getattr(target, name)(*arguments)
+            return
         offset = target.storage_offset() + layout.offset
         if layout.resized:
             target.resize_(layout.shape)
@@ -249,8 +253,9 @@ def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
         elif not unchanged:
             if tracing.is_batched(target):
                 raise UnsupportedError(
-                    f"A compiled function changes the shape of {list(now[0])} that an input has "
-                    "under vmap.",
+                    f"A compiled function changes the shape of {list(now[0])} that input "
+                    f"{mutation.index} has under vmap, by more than t_, transpose_, squeeze_ and "
+                    "unsqueeze_.",
                     remedy="return a view of the new shape.",
                 )
             target.as_strided_(layout.shape, layout.stride, offset)

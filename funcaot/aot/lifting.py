@@ -25,6 +25,9 @@ from funcaot.errors import UnsupportedError
 _RESIZING = frozenset(("resize_", "resize_as_"))
 _UNSAFE = frozenset(("unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"))
 
+# Methods with their arguments, in the order of the calls.
+Reshapes = tuple[tuple[str, tuple[Any, ...]], ...]
+
 
 @dataclass
 class InputEvents:
@@ -32,6 +35,8 @@ class InputEvents:
 
     Attributes:
         wholes: For a tensor whose shape was changed in place, its value in the shape that it had.
+        reshapes: For such a tensor the calls that changed it, None if one of them names strides
+            or sizes.
         resized: Tensors that were resized.
         placed: Tensors of whose storage a place was named that may be outside of them: by its
             absolute offset, or by ``as_strided`` with a longer reach.
@@ -45,6 +50,7 @@ class InputEvents:
     """
 
     wholes: dict[int, torch.Tensor] = field(default_factory=dict)
+    reshapes: dict[int, Reshapes | None] = field(default_factory=dict)
     resized: set[int] = field(default_factory=set)
     placed: list[torch.Tensor] = field(default_factory=list)
     grown: set[int] = field(default_factory=set)
@@ -195,6 +201,7 @@ class Lifting(TorchFunctionMode):
     def _note_reshaping(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep hold of the whole value before a tensor's shape is changed in place."""
         tensor = args[0]
+        self._note_reshape(name, tensor, (*args[1:], *kwargs.values()))
         if name == "as_strided_" and _leaves(*args, **kwargs):
             self.events.placed.append(tensor)
         if tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled():
@@ -228,6 +235,12 @@ class Lifting(TorchFunctionMode):
         if id(tensor) not in self.events.wholes:
             with torch.no_grad():
                 self.events.wholes[id(tensor)] = tensor.data
+
+    def _note_reshape(self, name: str, tensor: torch.Tensor, arguments: tuple[Any, ...]) -> None:
+        reshapes = self.events.reshapes
+        known = reshapes.setdefault(id(tensor), ())
+        by_dimensions = name in writes.BY_DIMENSIONS and known is not None
+        reshapes[id(tensor)] = (*known, (name, arguments)) if by_dimensions else None
 
     def _set(self, target: torch.Tensor, source: Any) -> None:
         """Note ``set_``, which torch function modes don't see."""

@@ -58,19 +58,9 @@ def is_data_write(name: str) -> bool:
     return is_write(name) and name not in METADATA_ONLY
 
 
-RESHAPING = frozenset(
-    (
-        "as_strided_",
-        "resize_",
-        "resize_as_",
-        "squeeze_",
-        "swapaxes_",
-        "swapdims_",
-        "t_",
-        "transpose_",
-        "unsqueeze_",
-    )
-)
+# What names dimensions only, which mean the same for a batch.
+BY_DIMENSIONS = frozenset(("squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))
+RESHAPING = BY_DIMENSIONS | {"as_strided_", "resize_", "resize_as_"}
 METADATA_ONLY = RESHAPING | {"requires_grad_", "detach_", "set_", "retain_grad_"}
 _AUGMENTED = frozenset(
     f"__i{name}__"
