@@ -33,6 +33,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.function_views import FunctionViews
 from funcaot._torch.functional_values import keep_strides
 from funcaot.errors import FuncaotError
@@ -40,6 +41,7 @@ from funcaot.errors import FuncaotError
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 __all__ = [
     "DATA_DEPENDENT_ERRORS",
@@ -375,6 +377,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
     Attributes:
         detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
         function_views: What Functions returned that shares memory with what they were given.
+        detached_writes: What was written to memory that detached tensors share.
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
             or ``NotImplemented``.
         note_set: Is told of each ``set_``, with its target and its source.
@@ -388,6 +391,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         """Nothing is shared yet."""
         super().__init__()
         self.function_views = FunctionViews()
+        self.detached_writes = DetachedWrites()
 
     def __torch_dispatch__(
         self,
@@ -405,6 +409,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
         before, self.detaching = self.detaching, func is torch.ops.aten.detach.default
+        noted = self.detached_writes
+        writing = noted.writing
+        if func._schema.is_mutable:
+            noted.writing = noted.write(func, args, kwargs or {}) or writing
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
         try:
@@ -423,6 +431,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 return result
         finally:
             self.detaching = before
+            noted.writing = writing
 
     def _set(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """``set_``: torch leaves the outer wrapper as it was."""

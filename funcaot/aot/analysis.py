@@ -237,10 +237,12 @@ class _Mutations:
             versions = 1
         recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
         before, after = attribute_changes(slot)
+        value = self._value(slot, layout, changed=changed, recorded=recorded, replaced=replaced)
         made = Mutation(
             index,
             attributes_before=before,
-            value=self._value(slot, layout, changed=changed, recorded=recorded, replaced=replaced),
+            value=value,
+            detached=value is not None and not recorded and self._is_detached(tensor),
             source=self._new_storage(index, slot) if replaced else None,
             layout=layout,
             graded=self._graded(slot, layout, changed=changed, recorded=recorded),
@@ -275,9 +277,11 @@ class _Mutations:
         with torch.set_grad_enabled(recorded):
             # Results that overlap would be views of one another.
             own = view.clone()
+        detached = not recorded and self._is_detached(view)
         return Mutation(
             index,
-            value=None if recorded else self.results.silent(own),
+            value=None if recorded else self._silent(own, detached=detached),
+            detached=detached,
             graded=self.results.of(own) if recorded else None,
             versions=autograd.version_of(view) - slot.version or None,
         )
@@ -322,7 +326,22 @@ class _Mutations:
             return None
         if tuple(map(expression_of, whole.shape)) != slot.spec.shape:
             return None
-        return self.results.silent(whole)
+        return self._silent(whole, detached=not recorded and self._is_detached(slot.tensor))
+
+    def _is_detached(self, tensor: torch.Tensor) -> bool:
+        """Whether what autograd didn't record of an input's new data didn't move its tangent.
+
+        Forward mode refuses what it can't tell apart, as writes of both kinds.
+        """
+        capture = self.capture
+        return capture.forward_mode and capture.tape.detached_writes.through_others(tensor)
+
+    def _silent(self, tensor: torch.Tensor, *, detached: bool) -> int:
+        if not detached:
+            return self.results.silent(tensor)
+        # A node of its own, that has no tangent whatever is written.
+        with torch.enable_grad():
+            return self.results.silent(tensor.detach())
 
     def _graded(
         self, slot: Input, layout: Layout | None, *, changed: bool, recorded: bool

@@ -76,6 +76,7 @@ class Capture:
         shared: For each region the flat memory, then its families' bases.
         events: What happened to inputs that only shows while it happens.
         leaves_grad_mode: The grad mode that it leaves behind, if it switched it.
+        forward_mode: Whether the call's tensors may carry tangents.
     """
 
     tape: Tape
@@ -88,6 +89,7 @@ class Capture:
     shared: tuple[Input, ...]
     events: InputEvents
     leaves_grad_mode: bool | None = None
+    forward_mode: bool = False
 
     @property
     def slots(self) -> tuple[Input, ...]:
@@ -192,6 +194,7 @@ def capture(
         entrance.shared,
         lifting.events,
         after.grad_mode if after.grad_mode != before.grad_mode else None,
+        signature.ambient.forward_mode,
     )
 
 

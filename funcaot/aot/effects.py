@@ -52,6 +52,8 @@ class Mutation:
         index: The input.
         attributes_before: ``requires_grad_`` if the input starts to require grad as a leaf.
         value: Result that holds its new data, in the shape that it has; autograd doesn't see it.
+        detached: Whether all of that was written through tensors detached from it, so that it
+            keeps the tangent that it has.
         source: Where its new storage comes from (``set_``).
         layout: Its new metadata.
         graded: Result that it becomes for autograd, in the shape that it has by then.
@@ -63,6 +65,7 @@ class Mutation:
     index: int
     attributes_before: str | None = None
     value: int | None = None
+    detached: bool = False
     source: Origin | None = None
     layout: Layout | None = None
     graded: int | None = None
@@ -78,7 +81,7 @@ class Mutation:
     def is_copy(self) -> bool:
         """Whether the input gets new data and nothing else after the call."""
         others = (self.source, self.layout, self.graded, self.attributes_after)
-        return self.value is not None and others == (None,) * 4
+        return self.value is not None and others == (None,) * 4 and not self.detached
 
     def __str__(self) -> str:
         """One line of the plan."""
@@ -86,7 +89,8 @@ class Mutation:
         if self.attributes_before:
             parts.append(f"{self.attributes_before} before the call")
         if self.value is not None:
-            parts.append(f"= result {self.value}" + (" by .data" if self.versions is None else ""))
+            how = " by .data" if self.versions is None else " by detach" if self.detached else ""
+            parts.append(f"= result {self.value}{how}")
         if self.source is not None:
             parts.append(f"set to {self.source}")
         if self.layout is not None:

@@ -371,7 +371,7 @@ def make_entry(
         clock.stage("capture again")
     hidden = () if gradients is None else gradients.hidden
     visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
-    segment = make_segment(captured, effects, settings, forward_mode=signature.ambient.forward_mode)
+    segment = make_segment(captured, effects, settings)
     clock.stage("segment")
     differentiable = any(out.requires_grad for out in segment.graph_outputs)
     in_place = None
@@ -417,15 +417,13 @@ def _captured(
     return captured, tracker.effects(captured.lifted)
 
 
-def make_segment(
-    captured: Capture, effects: Effects, settings: Settings, *, forward_mode: bool
-) -> Segment:
+def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
     """The differentiable program of a capture: inputs to fresh outputs and new values."""
     # Also one whose shape changes: it counts versions, and the graph saved it as it was.
     volatile = {
         mutation.index
         for mutation in effects.mutations
-        if mutation.writes or (mutation.layout and mutation.versions and not forward_mode)
+        if mutation.writes or (mutation.layout and mutation.versions)
     }
     volatile |= {
         index

@@ -209,6 +209,8 @@ def apply(
         value = result(mutation.value)
         if mutation.versions is None:
             target.data.copy_(value)
+        elif mutation.detached:
+            target.detach().copy_(value)
         else:
             with torch.no_grad():
                 target.copy_(value)

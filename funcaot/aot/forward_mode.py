@@ -175,10 +175,11 @@ def _push(
     ]
     between = nodes_between(segment, moving, range(len(segment.graph_outputs)))
     reached = {*between, *(segment.operands[index].node for index in moving)}
+    recorded_only = _refuse_tangled(segment, moving)
     outputs = [
         (index, tensor)
         for index, tensor in enumerate(segment.graph_outputs)
-        if tensor.requires_grad or _may_move(segment, index, reached)
+        if tensor.requires_grad or (not recorded_only and _may_move(segment, index, reached))
     ]
     if not moving or not outputs:
         return {}, {}
@@ -197,6 +198,29 @@ def _push(
         if tensor is not None
     }
     return given, results
+
+
+def _refuse_tangled(segment: Segment, moving: Sequence[int]) -> bool:
+    """Whether only autograd's record says where tangents go, as detached memory was written to.
+
+    Raises:
+        UnsupportedError: If that isn't all that forward mode looks at.
+    """
+    everything = range(len(segment.graph_outputs))
+    touched = nodes_between(segment, moving, everything, cut=False)
+    if not any(node.meta.get("seen_detached") for node in touched):
+        return False
+    if any(is_hidden(node) or has_forward_rule(node) for node in touched):
+        raise _tangled(segment)
+    return True
+
+
+def _tangled(segment: Segment) -> UnsupportedError:
+    return UnsupportedError(
+        f"{segment.settings.name} writes to memory that it also sees by x.detach() or x.data, and "
+        "has a torch.no_grad() region, or something without a second derivative, under forward mode.",
+        remedy="write to the tensor itself, or to x.detach().clone().",
+    )
 
 
 def _may_move(segment: Segment, index: int, reached: set[fx.Node]) -> bool:
@@ -236,6 +260,8 @@ def _pushed(
     try:
         return _transposed_twice(segment, [tensor for _, tensor in outputs], cotangents, given)
     except (MissingRuleError, RuntimeError) as error:
+        if _refuse_tangled(segment, list(given)):
+            raise _tangled(segment) from error
         # An op or a Function without a backward; forward mode may be all that it has.
         try:
             return push_forward(segment, given, positions)

@@ -26,13 +26,22 @@ if TYPE_CHECKING:
     from funcaot.aot.segment import Segment
 
 
-def nodes_between(segment: Segment, moving: Sequence[int], outputs: Sequence[int]) -> set[fx.Node]:
-    """Nodes through which some operands reach some graph outputs, whatever autograd recorded."""
+def nodes_between(
+    segment: Segment, moving: Sequence[int], outputs: Sequence[int], *, cut: bool = True
+) -> set[fx.Node]:
+    """Nodes through which some operands reach some graph outputs, whatever autograd recorded.
+
+    Args:
+        segment: The segment.
+        moving: Positions of operands.
+        outputs: Positions of graph outputs.
+        cut: Whether tangents end at ``detach``.
+    """
     start = {segment.operands[index].node for index in moving}
     nodes = sorted(graphs.closure([segment.output_nodes[index] for index in outputs], start))
     reached: set[fx.Node] = set()
     for node in nodes:
-        if node.meta.get("detached") == "yes":
+        if cut and node.meta.get("detached") == "yes":
             continue
         if any(source in reached or source in start for source in node.all_input_nodes):
             reached.add(node)

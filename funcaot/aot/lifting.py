@@ -137,6 +137,10 @@ class Lifting(TorchFunctionMode):
                 self._refuse_fixed(name)
             if name == "detach_":
                 self.events.detached.add(id(args[0]))
+        elif name == "detach" or func == tracing.GET_DATA:
+            result = func(*args, **kwargs)
+            self._tape.detached_writes.detach(result)
+            return result
         elif name == "__set__" and func == tracing.SET_DATA:
             raise UnsupportedError(
                 f"{self._name} assigns to the .data of a tensor.",

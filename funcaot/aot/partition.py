@@ -280,7 +280,7 @@ class _Search:
             return INFINITE
         if node.meta.get("region") is not None and node not in self.barriers:
             return INFINITE
-        if node in self.outputs:
+        if node in self.outputs and node not in self.operands:
             return INFINITE
         return _bytes(node) * (_COPYING if node in self.operands else 1) + _OVERHEAD
 

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, nodes, shapes, tracing
+from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.dynamo import without_dynamo
 from funcaot._torch.fake_errors import without_reports
@@ -136,6 +137,11 @@ class Tape:
         """Whether a Function's output is an operand that it returned as it is."""
         return self._functional_mode.function_views.stands_for(output, operand)
 
+    @property
+    def detached_writes(self) -> DetachedWrites:
+        """What is detached and what is written to."""
+        return self._functional_mode.detached_writes
+
     def expect_tangents(self) -> None:
         """The trace is for a call whose tensors carry tangents, which pass through ``no_grad``."""
         self._functional_mode.function_views.pushed = True
@@ -155,6 +161,7 @@ class Tape:
         # Not of a view that is made anew because it is detached.
         detaching = self._functional_mode.detaching and node.target in _DETACHING
         node.meta["detached"] = detaching and self._detaches()
+        node.meta["seen_detached"] = self._functional_mode.detached_writes.writing
 
     def _detaches(self) -> str:
         """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.
