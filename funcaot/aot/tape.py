@@ -158,8 +158,9 @@ class Tape:
         # What forward mode has to know, which sees through `no_grad` but not through `detach`.
         calling = self._grad_mode_of_call
         node.meta["grad_mode"] = torch.is_grad_enabled() if calling is None else calling
-        # Not of a view that is made anew because it is detached.
         detaching = self._functional_mode.detaching and node.target in _DETACHING
+        # Functionalization makes a detached tensor anew where its memory was written to.
+        detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
         node.meta["detached"] = detaching and self._detaches()
         node.meta["seen_detached"] = self._functional_mode.detached_writes.writing
 

@@ -1,0 +1,70 @@
+"""Writes to memory that tensors detached from one another share, while functionalization looks on.
+
+Such tensors have their elements in common but neither gradients nor tangents. A functional graph
+knows elements only: what one of them reads after a write to another one hangs on that write.
+Autograd's own record of the trace isn't affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils.weak import TensorWeakRef
+
+from funcaot._torch.functorch import fully_unwrapped
+
+
+class DetachedWrites:
+    """What one trace detaches, and what it writes to.
+
+    Attributes:
+        writing: Whether the op being recorded writes to memory that detached tensors share.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is detached yet."""
+        self.writing = False
+        self._detached: dict[int, list[TensorWeakRef]] = {}
+        # Of each storage the tensors written to, or whose views were; they stay what they are.
+        self._written: dict[int, dict[int, torch.Tensor]] = {}
+
+    def detach(self, tensor: Any) -> None:
+        """Note a tensor that the user detached from another one."""
+        inner = fully_unwrapped(tensor)
+        if isinstance(inner, FunctionalTensor) and inner.layout is torch.strided:
+            self._detached.setdefault(_memory(inner), []).append(TensorWeakRef(inner))
+
+    def write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Note what an op writes to; whether a detached tensor shows that memory too."""
+        found = False
+        for target in _targets(func, args, kwargs):
+            if target.layout is not torch.strided or target.is_inference():
+                continue
+            memory = _memory(target)
+            whole = target if target._base is None else target._base
+            self._written.setdefault(memory, {})[id(whole)] = whole
+            found |= any(seen() is not None for seen in self._detached.get(memory, ()))
+        return found
+
+    def through_others(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory was written to by one that isn't a view of the same tensor."""
+        whole = tensor if tensor._base is None else tensor._base
+        return any(key != id(whole) for key in self._written.get(_memory(tensor), ()))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _targets(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        by_position = position < len(args) and not argument.kwarg_only
+        value = args[position] if by_position else kwargs.get(argument.name)
+        for target in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(target, FunctionalTensor):
+                yield target
