@@ -76,6 +76,7 @@ __all__ = [
     "broadcast_to_and_flatten",
     "coerce_cinterpreter",
     "current_dispatch_mode",
+    "differentiating_levels",
     "disable_dispatch_modes",
     "dispatch_mode_count",
     "fully_unwrapped",
@@ -93,6 +94,7 @@ __all__ = [
     "only_vmaps_active",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
+    "pushes_forward",
     "python_key_excluded",
     "pytree",
     "requires_grad_at_any_level",
@@ -325,6 +327,20 @@ def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:
             return True
         tensor = get_unwrapped(tensor)
     return False
+
+
+def pushes_forward() -> bool:
+    """Whether the innermost transform in progress that isn't a vmap is a jvp."""
+    keys = [level.key() for level in interpreter_stack()]
+    others = [key for key in keys if key != TransformType.Vmap]
+    return bool(others) and others[-1] == TransformType.Jvp
+
+
+def differentiating_levels(tensors: Sequence[torch.Tensor]) -> int:
+    """How many levels differentiate, base autograd among them if one of the tensors needs it."""
+    kinds = (TransformType.Grad, TransformType.Jvp)
+    count = sum(level.key() in kinds for level in interpreter_stack())
+    return count + any(fully_unwrapped(tensor).requires_grad for tensor in tensors)
 
 
 def only_vmaps_active() -> bool:

@@ -376,6 +376,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
 
     Attributes:
         detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
+        writing: Whether it is an op that writes to an argument.
         function_views: What Functions returned that shares memory with what they were given.
         detached_writes: What was written to memory that detached tensors share.
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
@@ -384,6 +385,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
     """
 
     detaching = False
+    writing = False
     answer: Callable[..., Any] | None = None
     note_set: Callable[[torch.Tensor, Any], None] | None = None
 
@@ -408,11 +410,13 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return func(*inner, **(kwargs or {}))
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
-        before, self.detaching = self.detaching, func is torch.ops.aten.detach.default
+        before = self.detaching, self.writing
+        self.detaching = func is torch.ops.aten.detach.default
         noted = self.detached_writes
         writing = noted.writing
         if func._schema.is_mutable:
             noted.writing = noted.write(func, args, kwargs or {}) or writing
+            self.writing = True
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
         try:
@@ -430,7 +434,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 keep_strides(func, args, kwargs or {})
                 return result
         finally:
-            self.detaching = before
+            self.detaching, self.writing = before
             noted.writing = writing
 
     def _set(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -62,6 +62,14 @@ class SegmentFunction:
             for index in range(len(segment.output_nodes))
             if index >= len(segment.graph_outputs) or not segment.graph_outputs[index].requires_grad
         )
+        # Constants for reverse mode alone: tangents pass through `no_grad`.
+        self._hidden_outputs = frozenset(
+            index
+            for index in self._constant_outputs
+            if segment.order == 0
+            and index < len(segment.graph_outputs)
+            and segment.graph_outputs[index].dtype.is_floating_point
+        )
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the Function: directly at base, through the operator under transforms."""
@@ -131,7 +139,9 @@ class SegmentFunction:
     ) -> None:
         """Save the residuals and, for a backward of the backward, edges to the operands."""
         made = len(self.segment.output_nodes)
-        constant = [outputs[i] for i in self._constant_outputs] + list(outputs[made:])
+        hidden = self._hidden_outputs if functorch.pushes_forward() else frozenset()
+        constant = [outputs[i] for i in self._constant_outputs if i not in hidden]
+        constant += outputs[made:]
         if constant:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)
@@ -152,6 +162,7 @@ class SegmentFunction:
         }
         ctx.edge_indices = tuple(edges)
         if functorch.transforms_active():
+            ctx.hidden = hidden
             # A tensor on an attribute would escape its level.
             ctx.edges = None
             ctx.save_for_backward(*values, *edges.values())
@@ -289,18 +300,20 @@ class SegmentFunction:
             for residual in self.form.residuals
             if residual.output is not None and residual.output >= len(self.segment.output_nodes)
         )
+        hidden = getattr(ctx, "hidden", frozenset())
         if entry.segment is None:
-            return tuple(self._zero_tangent(index) for index in range(total))
+            return tuple(self._zero_tangent(index, hidden) for index in range(total))
         present = [tangent for tangent in tangents if tangent is not None]
         results = iter(functions([*entry.gather(values, operands), *present]))
         return tuple(
-            next(results) if index in entry.produced else self._zero_tangent(index)
+            next(results) if index in entry.produced else self._zero_tangent(index, hidden)
             for index in range(total)
         )
 
-    def _zero_tangent(self, index: int) -> torch.Tensor | None:
+    def _zero_tangent(self, index: int, hidden: frozenset[int]) -> torch.Tensor | None:
         """Torch fails an internal check on None for an output that can be differentiated."""
-        if index >= len(self.segment.graph_outputs) or index in self._constant_outputs:
+        constant = index in self._constant_outputs and index not in hidden
+        if index >= len(self.segment.graph_outputs) or constant:
             return None
         output = self.segment.graph_outputs[index]
         return torch.zeros(output.shape, dtype=output.dtype, device=output.device)

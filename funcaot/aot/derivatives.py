@@ -21,6 +21,7 @@ from funcaot.aot.forward_mode import (
     trace_fused,
     trace_pushforward,
 )
+from funcaot.aot.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
 
@@ -180,6 +181,7 @@ class Derivatives(Generic[Made]):
         trace: Callable[[Specs], Derivative],
     ) -> tuple[Derivative, Made]:
         refuse_forward_mode(self._segment)
+        refuse_hidden_writes(self._segment, tangents)
         key = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
         )

@@ -24,6 +24,7 @@ from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.graph_checks import Roles
 from funcaot.aot.in_place import InPlace, plan_in_place
+from funcaot.aot.nested_data import refuse_nested_data
 from funcaot.aot.program import Settings
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.shared_inputs import placed_inputs, refuse_room, sharing_of
@@ -196,6 +197,8 @@ class Entry:
         tensors = self._inputs(leaves, lifted)
         if self.grown:
             refuse_room([tensors[index] for index in self.grown], self.name)
+        if self.capture.events.reads_data and functorch.transforms_active():
+            refuse_nested_data(tensors, self.name)
         if self.capture.regions:
             inputs = list(tensors)
             for region in self.capture.regions:

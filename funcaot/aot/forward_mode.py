@@ -217,8 +217,9 @@ def _refuse_tangled(segment: Segment, moving: Sequence[int]) -> bool:
 
 def _tangled(segment: Segment) -> UnsupportedError:
     return UnsupportedError(
-        f"{segment.settings.name} writes to memory that it also sees by x.detach() or x.data, and "
-        "has a torch.no_grad() region, or something without a second derivative, under forward mode.",
+        f"Under forward mode, {segment.settings.name} writes to memory that it also sees by "
+        "x.detach() or x.data, and has a torch.no_grad() region, a Function with a jvp, or "
+        "something without a second derivative.",
         remedy="write to the tensor itself, or to x.detach().clone().",
     )
 

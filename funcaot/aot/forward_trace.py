@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch import autograd, functorch, tracing
 from funcaot.aot import graphs
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
@@ -51,6 +51,30 @@ def nodes_between(
 def is_hidden(node: fx.Node) -> bool:
     """Whether a node was recorded where reverse mode doesn't look."""
     return not node.meta.get("grad_mode", True)
+
+
+def refuse_hidden_writes(segment: Segment, tangents: Sequence[torch.Tensor | None]) -> None:
+    """Refuse reverse mode over what was overwritten where it doesn't look.
+
+    Eager lets go on, at the levels outside, the gradient that the tangent had before the write.
+
+    Raises:
+        UnsupportedError: If such a tangent reaches an output.
+    """
+    if segment.order > 0 or not any(
+        tangent is not None and functorch.requires_grad_at_any_level(tangent)
+        for tangent in tangents
+    ):
+        return
+    moving = [index for index, tangent in enumerate(tangents) if tangent is not None]
+    outputs = [i for i in segment.roles.shown if i < len(segment.graph_outputs)]
+    nodes = nodes_between(segment, moving, outputs)
+    if any(is_hidden(node) and node.meta.get("write") for node in nodes):
+        raise UnsupportedError(
+            f"{segment.settings.name} writes to a tensor in a torch.no_grad() region, and its "
+            "tangents are differentiated in reverse.",
+            remedy="write out of place there, or with grad mode on.",
+        )
 
 
 def has_forward_rule(node: fx.Node) -> bool:

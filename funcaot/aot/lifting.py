@@ -46,6 +46,7 @@ class InputEvents:
         turned: Tensors of which a view's shape was changed, recorded by autograd.
         sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
         shared: Whether inputs live in regions.
+        reads_data: Whether the ``.data`` of what has a derivative was used.
         unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
     """
 
@@ -59,6 +60,7 @@ class InputEvents:
     turned: set[int] = field(default_factory=set)
     sources: dict[int, torch.Tensor] = field(default_factory=dict)
     shared: bool = False
+    reads_data: bool = False
     unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
 
 
@@ -140,6 +142,7 @@ class Lifting(TorchFunctionMode):
         elif name == "detach" or func == tracing.GET_DATA:
             result = func(*args, **kwargs)
             self._tape.detached_writes.detach(result)
+            self.events.reads_data |= name != "detach" and args[0].requires_grad
             return result
         elif name == "__set__" and func == tracing.SET_DATA:
             raise UnsupportedError(
@@ -241,10 +244,11 @@ class Lifting(TorchFunctionMode):
                 self.events.wholes[id(tensor)] = tensor.data
 
     def _note_reshape(self, name: str, tensor: torch.Tensor, arguments: tuple[Any, ...]) -> None:
-        reshapes = self.events.reshapes
-        known = reshapes.setdefault(id(tensor), ())
-        by_dimensions = name in writes.BY_DIMENSIONS and known is not None
-        reshapes[id(tensor)] = (*known, (name, arguments)) if by_dimensions else None
+        known = self.events.reshapes.get(id(tensor), ())
+        if known is not None and name in writes.BY_DIMENSIONS:
+            self.events.reshapes[id(tensor)] = (*known, (name, arguments))
+        else:
+            self.events.reshapes[id(tensor)] = None
 
     def _set(self, target: torch.Tensor, source: Any) -> None:
         """Note ``set_``, which torch function modes don't see."""

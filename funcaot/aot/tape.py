@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from funcaot._torch import autograd, nodes, shapes, tracing
-from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
+from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.dynamo import without_dynamo
 from funcaot._torch.fake_errors import without_reports
 from funcaot._torch.printing import printable_under_dual_level
@@ -162,6 +162,7 @@ class Tape:
         # Functionalization makes a detached tensor anew where its memory was written to.
         detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
         node.meta["detached"] = detaching and self._detaches()
+        node.meta["write"] = self._functional_mode.writing
         node.meta["seen_detached"] = self._functional_mode.detached_writes.writing
 
     def _detaches(self) -> str:
