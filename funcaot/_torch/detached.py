@@ -30,12 +30,35 @@ class DetachedWrites:
         self._detached: dict[int, list[TensorWeakRef]] = {}
         # Of each storage the tensors written to, or whose views were; they stay what they are.
         self._written: dict[int, dict[int, torch.Tensor]] = {}
+        # What `.data` gave, by its id, with what it was taken of.
+        self._uncounted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._counts: dict[int, int] = {}
 
-    def detach(self, tensor: Any) -> None:
-        """Note a tensor that the user detached from another one."""
+    def detach(self, tensor: Any, source: Any = None) -> None:
+        """Note a tensor that the user detached from another one.
+
+        Args:
+            tensor: What ``detach`` or ``.data`` gave.
+            source: What ``.data`` was taken of, if writes through it are to be counted too.
+        """
         inner = fully_unwrapped(tensor)
         if isinstance(inner, FunctionalTensor) and inner.layout is torch.strided:
             self._detached.setdefault(_memory(inner), []).append(TensorWeakRef(inner))
+            if source is not None and not source.is_inference():
+                self._uncounted[id(inner)] = (inner, fully_unwrapped(source))
+
+    def counted(self, tensor: torch.Tensor) -> int:
+        """How much of a tensor's version are writes through ``.data``; eager counts none."""
+        return self._counts.get(id(_whole(tensor)), 0)
+
+    def _count(self, written: torch.Tensor) -> None:
+        """Count a write for what autograd saved: forward mode has used it by then."""
+        _, source = self._uncounted.get(id(written), (None, None))
+        if source is not None:
+            torch.autograd.graph.increment_version(source)
+            key = id(_whole(source))
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._count(_whole(source))
 
     def write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Note what an op writes to; whether a detached tensor shows that memory too."""
@@ -44,15 +67,20 @@ class DetachedWrites:
             if target.layout is not torch.strided or target.is_inference():
                 continue
             memory = _memory(target)
-            whole = target if target._base is None else target._base
+            whole = _whole(target)
+            self._count(whole)
             self._written.setdefault(memory, {})[id(whole)] = whole
             found |= any(seen() is not None for seen in self._detached.get(memory, ()))
         return found
 
     def through_others(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's memory was written to by one that isn't a view of the same tensor."""
-        whole = tensor if tensor._base is None else tensor._base
-        return any(key != id(whole) for key in self._written.get(_memory(tensor), ()))
+        whole = id(_whole(tensor))
+        return any(key != whole for key in self._written.get(_memory(tensor), ()))
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
 
 
 def _memory(tensor: torch.Tensor) -> int:

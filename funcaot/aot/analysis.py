@@ -230,7 +230,7 @@ class _Mutations:
             return self._joined(index, slot)
         tensor, spec = slot.tensor, slot.spec
         replaced = tracing.has_storage_change(tensor)
-        versions = autograd.version_of(tensor) - slot.version if self._counts(index) else 0
+        versions = self._versions(slot) if self._counts(index) else 0
         layout = self._layout(index, slot) if not replaced else None
         changed = slot.kind == "plain" and self._has_new_data(slot)
         if tensor.is_inference() and (changed or layout is not None):
@@ -283,8 +283,13 @@ class _Mutations:
             value=None if recorded else self._silent(own, detached=detached),
             detached=detached,
             graded=self.results.of(own) if recorded else None,
-            versions=autograd.version_of(view) - slot.version or None,
+            versions=self._versions(slot) or None,
         )
+
+    def _versions(self, slot: Input) -> int:
+        """How many in-place changes of an input eager counts."""
+        uncounted = self.capture.tape.detached_writes.counted(slot.tensor)
+        return autograd.version_of(slot.tensor) - slot.version - uncounted
 
     def _counts(self, index: int) -> bool:
         """Whether an input's changes are counted under its own name."""

@@ -39,11 +39,14 @@ def _view(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node
 
 
 def _slice_scatter(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node | None:
-    """With an end that exists: its batching makes all indices."""
-    if len(arguments) < 5 or not isinstance(arguments[4], int):
+    """With a start and an end that exist: its batching makes all indices."""
+    dim, start, end, step = (*arguments[2:], *(0, None, None, 1)[len(arguments) - 2 :])
+    size = value_of(node).shape[dim]
+    given = (start, end, step, size)
+    if not all(value is None or isinstance(value, int) for value in given):
         return None
-    end = min(arguments[4], value_of(node).shape[arguments[2]])
-    bounded = (*arguments[:4], end, *arguments[5:])
+    first, last, step = slice(start, end, step).indices(size)
+    bounded = (*arguments[:2], dim, first, max(first, last), step)
     return graph.call_function(aten.slice_scatter.default, bounded)
 
 

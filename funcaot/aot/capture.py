@@ -170,6 +170,7 @@ def capture(
     lifting = Lifting(tape, known, entrance.add, name)
     lifting.events.shared = bool(sharing.regions)
     lifting.grad_mode = signature.ambient.grad_mode
+    lifting.forward_mode = signature.ambient.forward_mode
     lifting.events.fixed |= entrance.fixed()
     lifting.inputs = entrance.inputs
     for tensor in sharing.lifted:

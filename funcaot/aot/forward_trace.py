@@ -67,7 +67,8 @@ def refuse_hidden_writes(segment: Segment, tangents: Sequence[torch.Tensor | Non
     ):
         return
     moving = [index for index, tangent in enumerate(tangents) if tangent is not None]
-    outputs = [i for i in segment.roles.shown if i < len(segment.graph_outputs)]
+    shown, results = segment.roles.shown, enumerate(segment.graph_outputs)
+    outputs = [index for index, result in results if index in shown or result.requires_grad]
     nodes = nodes_between(segment, moving, outputs)
     if any(is_hidden(node) and node.meta.get("write") for node in nodes):
         raise UnsupportedError(

@@ -71,6 +71,7 @@ class Lifting(TorchFunctionMode):
         lifted: The real tensors met so far that weren't arguments, in order.
         events: What happened to inputs' metadata.
         grad_mode: Grad mode of the call.
+        forward_mode: Whether the call's tensors may carry tangents.
         inputs: The inputs so far, for messages.
     """
 
@@ -93,6 +94,7 @@ class Lifting(TorchFunctionMode):
         self.lifted: list[torch.Tensor] = []
         self.events = InputEvents()
         self.grad_mode = True
+        self.forward_mode = False
         self.inputs: Sequence[Any] = ()
         self._tape = tape
         self._known = known
@@ -141,8 +143,10 @@ class Lifting(TorchFunctionMode):
                 self.events.detached.add(id(args[0]))
         elif name == "detach" or func == tracing.GET_DATA:
             result = func(*args, **kwargs)
-            self._tape.detached_writes.detach(result)
-            self.events.reads_data |= name != "detach" and args[0].requires_grad
+            is_data = name != "detach"
+            source = args[0] if is_data and self.forward_mode else None
+            self._tape.detached_writes.detach(result, source)
+            self.events.reads_data |= is_data and args[0].requires_grad
             return result
         elif name == "__set__" and func == tracing.SET_DATA:
             raise UnsupportedError(
