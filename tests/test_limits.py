@@ -81,6 +81,27 @@ def write_to_the_first(x, y):
     return x + y
 
 
+def write_without_grad(x):
+    with torch.no_grad():
+        x.mul_(2)
+    return x * 1
+
+
+def write_twice(x):
+    x.detach().mul_(2)
+    with torch.no_grad():
+        x.mul_(2)
+    return x * 1
+
+
+def pushed(function):
+    return lambda x: torch.func.jvp(lambda x: function(x * 1), (x,), (x.cos(),))[1]
+
+
+def gradient_of_tangents(function):
+    return torch.func.grad(lambda x: pushed(function)(x).sum())
+
+
 def rows():
     storage = ones(2, 4)
     return storage[:, :3], storage[:, 1:]
@@ -92,6 +113,19 @@ def assign_data(x):
 
 
 LIMITS = {
+    "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
+    "data at several levels": (
+        UnsupportedError,
+        lambda: gradient_of_tangents(compiled(lambda x: x.data * x))(ones()),
+    ),
+    "no_grad under reverse over forward": (
+        UnsupportedError,
+        lambda: gradient_of_tangents(compiled(write_without_grad))(ones()),
+    ),
+    "strides under vmap": (
+        UnsupportedError,
+        lambda: torch.func.vmap(compiled(lambda x: x.as_strided_((3, 2), (1, 3))))(ones(4, 2, 3)),
+    ),
     "no rule for vmap": (MissingRuleError, lambda: torch.func.vmap(Plain.apply)(ones(2, 3))),
     "no rule for jvp": (MissingRuleError, lambda: under_jvp(Plain)),
     "not linear": (RuleError, lambda: under_jvp(Nonlinear)),

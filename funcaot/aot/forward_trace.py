@@ -170,8 +170,11 @@ class _Again:
 
 
 def _copied(target: torch.Tensor, source: torch.Tensor, *_: object) -> torch.Tensor:
-    """What ``copy`` gives, which torch has no forward rule for."""
-    return source.to(target.device, target.dtype).expand(target.shape).clone()
+    """What ``copy`` gives, in the target's layout; torch has no forward rule for it."""
+    value = source.to(target.device, target.dtype).expand(target.shape)
+    order = sorted(range(target.dim()), key=target.stride, reverse=True)
+    back = [order.index(dim) for dim in range(target.dim())]
+    return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def _check_linear(segment: Segment, known: Sequence[fx.Node], node: fx.Node) -> None:

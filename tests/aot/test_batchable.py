@@ -27,11 +27,15 @@ def cut(whole, part):
     return aten.slice_scatter.default(whole, part[:, 1:], 1, 1, 2**62)
 
 
+def cut_from_the_end(whole, part):
+    return aten.slice_scatter.default(whole, part[:, 1:], 1, -2)
+
+
 def flattened(whole, part):
     return aten.view.default(whole, [6])
 
 
-@pytest.mark.parametrize("function", [copied, chosen, scattered, cut, flattened])
+@pytest.mark.parametrize("function", [copied, chosen, scattered, cut, cut_from_the_end, flattened])
 @pytest.mark.parametrize("dims", [(0, 0), (1, 2), (None, 0), (0, None)])
 def test_batched_is_a_loop(function, dims):
     whole, part = torch.rand(2, 3), torch.rand(2, 3)
