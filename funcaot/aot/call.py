@@ -139,7 +139,9 @@ class SegmentFunction:
     ) -> None:
         """Save the residuals and, for a backward of the backward, edges to the operands."""
         made = len(self.segment.output_nodes)
-        hidden = self._hidden_outputs if functorch.pushes_forward() else frozenset()
+        hidden = self._hidden_outputs
+        if hidden and not functorch.pushes_forward():
+            hidden = frozenset()
         constant = [outputs[i] for i in self._constant_outputs if i not in hidden]
         constant += outputs[made:]
         if constant:
