@@ -389,7 +389,7 @@ class _Mutations:
             # Gradients of what isn't seen any more would be lost.
             raise self._unsupported(index, "writes to and changes the shape of")
         calls = events.reshapes.get(id(tensor)) or ()
-        return Layout(shape, stride, offset - slot.geometry[2], resized, recorded, calls)
+        return Layout(shape, stride, offset - slot.geometry[2], resized, recorded, calls=calls)
 
     def _new_storage(self, index: int, slot: Input) -> Origin:
         if slot.spec.requires_grad or slot.kind != "plain":
