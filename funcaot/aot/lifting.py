@@ -140,6 +140,7 @@ class Lifting(TorchFunctionMode):
             if id(args[0]) in self.events.fixed:
                 self._refuse_fixed(name)
             if name == "detach_":
+                self._refuse_tangent(args[0])
                 self.events.detached.add(id(args[0]))
         elif name == "detach" or func == tracing.GET_DATA:
             result = func(*args, **kwargs)
@@ -201,6 +202,14 @@ class Lifting(TorchFunctionMode):
         """Name a tensor for a message: as the input that it is, if it is one."""
         found = next((slot for slot in self.inputs if slot.tensor is tensor), None)
         return f"a tensor {list(tensor.shape)}" if found is None else str(found)
+
+    def _refuse_tangent(self, tensor: torch.Tensor) -> None:
+        """Refuse to detach in place what carries a tangent, which no node of the tape says."""
+        if self.forward_mode and tensor.requires_grad:
+            raise UnsupportedError(
+                f"{self._name} calls detach_ in forward mode.",
+                remedy="use x.detach() instead of x.detach_().",
+            )
 
     def _refuse_fixed(self, name: str) -> None:
         raise UnsupportedError(

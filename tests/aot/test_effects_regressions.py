@@ -383,3 +383,21 @@ def test_a_change_of_shape_after_a_view_was_written_to_and_saved(name):
         return x * 1
 
     check(function, parts(slice(2, 8), slice(0, 4), grad=True))
+
+
+def test_detach_in_place_under_forward_mode_is_refused():
+    compiled = funcaot.compile(lambda x: (x.detach_(), x * 2)[1], backend="eager")
+    with pytest.raises(UnsupportedError, match="detach_ in forward mode"):
+        torch.func.jvp(lambda x: compiled(x * 1), (torch.ones(2),), (torch.ones(2),))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4,)])
+def test_a_change_of_shape_under_grad_of_what_is_saved(shape):
+    def function(x):
+        x.squeeze_()
+        return x * x
+
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.linspace(0.3, 1.7, 4).view(shape)
+    wanted = torch.func.grad(lambda x: function(x * 1).sum())(x)
+    torch.testing.assert_close(torch.func.grad(lambda x: compiled(x * 1).sum())(x), wanted)
