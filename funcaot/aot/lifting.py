@@ -134,6 +134,9 @@ class Lifting(TorchFunctionMode):
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op, and note what can't be seen afterwards."""
         name = getattr(func, "__name__", "")
+        if "input" in kwargs and not args and (name == "as_strided" or writes.is_write(name)):
+            kwargs = dict(kwargs)
+            args = (kwargs.pop("input"),)
         if name in writes.RESHAPING:
             self._note_reshaping(name, args, kwargs)
         elif name in ("detach_", "requires_grad_"):

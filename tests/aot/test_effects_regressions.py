@@ -200,6 +200,18 @@ def test_what_is_refused_says_so(name):
     assert caught.value.remedy
 
 
+BY_KEYWORD = {
+    "as_strided": lambda x: torch.as_strided(input=x, size=(2,), stride=(1,)),
+    "relu_": lambda x: torch.relu_(input=x),
+    "of a view": lambda x: torch.relu_(input=x[1:]) + x[:-1],
+}
+
+
+@pytest.mark.parametrize("name", BY_KEYWORD)
+def test_the_tensor_may_be_given_by_keyword(name):
+    check(BY_KEYWORD[name], parts(slice(3, 7), grad=True))
+
+
 @a_tensor_grows
 def test_resize_of_all_there_is():
     def make():
