@@ -157,8 +157,8 @@ class _Again:
         target: Any = node.target
         if graphs.is_function_node(node):
             target = partial(target.again, node)
-        elif target is torch.ops.aten.copy.default:
-            target = _copied
+        else:
+            target = _PUSHED_OTHERWISE.get(target, target)
         with torch.set_grad_enabled(not is_hidden(node)):
             result = target(*args, **kwargs)
             if node.meta.get("detached") == "yes":
@@ -175,6 +175,13 @@ def _copied(target: torch.Tensor, source: torch.Tensor, *_: object) -> torch.Ten
     order = sorted(range(target.dim()), key=target.stride, reverse=True)
     back = [order.index(dim) for dim in range(target.dim())]
     return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+# Torch's forward rule of `zero` writes zeros to the tangent that it is given.
+_PUSHED_OTHERWISE = {
+    torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.zero.default: torch.zeros_like,
+}
 
 
 def _check_linear(segment: Segment, known: Sequence[fx.Node], node: fx.Node) -> None:

@@ -109,6 +109,32 @@ def test_forward_mode_sees_through_no_grad_and_not_through_detach(function):
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("write", ["zero_", "fill_", "copy_", "first to zero"])
+def test_what_is_overwritten_in_no_grad_has_no_tangent(write):
+    def function(x):
+        with torch.no_grad():
+            if write == "zero_":
+                x.zero_()
+            elif write == "fill_":
+                x.fill_(2.0)
+            elif write == "copy_":
+                x.copy_(torch.ones(4, dtype=torch.float64))
+            else:
+                x[0].zero_()
+        return x * 3
+
+    def both(called):
+        def program(x):
+            y = x * 1.0
+            return called(y), y
+
+        x = torch.linspace(-1, 1, 4, dtype=torch.float64)
+        return torch.func.jvp(program, (x,), (x.cos(),))
+
+    compiled = funcaot.compile(function, backend="eager")
+    torch.testing.assert_close(both(compiled), both(function))
+
+
 def test_no_grad_under_forward_over_reverse_is_refused():
     compiled = funcaot.compile(lambda x: with_a_no_grad_region(x).sum(), backend="eager")
     with pytest.raises(UnsupportedError, match="no_grad"):
