@@ -105,10 +105,17 @@ class _Maker:
             version = tensor._version
             tensor.copy_(self.result(origin.graft))
             _set_version(tensor, version)
-        if origin.leaf:
+        if origin.leaf and not _is_leaf_already(origin, tensor):
             is_view = origin.view is not None and not origin.kind
             tensor = (tensor if is_view else tensor.detach()).requires_grad_()
         return tensor
+
+
+def _is_leaf_already(origin: Origin, tensor: torch.Tensor) -> bool:
+    """Whether a view made in ``no_grad`` is what it is in eager, where its base requires grad."""
+    if origin.view is None or origin.view.recorded or origin.kind:
+        return False
+    return tensor.requires_grad or functorch.transforms_active()
 
 
 def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> None:

@@ -204,3 +204,26 @@ def test_the_plan_says_so():
     compiled = funcaot.compile(kept, backend="eager")
     pushed(compiled, *operands())
     assert "by detach" in str(compiled.entries[0].effects)
+
+
+@pytest.mark.parametrize("level", ["jvp", "grad", "vmap of grad"])
+def test_a_view_made_in_no_grad_is_returned(level):
+    """In eager it is a leaf that requires grad; no level lets one ask for that."""
+
+    def function(x):
+        with torch.no_grad():
+            part = x[1]
+        return part, x.sin()
+
+    def run(called):
+        def total(x):
+            return sum(value.cos().sum() for value in called(x * 1.0))
+
+        x = torch.linspace(-1, 1, 4, dtype=torch.float64)
+        if level == "jvp":
+            return torch.func.jvp(lambda x: called(x * 1.0), (x,), (x.cos(),))
+        if level == "grad":
+            return torch.func.grad(total)(x)
+        return torch.func.vmap(torch.func.grad(total))(torch.stack([x, 2 * x]))
+
+    assert_close(run(funcaot.compile(function, backend="eager")), run(function))
