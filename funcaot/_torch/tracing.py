@@ -377,6 +377,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
     Attributes:
         detaching: Whether the op being recorded is a ``detach``, which becomes a plain alias.
         writing: Whether it is an op that writes to an argument.
+        running: The op itself; a view that is recorded for another one is made anew.
         function_views: What Functions returned that shares memory with what they were given.
         detached_writes: What was written to memory that detached tensors share.
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
@@ -386,6 +387,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
 
     detaching = False
     writing = False
+    running: Any = None
     answer: Callable[..., Any] | None = None
     note_set: Callable[[torch.Tensor, Any], None] | None = None
 
@@ -410,7 +412,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return func(*inner, **(kwargs or {}))
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
-        before = self.detaching, self.writing
+        before = self.detaching, self.writing, self.running
+        self.running = func
         self.detaching = func is torch.ops.aten.detach.default
         noted = self.detached_writes
         writing = noted.writing
@@ -434,7 +437,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 keep_strides(func, args, kwargs or {})
                 return result
         finally:
-            self.detaching, self.writing = before
+            self.detaching, self.writing, self.running = before
             noted.writing = writing
 
     def _set(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -19,13 +19,12 @@ from funcaot._torch.fake_errors import without_reports
 from funcaot._torch.printing import printable_under_dual_level
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, premises
-from funcaot.aot.location import calling_line
+from funcaot.aot.node_notes import NodeNotes
 from funcaot.aot.random_order import IN_MEMORY_ORDER
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
 from funcaot.operator import custom_function_call
-from funcaot.scopes import holding
 
 
 class Tape:
@@ -53,21 +52,19 @@ class Tape:
             sizes: Its open sizes, if it has any.
         """
         self.regions: list[tuple[int, int]] = []
-        self._region: int | None = None
         self.sizes = sizes
         self._fake_mode = tracing.fake_mode(sizes)
         self._tracer = tracing.new_tracer()
-        self._tracer.note = self._note
         self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
         self._functional_mode = tracing.TapeFunctionalMode()
+        self._notes = NodeNotes(self._functional_mode)
+        self._tracer.note = self._notes.note
         self._functional_mode.answer = premises.answer
         self.spoiled: str | None = None
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
         self._drew = False
-        self._in_rule = False
-        self._grad_mode_of_call: bool | None = None
         self._only_examples = False
         self._examples: set[fx.Node] = set()
         if self.sizes is not None:
@@ -152,50 +149,25 @@ class Tape:
         views.check(outputs)
         views.clear()
 
-    def _note(self, node: fx.Node) -> None:
-        node.meta["source"] = calling_line()
-        node.meta["region"] = self._region
-        # What forward mode has to know, which sees through `no_grad` but not through `detach`.
-        calling = self._grad_mode_of_call
-        node.meta["grad_mode"] = torch.is_grad_enabled() if calling is None else calling
-        detaching = self._functional_mode.detaching and node.target in _DETACHING
-        # Functionalization makes a detached tensor anew where its memory was written to.
-        detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
-        node.meta["detached"] = detaching and self._detaches()
-        node.meta["write"] = self._functional_mode.writing
-        node.meta["seen_detached"] = self._functional_mode.detached_writes.writing
-
-    def _detaches(self) -> str:
-        """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.
-
-        Autograd detaches what it saved when a backward reads it, which keeps its tangent; while a
-        Function's own backward runs, that can't be told from what the user wrote.
-        """
-        if not tracing.in_backward():
-            return "yes"
-        return "maybe" if self._in_rule else ""
-
-    @contextlib.contextmanager
-    def running_rule(self) -> Iterator[None]:
+    def running_rule(self) -> contextlib.AbstractContextManager[None]:
         """While a Function's own backward runs."""
-        with holding(self, _in_rule=True):
-            yield
+        return self._notes.running_rule()
 
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
         """Mark what is recorded inside as a region whose values aren't kept."""
-        if self._region is not None:
+        if self._notes.region is not None:
             # Inside another one, which computes everything again anyway.
             yield
             return
-        self._region = len(self.regions)
+        self._notes.region = len(self.regions)
         start = sequence_number()
         self.regions.append((start, start))
         try:
             yield
         finally:
-            self.regions[self._region] = (start, sequence_number())
-            self._region = None
+            self.regions[self._notes.region] = (start, sequence_number())
+            self._notes.region = None
 
     def placeholder(
         self, name: str, spec: TensorSpec, example: torch.Tensor | None = None, *, leaf: bool = True
@@ -249,11 +221,9 @@ class Tape:
                 value = value._neg_view()
         return value
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self) -> contextlib.AbstractContextManager[None]:
         """While a Function is called, which switches grad mode off for its forward."""
-        with holding(self, _grad_mode_of_call=torch.is_grad_enabled()):
-            yield
+        return self._notes.calling()
 
     # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
 
@@ -455,9 +425,6 @@ class Tape:
                 create_graph=create_graph,
                 allow_unused=True,
             )
-
-
-_DETACHING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class _Enter(torch.autograd.Function):

@@ -135,6 +135,24 @@ def test_what_is_overwritten_in_no_grad_has_no_tangent(write):
     torch.testing.assert_close(both(compiled), both(function))
 
 
+@pytest.mark.parametrize("view", [lambda w: w[...], lambda w: w[1:], lambda w: w.view(2, 2)])
+def test_a_view_made_in_no_grad_of_what_was_written_has_a_tangent(view):
+    def function(x, w):
+        w.add_(x)
+        with torch.no_grad():
+            seen = view(w)
+        return seen * view(x)
+
+    def run(called):
+        x = torch.linspace(0.3, 1.7, 4, dtype=torch.float64)
+        return torch.func.jvp(
+            lambda x, w: called(x * 1.0, w * 1.0), (x, x.cos()), (x.sin(), x.exp())
+        )
+
+    compiled = funcaot.compile(function, backend="eager")
+    torch.testing.assert_close(run(compiled), run(function))
+
+
 def test_no_grad_under_forward_over_reverse_is_refused():
     compiled = funcaot.compile(lambda x: with_a_no_grad_region(x).sum(), backend="eager")
     with pytest.raises(UnsupportedError, match="no_grad"):
