@@ -46,6 +46,11 @@ GAPS: tuple[OperatorGap, ...] = (
         "a returned tensor with gaps in its memory, filled in place; results are made dense",
     ),
     OperatorGap(
+        ("unsafe_chunk", "unsafe_split"),
+        ALL_STEPS,
+        "results that share memory with their source though autograd doesn't know it, returned",
+    ),
+    OperatorGap(
         ("normal.in_place",),
         ("vmap",),
         "the numbers of a batched in-place draw come in another order",
