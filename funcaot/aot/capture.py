@@ -176,7 +176,7 @@ def capture(
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=signature.ambient.grad_mode):
-        with _explained(name, lifting.events), lifting:
+        with _explained(name, lifting.events), tape.running_function(), lifting:
             before = read_ambient(forward_mode=False)
             result = function(*args, **kwargs)
             after = read_ambient(forward_mode=False)

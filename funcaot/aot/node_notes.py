@@ -36,6 +36,7 @@ class NodeNotes:
         """
         self.region: int | None = None
         self._mode = functional_mode
+        self._in_function = False
         self._in_rule = False
         self._grad_mode_of_call: bool | None = None
         # Views made in `no_grad`, by what makes them.
@@ -52,6 +53,12 @@ class NodeNotes:
         node.meta["detached"] = detaching and self._detaches()
         node.meta["write"] = self._mode.writing
         node.meta["seen_detached"] = self._mode.detached_writes.writing
+
+    @contextlib.contextmanager
+    def running_function(self) -> Iterator[None]:
+        """While the user's function runs: what is recorded in ``no_grad`` is the user's."""
+        with holding(self, _in_function=True):
+            yield
 
     @contextlib.contextmanager
     def running_rule(self) -> Iterator[None]:
@@ -72,14 +79,14 @@ class NodeNotes:
         """
         calling = self._grad_mode_of_call
         grad_mode = torch.is_grad_enabled() if calling is None else calling
-        if not graphs.is_view(node):
+        if not graphs.is_view(node) or not self._in_function or tracing.in_backward():
             return grad_mode
         made = (node.target, str(node.args[1:]))
+        if node.target is not self._mode.running:
+            return grad_mode and made not in self._hidden_views
         if not grad_mode:
             self._hidden_views.add(made)
-        if node.target is self._mode.running:
-            return grad_mode
-        return grad_mode and made not in self._hidden_views
+        return grad_mode
 
     def _detaches(self) -> str:
         """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.

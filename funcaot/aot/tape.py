@@ -149,6 +149,10 @@ class Tape:
         views.check(outputs)
         views.clear()
 
+    def running_function(self) -> contextlib.AbstractContextManager[None]:
+        """While the user's function runs."""
+        return self._notes.running_function()
+
     def running_rule(self) -> contextlib.AbstractContextManager[None]:
         """While a Function's own backward runs."""
         return self._notes.running_rule()
@@ -203,7 +207,8 @@ class Tape:
             return
         again.replace_all_uses_with(node)
         inner = tracing.functional_inner(tensor)
-        tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
+        with tracing.temporarily_clear_interpreter_stack():  # no level in the node's value
+            tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
 
     def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
         if spec.layout is not torch.strided:

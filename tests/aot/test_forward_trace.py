@@ -237,3 +237,19 @@ def test_a_rule_reads_operands_that_have_no_tangent(dual):
         else:
             _, pushed = torch.func.jvp(lambda x: compiled(x, rows), (x,), (x * 2,))
     torch.testing.assert_close(pushed, (x * 2 * x.cos())[rows])
+
+
+def test_forward_mode_of_what_relu_and_another_write_changed():
+    """No value of the tape is of a level that is gone when masks are chosen."""
+
+    def function(x):
+        torch.relu_(x)
+        x[0:1] = 2.0
+        return x.sin()
+
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    compiled = funcaot.compile(function, backend="eager")
+    found = [
+        torch.func.jvp(lambda x, f=f: f(x * 1.0), (x,), (x.cos(),)) for f in (compiled, function)
+    ]
+    torch.testing.assert_close(*found)
