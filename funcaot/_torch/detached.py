@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils.weak import TensorWeakRef
 
 from funcaot._torch.functorch import fully_unwrapped
+from funcaot._torch.ops import written_arguments
 
 
 class DetachedWrites:
@@ -88,11 +89,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _targets(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        by_position = position < len(args) and not argument.kwarg_only
-        value = args[position] if by_position else kwargs.get(argument.name)
+    for value in written_arguments(func, args, kwargs):
         for target in value if isinstance(value, list | tuple) else (value,):
             if isinstance(target, FunctionalTensor):
                 yield target

@@ -52,8 +52,9 @@ class FunctionViews:
         for group in self.groups:
             now = [tensor._version for tensor in group.tensors]
             written = [new != old for new, old in zip(now, group.versions, strict=True)]
+            count = sum(written)
             for tensor, changed in zip(group.tensors, written, strict=True):
-                if (any(written) and not changed) or sum(written) > 1:
+                if count > changed:  # by another one of them
                     self.outdated[tensor.untyped_storage()._cdata] = group.name
         if not self.outdated:
             return

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from funcaot._torch.ops import written_arguments
 from funcaot._torch.shapes import expression_of
 
 aten = torch.ops.aten
@@ -52,10 +53,7 @@ def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
 def _written(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[FunctionalTensor]:
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
+    for value in written_arguments(func, args, kwargs):
         if isinstance(value, FunctionalTensor) and value.layout is torch.strided:
             yield value
 

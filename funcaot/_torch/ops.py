@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
-__all__ = ["TRAINING_NORMS", "HigherOrderOperator", "OpOverload"]
+__all__ = ["TRAINING_NORMS", "HigherOrderOperator", "OpOverload", "written_arguments"]
 
 # Batch norms that return the new running statistics, behind the output and what is kept for it.
 TRAINING_NORMS = (
     torch.ops.aten._native_batch_norm_legit_functional.default,
     torch.ops.aten._batch_norm_with_update_functional.default,
 )
+
+
+def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Of a call of an op, the arguments that it writes to: tensors, lists of them, or None."""
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        by_position = position < len(args) and not argument.kwarg_only
+        yield args[position] if by_position else kwargs.get(argument.name)
