@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from funcaot import config
+from funcaot._torch.product_calls import taken_over
 
 # Inductor keeps global state while it compiles; one compilation at a time.
 _LOCK = threading.RLock()
@@ -117,7 +118,12 @@ def compile_graph(
         shown = [index for index in range(len(output.args[0])) if index not in hidden]
         output.meta["user_visible_output_idxs"] = shown
         tag = "funcaot" + "".join(f" {index}" for index in sorted(hidden))
-        with _without_input_checks(example_inputs, tag), _kernels_together():
+        with (
+            taken_over() as products,
+            _without_input_checks(example_inputs) as checks,
+            _tagged(tag + products + checks),
+            _kernels_together(),
+        ):
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )
@@ -134,11 +140,21 @@ def _kernels_together() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _without_input_checks(example_inputs: Sequence[Any], tag: str) -> Iterator[None]:
+def _tagged(tag: str) -> Iterator[None]:
+    """Tell Inductor's caches that an artifact isn't the one that torch.compile would make."""
+    options: Any = torch.compiler.config
+    with options.patch(cache_key_tag=f"{options.cache_key_tag}{tag}"):
+        yield
+
+
+@contextlib.contextmanager
+def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[str]:
     """Leave out the comparison of each input's sizes, which costs more than a small kernel.
 
-    Guards have compared them already. What Inductor checks in between stays. The artifact isn't
-    the one that torch.compile would make, so the caches must tell them apart: by the tag.
+    Guards have compared them already. What Inductor checks in between stays.
+
+    Yields:
+        What tells such artifacts from others in Inductor's caches.
     """
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
@@ -149,14 +165,12 @@ def _without_input_checks(example_inputs: Sequence[Any], tag: str) -> Iterator[N
         for number in (*value.shape, *value.stride())
     )
     if not static:
-        yield
+        yield ""
         return
-    options: Any = torch.compiler.config
     original = PythonWrapperCodegen.codegen_input_size_asserts
     PythonWrapperCodegen.codegen_input_size_asserts = lambda self: None  # type: ignore[method-assign]
     try:
-        with options.patch(cache_key_tag=f"{options.cache_key_tag}{tag}"):
-            yield
+        yield " unchecked"
     finally:
         PythonWrapperCodegen.codegen_input_size_asserts = original  # type: ignore[method-assign]
 

@@ -202,6 +202,11 @@ class _Files(CppPythonBindingsCodeCache):
         return library
 
 
+def load(source: str) -> Any:
+    """The module of C++ source like that of `_file_of`: it has a method ``connect``."""
+    return _Files.load_async(source)()
+
+
 class _Together(async_compile.AsyncCompile):
     """What a module made by Inductor asks for its kernels: here they wait for one another."""
 
