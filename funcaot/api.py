@@ -8,8 +8,9 @@ from typing import Any, overload
 
 import torch
 
-from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.compiled import CompiledFunction, compiled_function
 from funcaot.aot.module import compiled_module
+from funcaot.aot.outermost import follow_transforms
 from funcaot.aot.policy import Choice, Policy
 from funcaot.aot.policy import resolve as resolve_policy
 from funcaot.backends import resolve
@@ -104,7 +105,8 @@ def compile(
     _check(function)
     name = getattr(function, "__name__", type(function).__name__)
     name = name.replace("<lambda>", "lambda_")
-    return CompiledFunction(function, compiler, name, chosen, dynamic)
+    follow_transforms()
+    return compiled_function(function, compiler, name, chosen, dynamic)
 
 
 def _check(function: Any) -> None:

@@ -21,3 +21,16 @@ import torch
 def fixed_seed() -> None:
     """Every test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transforms straight over a compiled function enter their levels, as others do."""
+    monkeypatch.setattr("funcaot.aot.outermost._is_outermost", lambda: False)
+
+
+@pytest.fixture(params=["whole", "by level"])
+def either_way(request: pytest.FixtureRequest) -> None:
+    """Transforms straight over a compiled function are compiled with it, or enter their levels."""
+    if request.param == "by level":
+        request.getfixturevalue("by_level")

@@ -76,6 +76,11 @@ def gradient_of_a_closure():
     return lambda x: x + torch.func.grad(lambda t: (t**2).sum())(closed_over)
 
 
+def between(function):
+    """What keeps a transform from being compiled with the function."""
+    return lambda *operands: function(*operands)
+
+
 def write_to_the_first(x, y):
     x.add_(1)
     return x + y
@@ -142,7 +147,7 @@ LIMITS = {
     "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),
     "overlap": (
         UnsupportedError,
-        lambda: torch.func.vmap(compiled(write_to_the_first), (0, None))(*rows()),
+        lambda: torch.func.vmap(between(compiled(write_to_the_first)), (0, None))(*rows()),
     ),
     "closure": (UnsupportedError, lambda: compiled(gradient_of_a_closure())(ones())),
     "grad_output": (UnsupportedError, lambda: gradient(compiled(ReshapesItsGradient.apply))),

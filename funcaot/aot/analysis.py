@@ -78,6 +78,15 @@ def _look_at_joined(capture: Capture) -> None:
                 capture.tape.node_of(slot.tensor)
 
 
+def _shows_all_of(view: fx.Node, whole: fx.Node) -> bool:
+    """Whether a view is what it was made of: under transforms, a change of shape may be none."""
+    values = graphs.value_of(view), graphs.value_of(whole)
+    if graphs.view_root(view) is not whole or values[0].layout is not torch.strided:
+        return False
+    places = [(value.shape, value.stride(), value.storage_offset()) for value in values]
+    return places[0] == places[1]
+
+
 def _refuse_unsafe(capture: Capture, name: str) -> None:
     """Refuse what shows that the results of ``unsafe_split`` share memory with its source.
 
@@ -312,7 +321,10 @@ class _Mutations:
     def _has_new_data(self, slot: Input) -> bool:
         whole = self.capture.events.wholes.get(id(slot.tensor), slot.tensor)
         if whole is slot.tensor:
-            return self.capture.tape.node_of(whole) is not slot.node
+            node = self.capture.tape.node_of(whole)
+            return node is not slot.node and not (
+                node is not None and slot.node is not None and _shows_all_of(node, slot.node)
+            )
         return tracing.has_data_mutation(whole)
 
     def _value(

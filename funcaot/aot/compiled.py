@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from funcaot import config
 from funcaot._torch import functorch, tracing
 from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot.cache import EntryCache
+from funcaot.aot.derived import Derived
 from funcaot.aot.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.fast_call import MISS
@@ -22,6 +25,7 @@ from funcaot.aot.policy import POLICIES, Policy
 from funcaot.aot.program import Settings
 from funcaot.aot.signature import Signature, read_signature
 from funcaot.aot.sizes import SizeError
+from funcaot.aot.stacks import NotCapturedError, Stack
 from funcaot.aot.state_effects import Call
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import StageError, UnsupportedError
@@ -48,20 +52,14 @@ class CompiledFunction:
         settings: Backend, name, lock and counters.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        compiler: Compiler,
-        name: str,
-        policy: Policy = POLICIES["balanced"],
-        dynamic: bool | None = None,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         """Nothing is captured before the first call."""
         functools.update_wrapper(self, function, updated=())
         self.function = function
-        self.settings = Settings(compiler, name, policy, dynamic)
-        self._cache = EntryCache(function, self.settings)
-        self._history = SizeHistory(dynamic)
+        self.settings = settings
+        self._cache = EntryCache(function, settings)
+        self._history = SizeHistory(settings.dynamic)
+        self._stacks: Derived[Hashable, _StackedFunction] = Derived()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -71,13 +69,36 @@ class CompiledFunction:
     @property
     def cache_hits(self) -> int:
         """Calls that ran something compiled before."""
-        return self._cache.hits
+        calls = sum(entry.calls for stacked in self.stacked for entry in stacked.entries)
+        return self._cache.hits + calls
+
+    @property
+    def stacked(self) -> tuple[CompiledFunction, ...]:
+        """The function under transforms, compiled with them."""
+        return tuple(self._stacks.values())
+
+    def under(self, stack: Stack) -> CompiledFunction:
+        """The function under transforms; it shares this one's counters and lock.
+
+        Calling it raises `NotCapturedError` where that can't be captured.
+        """
+        found = self._stacks.get(stack.key)
+        if found is not None:
+            return found
+        with self.settings.lock:
+            found = self._stacks.get(stack.key)
+            if found is None:
+                settings = replace(self.settings, name=stack.named(self.settings.name))
+                found = _StackedFunction(stack.over(self.function), settings)
+                self._stacks[stack.key] = found
+            return found
 
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
             self._cache.clear()
             self._history.clear()
+            self._stacks.clear()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, so that a decorated method is called with its object."""
@@ -198,12 +219,13 @@ class CompiledFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle compiles anew on the other side."""
-        return CompiledFunction, (
+        settings = self.settings
+        return compiled_function, (
             self.function,
-            self.settings.compiler,
-            self.settings.name,
-            self.settings.policy,
-            self.settings.dynamic,
+            settings.compiler,
+            settings.name,
+            settings.policy,
+            settings.dynamic,
         )
 
     def __repr__(self) -> str:
@@ -213,3 +235,42 @@ class CompiledFunction:
             f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
             f"{statistics.graphs_compiled} graphs>"
         )
+
+
+class _StackedFunction(CompiledFunction):
+    """A stack of transforms over a compiled function's function."""
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        super().__init__(function, settings)
+        self._refused: set[Signature] = set()
+
+    def _capture_and_run(
+        self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
+    ) -> Any:
+        if signature in self._refused:
+            raise NotCapturedError
+        return super()._capture_and_run(signature, leaves, call, tried)
+
+    def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        try:
+            return super()._captured(signature, leaves, call)
+        except FirstStepError:
+            raise
+        except Exception as error:
+            if len(self._refused) >= config.get().derived_programs:
+                self._refused.clear()
+            self._refused.add(signature)
+            raise NotCapturedError from error
+
+
+def compiled_function(
+    function: Callable[..., Any],
+    compiler: Compiler,
+    name: str,
+    policy: Policy = POLICIES["balanced"],
+    dynamic: bool | None = None,
+) -> CompiledFunction:
+    """A function that is compiled when it's called; nothing is captured before."""
+    return CompiledFunction(function, Settings(compiler, name, policy, dynamic))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.compiled import CompiledFunction, compiled_function
 from funcaot.aot.policy import POLICIES, Policy
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
@@ -34,7 +34,7 @@ def compiled_module(
         dynamic: Which sizes of arguments programs leave open.
     """
     original = type(module)
-    compiled = CompiledFunction(_Call(module), compiler, original.__name__, policy, dynamic)
+    compiled = compiled_function(_Call(module), compiler, original.__name__, policy, dynamic)
     members = {
         "__call__": _call,
         "__copy__": _copy,

@@ -47,7 +47,10 @@ def report(compiled: Any) -> Report:
         >>> funcaot.report(f).backward_traces
         1
     """
-    function = _function_of(compiled)
+    return _report(_function_of(compiled))
+
+
+def _report(function: CompiledFunction) -> Report:
     statistics = function.settings.statistics
     return Report(
         name=function.settings.name,
@@ -60,6 +63,7 @@ def report(compiled: Any) -> Report:
         entries=tuple(
             _entry(entry, function.size_refusal(entry.signature)) for entry in function.entries
         ),
+        transformed=tuple(map(_report, function.stacked)),
     )
 
 

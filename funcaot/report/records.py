@@ -148,6 +148,7 @@ class Report:
         cache_hits: Calls served by an existing entry.
         cache_misses: Calls that were captured.
         entries: One per signature.
+        transformed: Transforms straight over the function that were compiled with it whole.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Report:
     cache_hits: int
     cache_misses: int
     entries: tuple[EntryReport, ...]
+    transformed: tuple[Report, ...] = ()
 
     def __str__(self) -> str:
         """A readable summary."""

@@ -22,6 +22,10 @@ def render(report: Report) -> str:
     ]
     for number, entry in enumerate(report.entries):
         lines += _entry(number, entry)
+    for transformed in report.transformed:
+        lines.append(f"  {transformed.name}: {len(transformed.entries)} signature(s)")
+        for number, entry in enumerate(transformed.entries):
+            lines += [f"  {line}" for line in _entry(number, entry)]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import func
 from torch.testing import assert_close
@@ -13,6 +14,8 @@ from funcaot.aot.derived import Derived
 
 sys.path.insert(0, str(Path(__file__).parent))
 import orders_cases as cases
+
+pytestmark = pytest.mark.usefixtures("by_level")
 
 
 def test_what_was_used_least_recently_is_dropped():

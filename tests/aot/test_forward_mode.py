@@ -114,7 +114,7 @@ def test_primal_and_tangent_see_the_same_draw():
     assert_close(first, func.jvp(function, (x,), (x,)))
 
 
-def test_no_residuals_without_a_second_order():
+def test_no_residuals_without_a_second_order(by_level):
     """grad of a compiled function keeps nothing for a backward of the backward."""
     compiled = cases.compiled(expensive)
     x = torch.randn(5, dtype=torch.float64)

@@ -312,6 +312,6 @@ REFUSED = [overlapping_windows, one_batched, differentiated_apart, derivative_wr
 
 
 @pytest.mark.parametrize("run", REFUSED)
-def test_what_is_refused(run):
+def test_what_is_refused(run, by_level):
     with pytest.raises(UnsupportedError, match="share"):
         run(funcaot.compile(first, backend="eager"))

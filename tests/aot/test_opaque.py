@@ -199,7 +199,7 @@ def test_without_real_values_ones_are_tried():
     assert torch.func.vmap(compiled)(torch.rand(0, 4)).shape == (0, 4)
 
 
-def test_without_real_values_abstract_is_asked_for():
+def test_without_real_values_abstract_is_asked_for(by_level):
     compiled = funcaot.compile(program(Picky), backend="eager")
     with pytest.raises(funcaot.errors.UnsupportedError, match="abstract") as caught:
         torch.func.vmap(compiled)(torch.rand(0, 4))

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import orders_cases as cases
 
 pytestmark = [
+    pytest.mark.usefixtures("either_way"),
     pytest.mark.filterwarnings(
         r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"
     ),
@@ -195,7 +196,7 @@ def test_an_unbatched_output_stays_unbatched():
     assert seen == [[True, False]]
 
 
-def test_unbatched_residuals_stay_unbatched():
+def test_unbatched_residuals_stay_unbatched(by_level):
     def function(x, w):
         return (x * w.sin().exp()).sum()
 
