@@ -138,8 +138,3 @@ class TransformCalls:
         """Ask the hook from now on."""
         for swap in self._swaps:
             swap.install()
-
-    def undo(self) -> None:
-        """Restore torch exactly."""
-        for swap in self._swaps:
-            swap.undo()
