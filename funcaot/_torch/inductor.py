@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from funcaot import config
+from funcaot._torch import loops
 from funcaot._torch.product_calls import taken_over
 
 # Inductor keeps global state while it compiles; one compilation at a time.
@@ -121,7 +122,8 @@ def compile_graph(
         with (
             taken_over() as products,
             _without_input_checks(example_inputs) as checks,
-            _tagged(tag + products + checks),
+            loops.mended(),
+            _tagged(tag + loops.TAG + products + checks),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(

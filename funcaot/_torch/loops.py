@@ -1,0 +1,97 @@
+"""Inductor's loops for the CPU, where several threads would be slower than one.
+
+Two things made steps of small networks two to five times as slow with two threads as with one:
+
+1. Threads that add to the same few numbers with atomics (the gradient of a table of a few rows,
+   taken by index). A nest of loops that does runs in one thread here, without atomics.
+2. Before torch 2.15, a loop shorter than a vector counted as no work, and so did all loops around
+   it: the threads were started anew in each of their iterations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+__all__ = ["TAG", "mended"]
+
+# What tells modules made with this from others in Inductor's caches.
+TAG = " loops 1"
+
+# Numbers that threads add to without being in each other's way.
+_FEW = 2**13
+
+
+@contextlib.contextmanager
+def mended() -> Iterator[None]:
+    """Let Inductor generate such loops, with threads, in another way."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.codegen.cpp import CppScheduling, LoopNest
+
+    codegen_node: Any = CppScheduling.codegen_node
+    max_parallel_depth: Any = LoopNest.max_parallel_depth
+
+    def codegen(scheduling: Any, node: Any) -> None:
+        if torch.get_num_threads() == 1 or not any(map(_adds_to_few, node.get_nodes())):
+            codegen_node(scheduling, node)
+            return
+        scheduling.kernel_group.ws.close()  # What comes now isn't for every thread.
+        with inductor_config.patch({"cpp.threads": 1}):
+            codegen_node(scheduling, node)
+
+    def depth(nest: Any) -> Any:
+        found = max_parallel_depth(nest)
+        if found.start_depth and _has_work(nest.loops, found.start_depth):
+            return replace(found, parallel_depth=found.start_depth, start_depth=0)
+        return found
+
+    CppScheduling.codegen_node = codegen  # type: ignore[method-assign]
+    LoopNest.max_parallel_depth = depth  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CppScheduling.codegen_node = codegen_node  # type: ignore[method-assign]
+        LoopNest.max_parallel_depth = max_parallel_depth  # type: ignore[method-assign]
+
+
+def _adds_to_few(node: Any) -> bool:
+    """Whether a node of the schedule adds by index to a tensor of a few numbers."""
+    from torch._inductor import ir
+
+    buffer = getattr(node, "node", None)
+    data = getattr(buffer, "data", None)
+    if not isinstance(data, ir.Scatter) or data.scatter_mode != "atomic_add":
+        return False
+    target = 1
+    for size in buffer.layout.size:  # type: ignore[union-attr]
+        number = _integer(size)
+        if number is None:
+            return False
+        target *= number
+    return target <= _FEW
+
+
+def _has_work(loops: Sequence[Any], inner: int) -> bool:
+    """Whether the loops around one have enough iterations to be the parallel ones.
+
+    Inductor's measure: at least a 300th of the inner loop's.
+    """
+    counts = [_integer(loop.size) for loop in loops[: inner + 1]]
+    steps = [_integer(loop.steps) for loop in loops[: inner + 1]]
+    if None in counts or None in steps:
+        return False
+    iterations = 1
+    for count, step in zip(counts[:-1], steps[:-1], strict=True):
+        iterations *= -(-count // step)  # type: ignore[operator]
+    return iterations * 300 >= -(-counts[-1] // steps[-1])  # type: ignore[operator]
+
+
+def _integer(expression: Any) -> int | None:
+    try:
+        return int(expression)
+    except TypeError:  # an open size
+        return None
