@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops
+from funcaot._torch import loops, scalars
 from funcaot._torch.product_calls import taken_over
 
 # Inductor keeps global state while it compiles; one compilation at a time.
@@ -123,7 +123,8 @@ def compile_graph(
             taken_over() as products,
             _without_input_checks(example_inputs) as checks,
             loops.mended(),
-            _tagged(tag + loops.TAG + products + checks),
+            scalars.computed_once(),
+            _tagged(tag + loops.TAG + scalars.TAG + products + checks),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(

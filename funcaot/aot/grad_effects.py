@@ -20,8 +20,9 @@ from funcaot._torch import functorch, tracing
 from funcaot._torch.pytree import tree_flatten
 from funcaot.aot.optimizer_step import (
     Hyperparameters,
-    StateTensor,
+    ParameterState,
     StepWatcher,
+    by_parameter,
     with_tensor_scalars,
 )
 from funcaot.errors import UnsupportedError
@@ -77,13 +78,13 @@ class GradientEffects:
 
     Attributes:
         gradients: One per leaf whose ``.grad`` may be read or written.
-        state: Optimizers' state, by position among the lifted tensors.
+        state: Optimizers' state of each parameter.
         hyperparameters: Of each optimizer.
         count: Number of lifted tensors.
     """
 
     gradients: tuple[Gradient, ...]
-    state: tuple[tuple[int, StateTensor], ...]
+    state: tuple[ParameterState, ...]
     hyperparameters: tuple[Hyperparameters, ...]
     count: int
 
@@ -91,7 +92,7 @@ class GradientEffects:
     def hidden(self) -> frozenset[int]:
         """Positions of lifted tensors that are read here and not in the environment."""
         found = {gradient.lifted for gradient in self.gradients if gradient.lifted is not None}
-        return frozenset(found | {position for position, _ in self.state})
+        return frozenset(found.union(*(dict(item.places) for item in self.state)))
 
     def read(
         self, leaves: Sequence[Any], found: Sequence[torch.Tensor]
@@ -102,8 +103,8 @@ class GradientEffects:
         rest = iter(found)
         hidden = self.hidden
         lifted: list[Any] = [None if i in hidden else next(rest) for i in range(self.count)]
-        for position, item in self.state:
-            lifted[position] = item.read()
+        if not all(item.read(lifted) for item in self.state):
+            return None
         for gradient in self.gradients:
             tensor = gradient.source.read(leaves, lifted)
             if not gradient.fits(tensor):
@@ -260,7 +261,7 @@ class GradientTracker(TorchFunctionMode):
             for slot, assigned, value in self._results
             if slot.leaf is not None or id(slot.real) in places
         )
-        state = tuple(
+        state = by_parameter(
             (places[key], item) for key, item in self._steps.state.items() if key in places
         )
         return GradientEffects(gradients, state, tuple(self._steps.hyperparameters), len(lifted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +35,51 @@ class StateTensor:
     parameter: weakref.ref[torch.Tensor]
     key: Any
 
-    def read(self) -> torch.Tensor | None:
-        """The tensor that is there now."""
+
+@dataclass(frozen=True, eq=False)
+class ParameterState:
+    """What a captured step takes from an optimizer's state of one parameter.
+
+    Attributes:
+        places: Where each tensor goes among the lifted ones, and its key in the state.
+    """
+
+    optimizer: weakref.ref[Optimizer]
+    parameter: weakref.ref[torch.Tensor]
+    places: tuple[tuple[int, Any], ...]
+
+    def read(self, lifted: list[Any]) -> bool:
+        """Put the tensors that are there now into a list; False if there is no such state."""
         optimizer, parameter = self.optimizer(), self.parameter()
-        if optimizer is None or parameter is None or parameter not in optimizer.state:
-            return None
-        return optimizer.state[parameter].get(self.key)
+        if optimizer is None or parameter is None:
+            return False
+        state = optimizer.state.get(parameter)
+        if state is None:
+            return False
+        for position, key in self.places:
+            lifted[position] = state.get(key)
+        return True
+
+
+def by_parameter(
+    tensors: Iterable[tuple[int, StateTensor]],
+) -> tuple[ParameterState, ...]:
+    """Tensors of optimizers' state with their positions, a parameter's together.
+
+    Tensors have a slow hash, so each parameter is looked up once.
+    """
+    groups: dict[tuple[int, int], list[tuple[int, StateTensor]]] = {}
+    for position, tensor in tensors:
+        owner = (id(tensor.optimizer()), id(tensor.parameter()))
+        groups.setdefault(owner, []).append((position, tensor))
+    return tuple(
+        ParameterState(
+            group[0][1].optimizer,
+            group[0][1].parameter,
+            tuple((position, tensor.key) for position, tensor in group),
+        )
+        for group in groups.values()
+    )
 
 
 @dataclass(frozen=True, eq=False)
