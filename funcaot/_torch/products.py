@@ -34,6 +34,8 @@ _DEPTH_OF_DEEP = 256
 _CACHED = 2**16
 # Multiplications that are worth a thread: about 5 µs.
 _PER_THREAD = 2**19
+# A vector by a matrix is as fast as memory is, but for what it takes to ask torch for it.
+_LARGEST_VECTOR = 2**17
 # Where MKL uses all of the processor, it is as fast from here on.
 _LARGEST_WITH_MKL, _WIDEST_WITH_MKL = 2**24, 2**17
 
@@ -137,10 +139,12 @@ def plan(
     by_rows_or_columns = all(each.by_rows or each.by_columns for each in (left, right))
     if not by_rows_or_columns or not result.by_rows:
         return None
-    if min(left.rows, right.columns) <= 1 or left.batches * left.columns == 0:
-        return None  # a matrix by a vector, or nothing to do
+    work = left.rows * right.columns * left.columns
+    if left.batches * work == 0 or right.columns == 1:
+        return None
+    if left.rows == 1 and (not right.by_rows or work > _LARGEST_VECTOR):
+        return None
     if _mkl_is_fast():
-        work = left.rows * right.columns * left.columns
         if work > _LARGEST_WITH_MKL or left.columns * right.columns > _WIDEST_WITH_MKL:
             return None
     blocks = cut(left, right, threads)

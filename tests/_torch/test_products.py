@@ -84,6 +84,14 @@ def test_equals_double_precision(kinds, threads, monkeypatch):
 
 
 @needs_brgemm
+def test_a_row():
+    for kind in ("rows", "columns", "between"):
+        row, right = stored(kind, 1, 60), stored("between", 60, 70)
+        assert error_of(product(row, right, None, 1), row, right) < 1e-5
+        assert error_of(product(row, right, row[0, :1], 1), row, right, row[0, :1]) < 1e-5
+
+
+@needs_brgemm
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batches(threads, monkeypatch):
     monkeypatch.setattr(products, "_PER_THREAD", 2**12)
@@ -132,13 +140,14 @@ def test_blocks_cover_what_they_cut_and_fit_the_buffers():
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        (torch.empty(1, 5), torch.empty(5, 8)),
+        (torch.empty(1, 5), torch.empty(8, 5).t()),
+        (torch.empty(1, 1024), torch.empty(1024, 1024)),
         (torch.empty(8, 5), torch.empty(5, 1)),
         (torch.empty(8, 0), torch.empty(0, 8)),
         (torch.empty(8, 1).expand(8, 5), torch.empty(5, 8)),
         (torch.empty(8, 10)[:, ::2], torch.empty(5, 8)),
     ],
-    ids=["row", "column", "empty", "expanded", "strided"],
+    ids=["row by columns", "large row", "column", "empty", "expanded", "strided"],
 )
 def test_what_is_left_to_torch(left, right):
     result = matrix_of(torch.empty(left.shape[0], right.shape[1]))
