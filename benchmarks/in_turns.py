@@ -147,10 +147,20 @@ class Child:
         return line
 
     def measure(self) -> dict[str, Any]:
-        """Let the process measure, now that no other one runs."""
+        """Let the process measure, now that no other one runs, and end it.
+
+        By itself it would take some seconds for that, while the next one measures.
+        """
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
-        return json.loads(self.line(120))
+        line = self.line(120)
+        self.end()
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Kill the process, if it still is there."""
+        self.process.kill()
+        self.process.wait()
 
 
 def run(name: str, options: Any) -> dict[str, Any]:
@@ -173,8 +183,7 @@ def run(name: str, options: Any) -> dict[str, Any]:
                 found[str(threads)] = {"error": str(error)}
     finally:
         for process in children.values():
-            process.process.kill()
-            process.process.wait()
+            process.end()
     return found
 
 

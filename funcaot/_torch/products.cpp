@@ -1,8 +1,8 @@
 // Matrix products of single precision, block by block through torch's own brgemm.
 //
-// brgemm (ATen/native/CPUBlas.h) is oneDNN's kernel for a product whose matrices are stored by rows;
-// where oneDNN has none for the processor, it is the BLAS that torch was built with. Here a product
-// is cut into blocks, for threads and for caches; a block stored by columns is transposed first.
+// brgemm (ATen/native/CPUBlas.h) is oneDNN's kernel for a product whose matrices are stored by
+// rows; where oneDNN has none for the processor, it is the BLAS that torch was built with. Here a
+// product is cut into blocks, for threads and for caches.
 
 #include <Python.h>
 
@@ -10,6 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace at::native::cpublas {
 void brgemm(
@@ -94,8 +98,8 @@ void start(
     }
 }
 
-// One block of the result. At most one of the two matrices is stored by columns: its block is
-// transposed once, and used for all of the other's.
+// One block of the result. What is stored by columns is transposed first, a block of the left
+// matrix once for all columns of the result's, one of the right matrix for all its rows.
 void block(const Plan& plan, const Operands& on, int64_t batch, int64_t top, int64_t first) {
     const int64_t rows = std::min(plan.row_block, plan.rows - top);
     const int64_t columns = std::min(plan.column_block, plan.columns - first);
@@ -126,8 +130,18 @@ void block(const Plan& plan, const Operands& on, int64_t batch, int64_t top, int
     }
 }
 
+// As many threads as the plan has, or fewer: a worker that was forked may have but one.
+int threads_for(const Plan& plan) {
+#ifdef _OPENMP
+    return std::min<int>(plan.threads, omp_get_max_threads());
+#else
+    return 1;
+#endif
+}
+
 void multiply(const Plan& plan, const Operands& on) {
-#pragma omp parallel for collapse(3) schedule(static) num_threads(plan.threads) if (plan.threads > 1)
+    const int threads = threads_for(plan);
+#pragma omp parallel for collapse(3) num_threads(threads) if (threads > 1)
     for (int64_t batch = 0; batch < plan.batches; batch++)
         for (int64_t top = 0; top < plan.rows; top += plan.row_block)
             for (int64_t first = 0; first < plan.columns; first += plan.column_block)

@@ -28,8 +28,9 @@ def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
         dim: The dimension, or several.
 
     Raises:
-        FuncaotError: For a dimension that the tensor doesn't have. When the function is compiled,
-            an ``UnsupportedError`` if it works for one size of a marked dimension only.
+        FuncaotError: For what is no tensor, or a dimension that the tensor doesn't have. When the
+            function is compiled, an ``UnsupportedError`` if it works for one size of a marked
+            dimension only.
 
     Example:
         >>> import funcaot, torch
@@ -41,6 +42,13 @@ def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
         >>> funcaot.report(f).graphs_compiled
         1
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise FuncaotError(
+            "mark_dynamic marks a dimension of a tensor.",
+            expected="a tensor",
+            got=type(tensor).__name__,
+            remedy="mark each tensor among the arguments.",
+        )
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     rank = tensor.dim()
     for each in dims:

@@ -382,6 +382,10 @@ class TestMarks:
         with pytest.raises(funcaot.errors.FuncaotError, match="doesn't have"):
             funcaot.mark_dynamic(torch.ones(2), 1)
 
+    def test_what_is_no_tensor(self):
+        with pytest.raises(funcaot.errors.FuncaotError, match="a dimension of a tensor"):
+            funcaot.mark_dynamic([1, 2], 0)
+
     def test_a_size_that_became_a_number(self):
         compiled = funcaot.compile(lambda x: x * int(x.shape[0]), backend="eager")
         x = torch.randn(4)
