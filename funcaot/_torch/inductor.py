@@ -15,6 +15,7 @@ from torch import fx
 from funcaot import config
 from funcaot._torch import loops, scalars
 from funcaot._torch.product_calls import taken_over
+from funcaot.scopes import holding
 
 # Inductor keeps global state while it compiles; one compilation at a time.
 _LOCK = threading.RLock()
@@ -170,12 +171,8 @@ def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[str]:
     if not static:
         yield ""
         return
-    original = PythonWrapperCodegen.codegen_input_size_asserts
-    PythonWrapperCodegen.codegen_input_size_asserts = lambda self: None  # type: ignore[method-assign]
-    try:
+    with holding(PythonWrapperCodegen, codegen_input_size_asserts=lambda self: None):
         yield " unchecked"
-    finally:
-        PythonWrapperCodegen.codegen_input_size_asserts = original  # type: ignore[method-assign]
 
 
 def example_fake_mode(example_inputs: Sequence[Any], module: fx.GraphModule) -> Any:

@@ -20,6 +20,8 @@ from torch._inductor import async_compile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import clear_on_fresh_cache
 
+from funcaot.scopes import holding
+
 _LOG = logging.getLogger(__name__)
 
 # Address of the C function that reads a tensor's data pointer.
@@ -241,9 +243,5 @@ class _Together(async_compile.AsyncCompile):
 @contextlib.contextmanager
 def compiled_together() -> Iterator[None]:
     """Let modules that Inductor makes compile their kernels as one file."""
-    original = async_compile.AsyncCompile
-    async_compile.AsyncCompile = _Together  # type: ignore[misc]
-    try:
+    with holding(async_compile, AsyncCompile=_Together):
         yield
-    finally:
-        async_compile.AsyncCompile = original  # type: ignore[misc]

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from funcaot.scopes import holding
+
 __all__ = ["TAG", "mended"]
 
 # What tells modules made with this from others in Inductor's caches.
@@ -49,13 +51,11 @@ def mended() -> Iterator[None]:
             return replace(found, parallel_depth=found.start_depth, start_depth=0)
         return found
 
-    CppScheduling.codegen_node = codegen  # type: ignore[method-assign]
-    LoopNest.max_parallel_depth = depth  # type: ignore[method-assign]
-    try:
+    with (
+        holding(CppScheduling, codegen_node=codegen),
+        holding(LoopNest, max_parallel_depth=depth),
+    ):
         yield
-    finally:
-        CppScheduling.codegen_node = codegen_node  # type: ignore[method-assign]
-        LoopNest.max_parallel_depth = max_parallel_depth  # type: ignore[method-assign]
 
 
 def _adds_to_few(node: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from funcaot._torch import products
 from funcaot._torch.products import Matrix, Place, matrix
+from funcaot.scopes import holding
 
 # Kernels that Inductor calls, and whether the first argument is a bias.
 _KERNELS = {
@@ -120,11 +121,8 @@ def taken_over() -> Iterator[str]:
         wrapper.add_import_once(f"from {products.__name__} import native, packed")
         wrapper.writeline(f"run_product({_named(wrapper, numbers)}, {', '.join(names)})")
 
-    PythonWrapperCodegen.generate_extern_kernel_out = generate  # type: ignore[method-assign]
-    try:
+    with holding(PythonWrapperCodegen, generate_extern_kernel_out=generate):
         yield f" products {torch.get_num_threads()}"
-    finally:
-        PythonWrapperCodegen.generate_extern_kernel_out = original  # type: ignore[method-assign]
 
 
 def _named(wrapper: Any, numbers: tuple[int, ...]) -> str:

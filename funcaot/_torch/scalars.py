@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot.scopes import holding
+
 __all__ = ["TAG", "computed_once"]
 
 # What tells modules made with this from others in Inductor's caches.
@@ -42,11 +44,8 @@ def computed_once() -> Iterator[None]:
             result.realize()
         return result
 
-    GraphLowering.run_node = run  # type: ignore[method-assign]
-    try:
+    with holding(GraphLowering, run_node=run):
         yield
-    finally:
-        GraphLowering.run_node = run_node  # type: ignore[method-assign]
 
 
 def _is_spread(node: fx.Node) -> bool:
