@@ -11,12 +11,14 @@ Two things made steps of small networks two to five times as slow with two threa
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from funcaot._torch.shapes import integers
 from funcaot.scopes import holding
 
 __all__ = ["TAG", "mended"]
@@ -66,13 +68,8 @@ def _adds_to_few(node: Any) -> bool:
     data = getattr(buffer, "data", None)
     if not isinstance(data, ir.Scatter) or data.scatter_mode != "atomic_add":
         return False
-    target = 1
-    for size in buffer.layout.size:  # type: ignore[union-attr]
-        number = _integer(size)
-        if number is None:
-            return False
-        target *= number
-    return target <= _FEW
+    target = integers(buffer.layout.size)  # type: ignore[union-attr]
+    return target is not None and math.prod(target) <= _FEW
 
 
 def _has_work(loops: Sequence[Any], inner: int) -> bool:
@@ -80,18 +77,9 @@ def _has_work(loops: Sequence[Any], inner: int) -> bool:
 
     Inductor's measure: at least a 300th of the inner loop's.
     """
-    counts = [_integer(loop.size) for loop in loops[: inner + 1]]
-    steps = [_integer(loop.steps) for loop in loops[: inner + 1]]
-    if None in counts or None in steps:
+    sizes = integers([loop.size for loop in loops[: inner + 1]])
+    steps = integers([loop.steps for loop in loops[: inner + 1]])
+    if sizes is None or steps is None:
         return False
-    iterations = 1
-    for count, step in zip(counts[:-1], steps[:-1], strict=True):
-        iterations *= -(-count // step)  # type: ignore[operator]
-    return iterations * 300 >= -(-counts[-1] // steps[-1])  # type: ignore[operator]
-
-
-def _integer(expression: Any) -> int | None:
-    try:
-        return int(expression)
-    except TypeError:  # an open size
-        return None
+    *around, own = (-(-size // step) for size, step in zip(sizes, steps, strict=True))
+    return math.prod(around) * 300 >= own

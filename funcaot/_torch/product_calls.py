@@ -10,6 +10,7 @@ import torch
 
 from funcaot._torch import products
 from funcaot._torch.products import Matrix, Place, matrix
+from funcaot._torch.shapes import integers
 from funcaot.scopes import holding
 
 # Kernels that Inductor calls, and whether the first argument is a bias.
@@ -44,14 +45,10 @@ def _operand(node: Any) -> _Operand | None:
     layout = node.layout
     if layout.device.type != "cpu" or layout.dtype != torch.float32:
         return None
-    try:
-        size, stride = ([int(each) for each in row] for row in (layout.size, layout.stride))
-        offset = int(layout.offset)
-    except TypeError:  # an open size
+    size, stride, offset = map(integers, (layout.size, layout.stride, (layout.offset,)))
+    if size is None or stride is None or offset is None or (any(offset) and not is_view):
         return None
-    if offset != 0 and not is_view:
-        return None
-    return _Operand(owner.codegen_reference(), tuple(size), tuple(stride), offset)
+    return _Operand(owner.codegen_reference(), size, stride, *offset)
 
 
 def _unboxed(node: Any) -> Any:
@@ -119,6 +116,7 @@ def taken_over() -> Iterator[str]:
         numbers, names = found
         node.codegen_comment(wrapper)
         wrapper.add_import_once(f"from {products.__name__} import native, packed")
+        wrapper.add_import_once("run_product = native().run")
         wrapper.writeline(f"run_product({_named(wrapper, numbers)}, {', '.join(names)})")
 
     with holding(PythonWrapperCodegen, generate_extern_kernel_out=generate):
@@ -130,8 +128,6 @@ def _named(wrapper: Any, numbers: tuple[int, ...]) -> str:
     known = wrapper.src_to_kernel
     definition = f"packed({', '.join(str(int(number)) for number in numbers)})"
     if definition not in known:
-        if not any(name.startswith("product_") for name in known.values()):
-            wrapper.header.writeline("run_product = native().run")
         known[definition] = f"product_{len(known)}"
         wrapper.header.writeline(f"{known[definition]} = {definition}")
     return known[definition]

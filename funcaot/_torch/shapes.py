@@ -27,6 +27,14 @@ Symbol = sympy.Symbol
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def integers(expressions: Sequence[Any]) -> tuple[int, ...] | None:
+    """Inductor's sizes as numbers, None if one of them is open."""
+    try:
+        return tuple(int(expression) for expression in expressions)
+    except TypeError:
+        return None
+
+
 class SizeError(UnsupportedError):
     """Something can't be done with symbolic sizes; the call is captured with its own sizes."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from funcaot import config
 from funcaot._torch import functorch, tracing
 from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.thread_state import StateKept
@@ -242,7 +241,7 @@ class _StackedFunction(CompiledFunction):
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         super().__init__(function, settings)
-        self._refused: set[Signature] = set()
+        self._refused: Derived[Signature, bool] = Derived()
 
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
@@ -259,9 +258,7 @@ class _StackedFunction(CompiledFunction):
         except FirstStepError:
             raise
         except Exception as error:
-            if len(self._refused) >= config.get().derived_programs:
-                self._refused.clear()
-            self._refused.add(signature)
+            self._refused[signature] = True
             raise NotCapturedError from error
 
 

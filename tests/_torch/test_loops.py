@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from torch._inductor.utils import run_and_get_code
 
 import funcaot
+
+sys.path.insert(0, str(Path(__file__).parent))
+from generated_code import lines_in_loops, run_for_code
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +29,7 @@ def gradients(function, *inputs):
     def run():
         return torch.autograd.grad(compiled(*inputs).sum(), inputs)
 
-    with torch._inductor.config.patch(force_disable_caches=True):
-        found, codes = run_and_get_code(run)
-    return found, "\n".join(codes)
+    return run_for_code(run)
 
 
 def rows_of_a_table(index):
@@ -60,20 +63,6 @@ def test_what_follows_in_the_same_kernel_is_right():
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def starts_of_threads_in_loops(code):
-    """Lines of C++ that start threads and are inside of a loop."""
-    loops, found = [], []
-    for line in code.splitlines():
-        indent = len(line) - len(line.lstrip())
-        if line.strip() == "}" and loops and loops[-1] == indent:
-            loops.pop()
-        elif line.lstrip().startswith("for("):
-            loops.append(indent)
-        elif "#pragma omp parallel" in line and loops:
-            found.append(line)
-    return found
-
-
 def test_threads_are_not_started_in_a_loop():
     """Sums over the middle of (64, 13, 3): three numbers are less than a vector."""
 
@@ -83,5 +72,5 @@ def test_threads_are_not_started_in_a_loop():
     x = torch.randn(64, 13, 3, requires_grad=True)
     found, code = gradients(function, x)
     assert "#pragma omp parallel" in code
-    assert starts_of_threads_in_loops(code) == []
+    assert lines_in_loops(code, "#pragma omp parallel") == []
     torch.testing.assert_close(found, torch.autograd.grad(function(x).sum(), (x,)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from torch._inductor.utils import run_and_get_code
 
 import funcaot
 from funcaot._torch import products
 from funcaot._torch.products import Matrix, Place, cut, matrix, packed, plan
+
+sys.path.insert(0, str(Path(__file__).parent))
+from generated_code import run_for_code
 
 needs_brgemm = pytest.mark.skipif(not products.available(), reason="this machine has no brgemm")
 
@@ -179,13 +183,7 @@ def operands(dtype=torch.float32):
 def code_of(function, *inputs) -> str:
     """What Inductor generates for a forward and a backward."""
 
-    def run():
-        result = function(*inputs)
-        result.sum().backward()
-
-    with torch._inductor.config.patch(force_disable_caches=True):
-        _, codes = run_and_get_code(run)
-    return "\n".join(codes)
+    return run_for_code(lambda: function(*inputs).sum().backward())[1]
 
 
 @needs_brgemm
