@@ -202,16 +202,14 @@ def sample() -> tuple[Cell, ...]:
 
 
 def covered(cell: Cell) -> set[tuple[str, ...]]:
-    """What a cell covers: its parts, each with the families of the others."""
+    """What a cell covers: every pair of families, and each of its parts by name."""
     tables = {"reader": READERS, "holder": HOLDERS, "value": VALUES}
     families = {part: table.families[getattr(cell, part)] for part, table in tables.items()}
     families["change"] = cell.change.partition("_")[0]
-    found = {(a, b, families[a], families[b]) for a in families for b in families if a < b}
-    return (
-        found
-        | {(cell.reader, families["change"]), (cell.holder, families["change"])}
-        | {(cell.value, families["change"])}
-    )
+    pairs = itertools.combinations(families.items(), 2)
+    found: set[tuple[str, ...]] = {(*one, *other) for one, other in pairs}
+    found |= {("reader", cell.reader, families["holder"]), ("holder", cell.holder)}
+    return found | {("value", cell.value), ("value", cell.value, str(cell.change == "mutate"))}
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ Each cell is a small world of its own (``worlds``), made twice. The compiled fun
 twice, so that the generated path is in use; then something that it reads changes, and changes back.
 """
 
+import contextlib
+
 import pytest
 
 import funcaot
 from tests.aot.dependencies.cells import Cell, all_cells, limitation_of, random_cells, sample
 from tests.aot.dependencies.readers import READERS
-from tests.aot.dependencies.worlds import World, run
+from tests.aot.dependencies.worlds import Seen, World, differences, run
 
 
 @pytest.fixture(params=["generated path", "general path"])
@@ -19,28 +21,42 @@ def path(request: pytest.FixtureRequest):
         yield request.param
 
 
-def calls(cell: Cell, *, compiled: bool, between: bool = False):
+def calls(cell: Cell, *, between: bool = False) -> list[Seen]:
+    """What eager shows."""
+    with world_of(cell) as world:
+        return run(world, world.target, between=between)
+
+
+def compiled_calls(cell: Cell, *, between: bool = False) -> tuple[list[Seen], int]:
+    """What the compiled function shows, and how often it was compiled."""
+    with world_of(cell) as world:
+        target = funcaot.compile(world.target, backend="eager")
+        return run(world, target, between=between), funcaot.report(target).cache_misses
+
+
+@contextlib.contextmanager
+def world_of(cell: Cell):
     world = World(cell.script())
     try:
-        target = world.target
-        if compiled:
-            target = funcaot.compile(target, backend="eager")
-        return run(world, target, between=between)
+        yield world
     finally:
         world.close()
 
 
 def check(cell: Cell, *, between: bool = False) -> None:
     """Compare a cell with eager; where it is limited, an error that says so has to come."""
-    eager = calls(cell, compiled=False, between=between)
+    eager = calls(cell, between=between)
     assert eager[2] != eager[1] == eager[0], "the change changes nothing"
     assert eager[5] == eager[1], "the change was not undone"
     limitation = limitation_of(cell)
-    if limitation is None:
-        assert calls(cell, compiled=True, between=between) == eager
-    else:
+    if limitation is not None:
         with pytest.raises(limitation.error, match=limitation.message):
-            calls(cell, compiled=True, between=between)
+            compiled_calls(cell, between=between)
+        return
+    seen, misses = compiled_calls(cell, between=between)
+    assert not differences(seen, eager)
+    # One program for each of the two states, and what is raised isn't kept.
+    assert misses <= (4 if cell.change == "delete_error" else 2), "compiled again when changed back"
 
 
 @pytest.mark.parametrize("cell", sample(), ids=str)

@@ -280,3 +280,13 @@ def run(world: World, call: Callable, *, between: bool = False) -> list[Seen]:
             step()
         seen.append(finish(x, result))
     return seen
+
+
+def differences(ours: list[Seen], theirs: list[Seen]) -> str:
+    """Which calls differ, as text; empty if none does."""
+    calls = ("first", "second", "changed", "changed again", "undone", "undone again")
+    return "\n".join(
+        f"{call}: eager {other}, compiled {mine}"
+        for call, mine, other in zip(calls, ours, theirs, strict=True)
+        if mine != other
+    )
