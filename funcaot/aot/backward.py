@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -56,6 +56,7 @@ class Backward:
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
         conditions: What it assumes about open sizes, if there are any.
+        read: Whether what user's rules read is as it was, if they ran.
     """
 
     key: BackwardKey
@@ -65,6 +66,7 @@ class Backward:
     premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     conditions: Conditions | None = None
+    read: Callable[[], bool] | None = None
 
     @cached_property
     def reads(self) -> frozenset[fx.Node]:

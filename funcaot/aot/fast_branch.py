@@ -121,6 +121,8 @@ class BranchWriter:
                 distinct.append(name)
             else:
                 conditions.append(f"{name} is {self.tangents[first]}")
+        if case.backward.read is not None:
+            conditions.append(f"{self.source.constant(case.backward.read, 'read')}()")
         return conditions, distinct, present
 
     def _write_open_checks(self, case: Case, names: list[str], indent: int) -> None:

@@ -27,7 +27,7 @@ from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed
 from funcaot.aot.spec import TensorSpec, spec_of
 
-_PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions"}
+_PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions", "read"}
 
 
 class FastNode:

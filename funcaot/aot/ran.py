@@ -92,7 +92,9 @@ class Recorder:
         ran: What ran.
     """
 
-    def __init__(self, started: Callable[[types.CodeType, dict[str, Any]], None]) -> None:
+    def __init__(
+        self, started: Callable[[types.CodeType, dict[str, Any]], None] | None = None
+    ) -> None:
         """Record nothing yet.
 
         Args:
@@ -121,7 +123,7 @@ class Recorder:
 
     def _trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if self.ran.note(code, frame.f_globals):
+        if self.ran.note(code, frame.f_globals) and self._started is not None:
             self._started(code, frame.f_globals)
         before = self._before
         return None if before is None else before(frame, event, argument)

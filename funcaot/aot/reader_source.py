@@ -262,9 +262,23 @@ class EnvironmentWriter:
             )
         for identity, holder in list(environment.objects.items()):
             own = getattr(holder, "__dict__", None)
-            if not isinstance(own, dict) or isinstance(holder, type | types.ModuleType):
+            if isinstance(holder, type | types.ModuleType):
+                self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
                 continue
-            self._write_absent_of(identity, holder, own)
+            unset = [name for name in children.slots_of(holder) if not hasattr(holder, name)]
+            unset = [name for name in unset if environment.names.mentions(name)]
+            self._write_absent_by_lookup(identity, holder, unset)
+            if isinstance(own, dict):
+                self._write_absent_of(identity, holder, own)
+
+    def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
+        """The same for what has no dictionary of its own, or inherits from others."""
+        names = [name for name in sorted(asked) if not hasattr(holder, name)]
+        if names and not is_library(_module_of(holder)):
+            known = self.source.constant(tuple(names), "names")
+            look = self.source.constant(_has_none, "has_none")
+            says = f"{self._says(identity)} has none of {_shown(names)}"
+            self.require(f"{look}({self.variable(identity)}, {known})", says)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
         names = self.environment.names
@@ -399,6 +413,17 @@ def _hooks_condition(name: str, module: torch.nn.Module, hooks: str) -> str:
     if not present:
         return f"not {name}.{hooks}"
     return f"[*{name}.{hooks}] == {list(present)}"
+
+
+def _module_of(thing: Any) -> str:
+    """The name of the module that something is or was made in."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    return thing.__name__ if isinstance(thing, types.ModuleType) else kind.__module__
+
+
+def _has_none(holder: Any, names: Sequence[str]) -> bool:
+    """Whether an object has none of some attributes."""
+    return not any(hasattr(holder, name) for name in names)
 
 
 def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
