@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.dynamo import hidden_from_dynamo
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import backward_effects, epilogue
 from funcaot.aot.backward import Backward
@@ -174,6 +175,7 @@ class SegmentFunction:
             ctx.save_for_backward(*checked)
         ctx.save_for_forward(*values, *operands)
 
+    @hidden_from_dynamo
     def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         """Find or trace the backward for these tangents and run it."""
         return self.backward_of(ctx, self.saved(ctx), tangents)

@@ -17,6 +17,7 @@ import torch
 
 from funcaot import config
 from funcaot._torch import autograd, functorch, guards, nodes, tracing
+from funcaot._torch.dynamo import hidden_from_dynamo
 from funcaot.aot import graphs
 from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction
@@ -196,7 +197,7 @@ class FastNode:
         self._write_cases(writer, 1, create_graph=False)
         source.line(general)
         apply = source.build(f"apply(ctx, {listed(tangents)})")
-        nodes.set_node_apply(self._function, apply)
+        nodes.set_node_apply(self._function, hidden_from_dynamo(apply))
 
     def _write_cases(self, writer: BranchWriter, indent: int, *, create_graph: bool) -> None:
         cases = self._cases[create_graph]
