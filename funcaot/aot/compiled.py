@@ -92,6 +92,10 @@ class CompiledFunction:
                 self._stacks[stack.key] = found
             return found
 
+    def open_dimensions(self, dims: Sequence[frozenset[int]]) -> None:
+        """Leave these dimensions of each argument open from the first compilation on."""
+        self._history.always = dims
+
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, nodes
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
@@ -194,6 +194,23 @@ class Entry:
             call: The arguments themselves, ``(args, kwargs)``.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
+        if self._writes and nodes.saved_tensor_hooks_active():
+            with nodes.raising_hook_errors_last():
+                return self._call(leaves, lifted, call, apply)
+        return self._call(leaves, lifted, call, apply)
+
+    @cached_property
+    def _writes(self) -> bool:
+        """Whether a call does more than return something."""
+        return bool(self.effects.mutations or self.gradients or self.state)
+
+    def _call(
+        self,
+        leaves: Sequence[Any],
+        lifted: Sequence[torch.Tensor],
+        call: Call,
+        apply: Callable[..., tuple[torch.Tensor, ...]] | None,
+    ) -> Any:
         tensors = self._inputs(leaves, lifted)
         if self.grown:
             refuse_room([tensors[index] for index in self.grown], self.name)
