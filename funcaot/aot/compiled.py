@@ -124,6 +124,7 @@ class CompiledFunction:
         tried: list[Entry] = []
         while (found := self._cache.find(signature, leaves, tried)) is not None:
             entry, lifted = found
+            entry.refuse_missing_memory(leaves, lifted)
             try:
                 with leaving(bool(entry.premises)):
                     result = entry(leaves, lifted, (args, kwargs))
@@ -164,6 +165,7 @@ class CompiledFunction:
                     return self.function(*args, **kwargs)
                 self._cache.add(found[0])
         entry, lifted = found
+        entry.refuse_missing_memory(leaves, lifted)
         try:
             with leaving(bool(entry.premises)):
                 return entry(leaves, lifted, call)

@@ -33,6 +33,7 @@ from funcaot.aot.sizes import SizeEnvironment, SizeError, Sizes, concrete
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.state_effects import Call, StateEffects
 from funcaot.aot.state_tracker import StateTracker
+from funcaot.aot.storages import refuse_missing, used_inputs
 from funcaot.premise import PremiseFailed
 
 
@@ -160,6 +161,19 @@ class Entry:
             inputs, self.written, self.placed, differentiable=self.signature.ambient.grad_mode
         )
         return regions == self.capture.regions
+
+    @cached_property
+    def _used(self) -> frozenset[int]:
+        """Inputs whose memory a call reads or writes to."""
+        segment = self.functions.segment
+        outputs = () if segment is None else segment.output_nodes
+        nodes = [slot.node for slot in self.capture.inputs]
+        members = {i for i, slot in enumerate(self.capture.inputs) if slot.kind != "plain"}
+        return used_inputs(nodes, (*outputs, *self.capture.effect_nodes)) | members | self.written
+
+    def refuse_missing_memory(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> None:
+        """Refuse a call that would use memory which was freed."""
+        refuse_missing(self._inputs(leaves, lifted), self._used, self.name)
 
     def effects_of(self, leaves: Sequence[Any]) -> Effects:
         """The effects of a call with these leaves."""
