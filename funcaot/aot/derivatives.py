@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from funcaot._torch import autograd
+from funcaot._torch import autograd, functorch
 from funcaot._torch.guards import autocast_state
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
@@ -24,6 +24,7 @@ from funcaot.aot.forward_mode import (
 from funcaot.aot.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.scopes import holding
 
 
 class Calls(Protocol):
@@ -86,7 +87,8 @@ class Derivatives(Generic[Made]):
         if self.sizes is not None:
             specs, sizes = self.sizes.general(specs), self.sizes.read(values)
         create_graph = autograd.gradients_are_differentiated()
-        key = BackwardKey(needs, specs, create_graph, edges, autocast_state())
+        asked_by = _asked_by() if self._segment.calls_functions else ""
+        key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
         key, found = self._known(key, sizes)
         if found is not None:
             return found
@@ -119,7 +121,7 @@ class Derivatives(Generic[Made]):
         noting = contextlib.nullcontext()
         if self.sizes is not None and conditions is not None:
             noting = self.sizes.environment.answering(sizes, conditions.answers)
-        with noting:
+        with noting, holding(segment.tape, asked_by=key.asked_by):
             entry = trace_backward(segment, self._form, key, tangents, values)
             refuse_opaque(segment)
             found = (entry, self._make(entry.segment))
@@ -190,7 +192,9 @@ class Derivatives(Generic[Made]):
             with self._segment.settings.lock, StateKept():
                 found = known.get(key)
                 if found is None:
-                    entry: Any = trace(key)
+                    tape = self._segment.tape
+                    with holding(tape, asked_by="tangents", transposes=True):
+                        entry: Any = trace(key)
                     found = known[key] = (entry, self._make(entry.segment))
         return found
 
@@ -198,6 +202,13 @@ class Derivatives(Generic[Made]):
         """Drop a derivative that was traced for values that a call didn't have."""
         _forget(self.backwards, derivative)
         _forget(self.fused, derivative)
+
+
+def _asked_by() -> str:
+    """What asks for a backward, where the rules of Functions may tell."""
+    if functorch.transforms_active():
+        return "levels"
+    return "tangents" if autograd.in_dual_level() else ""
 
 
 def _forget(known: Derived[Any, Any], derivative: object) -> None:
