@@ -54,14 +54,18 @@ def run_rule(
             raise
         needs, saved, attributes = ctx.needs_input_grad, ctx.saved_tensors, attributes_of(ctx)
         call, tensors = flatten_values((saved, attributes, tuple(arguments)))
-        rule = rule if body is None else body
+        rule_or_body = rule if body is None else body
     if without_levels:
         captor = current_captor()
         transposes = captor is not None and captor.transposes
         linear_from = len(tensors) - len(tensors_of(arguments)) if transposes else None
-        code = RuleCall(function, rule, needs, call, linear_from)
-        return call_without_levels(code, tensors)
-    return custom_function_call(BackwardPerExample, function, rule, needs, call, *tensors)
+        code = RuleCall(function, rule_or_body, needs, call, linear_from)
+        if body is None:
+            return call_without_levels(code, tensors)
+        return once_at_every_level(
+            lambda ctx, *_: call_without_levels(code, tensors), ctx, arguments
+        )
+    return custom_function_call(BackwardPerExample, function, rule_or_body, needs, call, *tensors)
 
 
 def _is_for_levels(function: type) -> bool:
