@@ -32,6 +32,7 @@ class BackwardKey(NamedTuple):
         create_graph: Whether the backward will itself be differentiated.
         edges: Operands of the forward that are passed on only for their autograd edge.
         autocast: Device types that autocast while the backward runs, which its ops see as in eager.
+        asked_by: Whether levels or dual numbers ask for it, if Functions may tell.
         variant: Counts backwards that differ in what they assume about open sizes.
     """
 
@@ -40,6 +41,7 @@ class BackwardKey(NamedTuple):
     create_graph: bool
     edges: tuple[int, ...]
     autocast: tuple[Any, ...] = ()
+    asked_by: str = ""
     variant: int = 0
 
 

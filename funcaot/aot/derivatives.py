@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from funcaot._torch import autograd
+from funcaot._torch import autograd, functorch
 from funcaot._torch.guards import autocast_state
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
@@ -26,6 +26,7 @@ from funcaot.aot.ran import Recorder
 from funcaot.aot.reader import make_check
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.scopes import holding
 
 
 class Calls(Protocol):
@@ -88,7 +89,8 @@ class Derivatives(Generic[Made]):
         if self.sizes is not None:
             specs, sizes = self.sizes.general(specs), self.sizes.read(values)
         create_graph = autograd.gradients_are_differentiated()
-        key = BackwardKey(needs, specs, create_graph, edges, autocast_state())
+        asked_by = _asked_by() if self._segment.calls_functions else ""
+        key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
         key, found = self._known(key, sizes)
         if found is not None:
             return found
@@ -123,7 +125,7 @@ class Derivatives(Generic[Made]):
         noting = contextlib.nullcontext()
         if self.sizes is not None and conditions is not None:
             noting = self.sizes.environment.answering(sizes, conditions.answers)
-        with noting:
+        with noting, holding(segment.tape, asked_by=key.asked_by):
             with Recorder() as recorder:
                 entry = trace_backward(segment, self._form, key, tangents, values)
             refuse_opaque(segment)
@@ -196,8 +198,10 @@ class Derivatives(Generic[Made]):
             with self._segment.settings.lock, StateKept():
                 found = _that_fits(known, key)
                 if found is None:
-                    with Recorder() as recorder:
-                        entry: Any = trace(key)
+                    tape = self._segment.tape
+                    with holding(tape, asked_by="tangents", transposes=True):
+                        with Recorder() as recorder:
+                            entry: Any = trace(key)
                     entry.read = make_check(recorder.ran)
                     found = known[key] = (entry, self._make(entry.segment))
         return found
@@ -217,6 +221,14 @@ def _that_fits(
         return None
     read = getattr(found[0], "read", None)
     return found if read is None or read() else None
+
+
+
+def _asked_by() -> str:
+    """What asks for a backward, where the rules of Functions may tell."""
+    if functorch.transforms_active():
+        return "levels"
+    return "tangents" if autograd.in_dual_level() else ""
 
 
 def _forget(known: Derived[Any, Any], derivative: object) -> None:
