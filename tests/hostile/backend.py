@@ -41,6 +41,8 @@ class Freedoms:
         packs: Results lie side by side in one storage, as Inductor's memory plans put them.
         poisons: Memory of the backend's own is filled with NaN before it is first written and
             when nobody needs it any more.
+        views: Results of view ops are views for autograd too, as those of an interpreter are;
+            compiled code makes tensors that autograd knows nothing of.
         seed: Other numbers draw other choices.
     """
 
@@ -49,6 +51,7 @@ class Freedoms:
     layouts: bool = True
     packs: bool = True
     poisons: bool = True
+    views: bool = False
     seed: int = 0
 
 
@@ -107,8 +110,10 @@ def _compile(
     plan = Plan(module, poisons=freedoms.poisons)
     results = Results(module, strides, hidden, random, freedoms)
 
+    unseen = torch.no_grad if freedoms.views else _below_autograd
+
     def run(inputs: list[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        with unseen():
             return results.placed(*run_nodes(plan, inputs))
 
     return run
@@ -132,6 +137,14 @@ def _with_inductors_passes(
         with V.set_fake_mode(compile_fx.fake_tensor_prop(module, list(examples))):
             compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
     return module
+
+
+@contextlib.contextmanager
+def _below_autograd() -> Iterator[None]:
+    """Run ops as compiled code does: autograd sees no views and counts no versions."""
+    views = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(views):
+        yield
 
 
 def _output(module: fx.GraphModule) -> fx.Node:
