@@ -264,9 +264,9 @@ class GraphProgram:
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
             with torch.no_grad(), guards.without_autocast():
-                return _apart(run(list(operands)), operands)
+                return tuple(run(list(operands)))
         with torch.no_grad():
-            return _apart(run(list(operands)), operands)
+            return tuple(run(list(operands)))
 
     def batched(
         self,
@@ -316,16 +316,6 @@ class GraphProgram:
         program.timings["trace"] = time.perf_counter() - start
         program.roles = self.roles
         return program, out_dims
-
-
-def _apart(
-    outputs: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """The outputs, none of which is an operand's object: autograd refuses to save one that is."""
-    own = {id(operand) for operand in operands}
-    if own.isdisjoint(map(id, outputs)):
-        return tuple(outputs)
-    return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
 
 
 def _with_inputs(

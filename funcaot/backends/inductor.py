@@ -36,4 +36,5 @@ COMPILER = Compiler(
     checks_layouts=False,
     writes_inputs=True,
     chooses_layouts=True,
+    settles=True,
 )
