@@ -27,6 +27,11 @@ class Batch:
     programs: tuple[Program, ...]
     store: SimpleNamespace = field(default_factory=SimpleNamespace, compare=False, repr=False)
 
+    @property
+    def tensors(self) -> int:
+        """How many tensors a caller has after a call."""
+        return sum(program.tensors for program in self.programs)
+
     def inputs(self) -> Inputs:
         """Fresh equal inputs of all programs."""
         made = [program.inputs() for program in self.programs]
@@ -71,3 +76,13 @@ def can_be_captured(program: Program, *, grad_mode: bool) -> bool:
     except UnsupportedError:
         return False
     return True
+
+
+def writes_in_the_graph(program: Program) -> bool:
+    """Whether the graph of a program ends by writing to inputs, instead of the epilogue."""
+    compiled = funcaot.compile(program, backend="eager")
+    try:
+        compiled(*program.inputs().args)
+    except UnsupportedError:
+        return False
+    return "inside the graph" in str(funcaot.report(compiled))

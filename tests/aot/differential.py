@@ -13,7 +13,6 @@ from torch.testing import assert_close
 import funcaot
 from funcaot.errors import UnsupportedError
 
-
 # Write to each tensor there is, one at a time.
 EVERYTHING = range(1_000_000)
 
@@ -324,9 +323,7 @@ def check(
     return compiled
 
 
-def _compare_after_write(
-    eager: Outcome, ours: Outcome, target: int, *, derivatives: bool
-) -> None:
+def _compare_after_write(eager: Outcome, ours: Outcome, target: int, *, derivatives: bool) -> None:
     """Compare two outcomes after the caller wrote to one of the tensors."""
     versions = [version_of(tensor) for tensor in eager.tensors]
     errors = write_to(eager, target), write_to(ours, target)

@@ -130,6 +130,7 @@ WIDE = {
 SPLITS = ("chunk", "unsafe_split", "unsafe_chunk", "tensor_split", "split_with_sizes")
 INDEXED = frozenset(("select", "item", "by index", "hsplit", *SPLITS))
 
+
 def _written(write: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
     """Write a part of a tensor, then copy all of it."""
 

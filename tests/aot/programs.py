@@ -11,7 +11,17 @@ from typing import Any
 import torch
 
 from tests.aot.differential import Inputs
-from tests.aot.program_ops import EQUAL, INDEXED, METADATA, OPS, OVERWRITES, PURE, VIEWS, WIDE, WRITES
+from tests.aot.program_ops import (
+    EQUAL,
+    INDEXED,
+    METADATA,
+    OPS,
+    OVERWRITES,
+    PURE,
+    VIEWS,
+    WIDE,
+    WRITES,
+)
 
 Step = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
@@ -46,6 +56,11 @@ class Program:
     returned: tuple[int, ...]
     stored: tuple[int, ...] = ()
     store: SimpleNamespace = field(default_factory=SimpleNamespace, compare=False, repr=False)
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors a caller has after a call."""
+        return len(self.layouts) + len(self.grads) + len(self.returned) + len(self.stored)
 
     def inputs(self) -> Inputs:
         """Fresh equal inputs."""
@@ -117,6 +132,7 @@ def generate(
     wide: bool = False,
     equal: bool = False,
     failing: bool = True,
+    grads: tuple[str, ...] = ("plain", "leaf", "non_leaf", "non_leaf"),
 ) -> Program:
     """Draw a program whose steps all run eagerly, but for the last of some programs.
 
@@ -128,8 +144,9 @@ def generate(
         equal: Whether much of what is drawn has the elements of its operand, or overwrites what
             was copied; results are then returned twice, beside copies of them, and stored.
         failing: Whether a program may end with a step that fails.
+        grads: What the bases of inputs may be.
     """
-    layouts, grads = _draw_inputs(random, overlap=overlap)
+    layouts, grads = _draw_inputs(random, grads, overlap=overlap)
     draft = Program(layouts, grads, (), ())
     registers: list[Any] = list(draft.inputs().args)
     steps = []
@@ -156,11 +173,13 @@ def generate(
     return _with_copies(random, program, registers) if equal else program
 
 
-def _draw_inputs(random: Random, *, overlap: bool) -> tuple[tuple[Layout, ...], tuple[str, ...]]:
+def _draw_inputs(
+    random: Random, choices: tuple[str, ...], *, overlap: bool
+) -> tuple[tuple[Layout, ...], tuple[str, ...]]:
     """Inputs, and what the bases of their storages are."""
     count = random.randint(1, 3)
     storages = 1 if overlap and random.random() < 0.6 else count
-    grads = tuple(random.choice(("plain", "leaf", "non_leaf", "non_leaf")) for _ in range(storages))
+    grads = tuple(random.choice(choices) for _ in range(storages))
     layouts: list[Layout] = []
     for index in range(count):
         storage = random.randrange(storages) if overlap else index
@@ -192,7 +211,8 @@ def _with_copies(random: Random, program: Program, registers: list[Any]) -> Prog
             steps.append(step)
             returned.append(len(registers) - 1)
     random.shuffle(returned)
-    stored = [random.randrange(len(registers)) for _ in range(random.choice((0, 0, 0, 1, 2)))]
+    count = random.choice((0, 0, 0, 1, 2))
+    stored = sorted({random.randrange(len(registers)) for _ in range(count)})
     return replace(program, steps=tuple(steps), returned=tuple(returned), stored=tuple(stored))
 
 

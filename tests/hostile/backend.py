@@ -55,7 +55,7 @@ class Freedoms:
     seed: int = 0
 
 
-def hostile(freedoms: Freedoms = Freedoms()) -> Compiler:  # noqa: B008 - frozen
+def hostile(freedoms: Freedoms = Freedoms()) -> Compiler:
     """A compiler that uses these freedoms."""
     return Compiler(
         name="hostile",
@@ -86,11 +86,12 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 @contextlib.contextmanager
 def _eager_random_numbers() -> Iterator[None]:
     """Leave random ops alone: nothing generates code for Inductor's own."""
-    import torch._inductor.config as inductor_config
-
-    with _LOCK, warnings.catch_warnings(), inductor_config.patch(fallback_random=True):
+    with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+        import torch._inductor.config as inductor_config
+
+        with inductor_config.patch(fallback_random=True):
+            yield
 
 
 def _compile(
@@ -123,19 +124,21 @@ def _with_inductors_passes(
     module: fx.GraphModule, examples: Sequence[Any], *, is_inference: bool
 ) -> fx.GraphModule:
     """What Inductor does to a graph before it makes kernels of it."""
-    from torch._guards import TracingContext, tracing
-    from torch._inductor import compile_fx
-    from torch._inductor.fx_passes.post_grad import view_to_reshape
-    from torch._inductor.virtualized import V
-
     fake_mode = inductor.example_fake_mode(examples, module)
     if fake_mode is None:
         return module
-    with _eager_random_numbers(), tracing(TracingContext(fake_mode)), inductor._fake(fake_mode):
-        module = compile_fx._recursive_joint_graph_passes(module)
-        view_to_reshape(module)
-        with V.set_fake_mode(compile_fx.fake_tensor_prop(module, list(examples))):
-            compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
+    with _eager_random_numbers():
+        # Parts of torch that it imports are deprecated.
+        from torch._guards import TracingContext, tracing
+        from torch._inductor import compile_fx
+        from torch._inductor.fx_passes.post_grad import view_to_reshape
+        from torch._inductor.virtualized import V
+
+        with tracing(TracingContext(fake_mode)), inductor._fake(fake_mode):
+            module = compile_fx._recursive_joint_graph_passes(module)
+            view_to_reshape(module)
+            with V.set_fake_mode(compile_fx.fake_tensor_prop(module, list(examples))):
+                compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
     return module
 
 

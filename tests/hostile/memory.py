@@ -116,9 +116,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _copied(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    new = torch.empty_strided(
-        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
-    )
+    new = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     if 0 not in strides:
         poison(new)
     return new.copy_(tensor)
