@@ -134,8 +134,10 @@ def lstm_in_autocast(compile):
     return call
 
 
-@case("Random numbers in a vmap are drawn without an error.",
-      issue="https://github.com/pytorch/functorch/issues/611")
+@case(
+    "Random numbers in a vmap are drawn without an error.",
+    issue="https://github.com/pytorch/functorch/issues/611",
+)
 def random_numbers_in_a_vmap(compile):
     compiled = compile(lambda x: x + torch.randn(3))
 
@@ -152,8 +154,10 @@ def random_numbers_in_a_vmap(compile):
     return call
 
 
-@case("Draws into a fresh tensor ignore vmap's randomness.",
-      issue="https://github.com/pytorch/functorch/issues/611")
+@case(
+    "Draws into a fresh tensor ignore vmap's randomness.",
+    issue="https://github.com/pytorch/functorch/issues/611",
+)
 def draws_in_place_in_a_vmap(compile):
     compiled = compile(lambda x: x + torch.empty(3).normal_())
 
@@ -189,8 +193,10 @@ def ensemble_of_models(compile):
     return call
 
 
-@case("In-place writes under vmap write to all of the batch.",
-      issue="https://github.com/pytorch/functorch/issues/1025")
+@case(
+    "In-place writes under vmap write to all of the batch.",
+    issue="https://github.com/pytorch/functorch/issues/1025",
+)
 def writes_under_vmap(compile):
     def function(x):
         y = torch.zeros_like(x)

@@ -1,10 +1,10 @@
 """A reported silent error as data, and the small vocabulary that cases are written in.
 
-A case is built with a compiler, a function of a function: the identity for eager, ``torch.compile``
-and ``funcaot.compile``. It returns ``call(step)``, which is called with 0, 1 and 2, makes its inputs
-anew (``step`` may choose other values, sizes or state) and returns everything that is to be
-compared, as a tuple or dictionary. A tensor there stands for its dtype, shape, strides,
-``requires_grad`` and values, and for whom it shares memory with.
+A case is built with a compiler, a function of a function: the identity for eager,
+``torch.compile`` and ``funcaot.compile``. It returns ``call(step)``, which is called with 0, 1 and
+2, makes its inputs anew (``step`` may choose other values, sizes or state) and returns everything
+that is to be compared, as a tuple or dictionary. A tensor there stands for its dtype, shape,
+strides, ``requires_grad`` and values, and for whom it shares memory with.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ def loss_and_detached_loss(compile):
     return call
 
 
-@case("A detached input requires grad.",
-      issue="https://github.com/pytorch/functorch/issues/1052")
+@case("A detached input requires grad.", issue="https://github.com/pytorch/functorch/issues/1052")
 def detached_input(compile):
     compiled = compile(lambda x: (x.detach(), x.detach().sin()))
 
@@ -127,7 +126,7 @@ def cat_of_one_transposed_tensor(compile):
         return torch.cat([x.t()]), torch.cat([x.t(), x.t()]), F.pad(x.t(), (0, 0))
 
     compiled = compile(function)
-    return lambda step: (compiled(numbers(3, 4, step=step)))
+    return lambda step: compiled(numbers(3, 4, step=step))
 
 
 @case("A product of int8 matrices is int64.", issue=191308)

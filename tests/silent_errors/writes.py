@@ -308,8 +308,11 @@ def plus_zero_and_set(compile):
     return call
 
 
-@case("x.data = y makes x share memory or lose its values.", issue=113030,
-      refuses="assigning .data is refused (limits)")
+@case(
+    "x.data = y makes x share memory or lose its values.",
+    issue=113030,
+    refuses="assigning .data is refused (limits)",
+)
 def assignment_to_data(compile):
     def function(x, y):
         x.data = y
