@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from funcaot import config
@@ -149,6 +150,14 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
 
 class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
+        made = super().run_node(n)
+        traced = n.meta.get("val")
+        if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor):
+            return made if made.dtype == traced.dtype else made.to(traced.dtype)
+        return made
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(target, "inline") and target.opaque is None:
