@@ -8,7 +8,7 @@ backward, and so on; all live on one tape. Calling a segment runs a compiled gra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -262,7 +262,8 @@ class Segment:
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
             program.kept = tuple(place for place, is_private in private if is_private)
-        program.roles = self._roles()
+        hidden = range(len(self.graph_outputs), len(self.output_nodes) + len(extra))
+        program.roles = replace(self._roles(), private=frozenset(hidden))
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _roles(self) -> Roles:

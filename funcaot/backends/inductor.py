@@ -38,4 +38,5 @@ COMPILER = Compiler(
     checks_layouts=False,
     writes_inputs=True,
     chooses_layouts=True,
+    settles=True,
 )
