@@ -39,7 +39,7 @@ _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (functools._lru_cache_wrapper, ("__wrapped__",)),
 )
 
-UNSET = object()
+_UNSET = object()
 
 
 class Step(NamedTuple):
@@ -75,7 +75,7 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
     elif isinstance(holder, weakref.ref):
         yield Step("{parent}()", "", holder())
     elif isinstance(holder, contextvars.ContextVar):
-        yield Step("{parent}.get({0})", "", holder.get(UNSET), (UNSET,))
+        yield Step("{0}({parent})", "", in_context(holder), (in_context,))
     elif is_compiled(holder):
         # Not its cache.
         parts = {
@@ -90,6 +90,14 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
         yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
         yield from _of_slots(holder)
+
+
+def in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a context variable holds here."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
 
 
 def is_compiled(holder: Any) -> bool:

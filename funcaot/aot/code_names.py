@@ -31,7 +31,14 @@ _BY_NAME = {
     "delattr",
 }
 # Code that catches one of these may look for what isn't there.
-_LOOKUP_ERRORS = {"AttributeError", "NameError", "KeyError", "LookupError", "Exception", "BaseException"}
+_LOOKUP_ERRORS = {
+    "AttributeError",
+    "NameError",
+    "KeyError",
+    "LookupError",
+    "Exception",
+    "BaseException",
+}
 # What autograd and the operator read of a Function's class.
 _PROTOCOL = {
     "forward",

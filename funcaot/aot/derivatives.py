@@ -223,7 +223,6 @@ def _that_fits(
     return found if read is None or read() else None
 
 
-
 def _asked_by() -> str:
     """What asks for a backward, where the rules of Functions may tell."""
     if functorch.transforms_active():

@@ -10,6 +10,7 @@ import argparse
 import enum
 import functools
 import gc
+import os
 import sys
 import types
 import weakref
@@ -202,14 +203,18 @@ class Walk:
                 continue
             if code.co_freevars and code not in made:
                 self._anchor_functions(code)
-            names = names_of(code)
             self._anchor_globals(namespace)
+            names = names_of(code)
             self._look_into_globals(namespace, names.loaded | names.stored)
+        for code, namespace in self._ran.users.items():
+            names = names_of(code)
             for module in names.imported:
                 self._look_into_import(module, namespace)
-        for code, namespace in self._ran.users.items():
-            for module in names_of(code).imported:
-                self._look_into_import(module, namespace)
+            if "modules" in names.used:
+                self._look_into_import(str(namespace.get("__name__")), namespace)
+        if self._ran.reads_environ:
+            self._anchor(os.environ, "{0}.environ", os)
+            self._pending.append(os.environ)
         self.go()
 
     def strings(self) -> set[str]:
@@ -350,7 +355,7 @@ class Walk:
             self.found.settings.append((place, child))
         elif callable(child):
             self.found.identities.append((place, child))
-        elif not is_torch:
+        elif not is_torch and child is not sys.modules:
             self._reach(place, child)
 
     def _take(self, parent: int, step: Step) -> None:

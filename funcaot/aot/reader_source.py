@@ -14,12 +14,12 @@ from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.environment import Environment, Place
+from funcaot.aot.paths import path_of, text_of
 from funcaot.aot.ran import is_library
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change
 from funcaot.errors import UnsupportedError
-from funcaot.aot.paths import path_of, text_of
 
 _CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
 _LARGE = 32
@@ -103,7 +103,11 @@ class EnvironmentWriter:
             reference = self.source.constant(weakref.ref(target), "ref")
             self.require(f"{reference}() is {name}", says)
         except TypeError:
-            self.require(f"type({name}) is {self.source.constant(type(target), 'T')}", says)
+            if children.slots_of(target):  # all that it holds is compared
+                kind = self.source.constant(type(target), "T")
+                self.require(f"type({name}) is {kind}", says)
+            else:
+                self.require(f"{name} is {self.source.constant(target)}", says)
 
     def _check_container(self, name: str, target: Any) -> None:
         """What kind of container it is, how long, and which keys it has in which order."""
@@ -238,7 +242,9 @@ class EnvironmentWriter:
                     self.require(f"{self.at(place)} is {name}", says)
                 elif place.access == "{parent}.__class__":
                     at = self.variable(place.parent)
-                    self.require(f"type({at}) is {name}", f"the class of {self._says(place.parent)}")
+                    self.require(
+                        f"type({at}) is {name}", f"the class of {self._says(place.parent)}"
+                    )
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
         """How many arguments have defaults; what these are is compared like anything else."""

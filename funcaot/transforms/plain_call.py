@@ -15,8 +15,12 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import FakeTensor, FunctionalTensor, is_functorch_wrapped_tensor
-from funcaot._torch.functorch import pytree
+from funcaot._torch.functorch import (
+    FakeTensor,
+    FunctionalTensor,
+    is_functorch_wrapped_tensor,
+    pytree,
+)
 from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
 from funcaot.plan import CallPlan
