@@ -1,4 +1,4 @@
-"""Writes the reader of an environment: each object that is needed becomes a variable, fetched once."""
+"""Writes the reader of an environment: each object that it needs becomes a variable."""
 
 from __future__ import annotations
 
