@@ -14,6 +14,7 @@ from funcaot.differentiation import is_differentiated
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.function import Function
 from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call, flatten_like
+from funcaot.rules.reached import refuse_closed_over
 from funcaot.rules.returns import describe
 
 __all__ = ["custom_jvp"]
@@ -61,6 +62,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.allow_nonlinear_rule = allow_nonlinear_rule
         self._rule: type[Function] | None = None
+        self._functions: tuple[Callable[..., Any], ...] = ()
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward rule, ``jvp(*nondiff_args, primals, tangents) -> (output, tangent)``.
@@ -79,6 +81,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
             "__module__": self.__module__,
         }
         self._rule = new_function_class(self.name, Function, namespace)
+        self._functions = (self.function, jvp)
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -115,6 +118,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
 
         Raises:
             MissingRuleError: It's differentiated and :meth:`defjvp` was never called.
+            UnsupportedError: The function or its rule closes over what a transform looks at.
         """
         call, tensors, args = flatten_call(self.function, self.nondiff_argnums, args, kwargs)
         if not is_differentiated(tensors):
@@ -126,6 +130,7 @@ class custom_jvp:  # noqa: N801  (a decorator)
                 got="none",
                 remedy=f"call {self.name}.defjvp(jvp).",
             )
+        refuse_closed_over(f"{self.name} (custom_jvp)", self._functions)
         *leaves, structure = self._rule.apply(call, *tensors)
         return structure.rebuild(leaves)
 

@@ -12,6 +12,7 @@ from funcaot.differentiation import is_differentiated
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.function import Function
 from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call
+from funcaot.rules.reached import refuse_closed_over
 from funcaot.rules.returns import describe
 
 __all__ = ["custom_vjp"]
@@ -62,6 +63,7 @@ class custom_vjp:  # noqa: N801  (a decorator)
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.allow_nonlinear_rule = allow_nonlinear_rule
         self._rule: type[Function] | None = None
+        self._functions: tuple[Callable[..., Any], ...] = ()
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Set the reverse rule.
@@ -77,12 +79,14 @@ class custom_vjp:  # noqa: N801  (a decorator)
             "__module__": self.__module__,
         }
         self._rule = new_function_class(self.name, Function, namespace)
+        self._functions = (self.function, fwd, bwd)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; with its rule where it's differentiated.
 
         Raises:
             MissingRuleError: It's differentiated and :meth:`defvjp` was never called.
+            UnsupportedError: The function or its rules close over what a transform looks at.
         """
         call, tensors, args = flatten_call(self.function, self.nondiff_argnums, args, kwargs)
         if not is_differentiated(tensors):
@@ -94,6 +98,7 @@ class custom_vjp:  # noqa: N801  (a decorator)
                 got="none",
                 remedy=f"call {self.name}.defvjp(fwd, bwd).",
             )
+        refuse_closed_over(f"{self.name} (custom_vjp)", self._functions)
         *leaves, structure = self._rule.apply(call, *tensors)
         return structure.rebuild(leaves)
 

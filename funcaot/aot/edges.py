@@ -26,10 +26,13 @@ class _Edge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # What has no gradient has none in eager either.
         return tensor.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return gradient
 
 

@@ -210,6 +210,8 @@ class GradientTracker(TorchFunctionMode):
         with tracing.without_torch_function():
             if not (real.requires_grad and real.is_leaf):
                 return
+            if functorch.unwrap_if_dead(real) is not real:
+                return  # It was a transform's inside, which is over.
             if functorch.is_functorch_wrapped_tensor(real):
                 raise UnsupportedError(
                     f"{self._name} calls backward() or uses .grad under a torch.func transform.",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch, nodes, shapes, tracing
+from funcaot._torch import autograd, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.dynamo import without_dynamo
@@ -22,6 +22,7 @@ from funcaot.aot import graphs, premises
 from funcaot.aot.empty_losses import OF_EMPTY
 from funcaot.aot.node_notes import NodeNotes
 from funcaot.aot.random_order import IN_MEMORY_ORDER
+from funcaot.aot.severed import severs
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.interception import intercepting
 from funcaot.opaque import Opaque, capturing
@@ -236,19 +237,7 @@ class Tape:
 
     def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
         """Whether a gradient was computed from cotangents where autograd doesn't see it."""
-        with tracing.temporarily_clear_interpreter_stack():
-            nodes = [self.node_of(functorch.fully_unwrapped(t)) for t in (result, *cotangents)]
-        found, *start = [node for node in nodes if node is not None] or [None]
-        if found is None or nodes[0] is None:
-            return False
-        between = graphs.nodes_from(found, set(start))
-        if not result.requires_grad:
-            return bool(between) or found in start
-        return any(
-            not node.meta.get("grad_mode", True)
-            or (node.meta.get("detached") and node.args[0] in start)
-            for node in between
-        )
+        return severs(self, result, cotangents)
 
     # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
 
@@ -457,10 +446,13 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return tracing.to_functional(tracing.functional_inner(leaf))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
         return gradient
 
 
@@ -470,12 +462,13 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(tensor)
+        ctx.set_materialize_grads(False)
         return tensor
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, gradient: torch.Tensor
-    ) -> tuple[torch.Tensor, None]:
+        ctx: Any, gradient: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, None]:
         return gradient, None
 
 

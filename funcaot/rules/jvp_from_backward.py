@@ -87,7 +87,8 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             for i, (gradient, tangent) in enumerate(zip(result, tangents, strict=False))
             if gradient is not None and tangent is not None
         ]
-        return tuple(result[i] for i in kept)
+        # As autograd does with a gradient of another dtype than its input's.
+        return tuple(result[i].to(tangents[i].dtype) for i in kept)
 
     zeros = [metadata.zeros() for j in where if (metadata := call.outputs[j]) is not None]
     outputs: list[Any] = [None] * len(call.outputs)
@@ -100,7 +101,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             given = {i: tangents[i].clone() if i in dirty else tangents[i] for i in kept}
             # backward may return a gradient that autograd would sum down to the input's shape
             expanded = tuple(
-                given[i].to(value.dtype).expand(value.shape)
+                given[i].expand(value.shape)
                 for i, value in zip(kept, at_zero, strict=True)
             )
             for j, tangent in zip(where, transpose(expanded), strict=True):

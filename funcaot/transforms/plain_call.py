@@ -7,10 +7,7 @@ what its forward does, with the Function's own backward in autograd's record of 
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 import torch
@@ -24,11 +21,10 @@ from funcaot._torch.functorch import (
 from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
 from funcaot.plan import CallPlan
+from funcaot.rules.reached import may_hold, tensors_reached
 
 __all__ = ["call_in_capture"]
 
-_DEPTH = 4
-_FIXED = (type, types.ModuleType, torch.dtype, torch.device, torch.Size, Enum, str, int, float)
 
 
 def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
@@ -39,10 +35,10 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         operands: What it is given.
         otherwise: Calls it as a node.
     """
-    objects = [leaf for leaf in _leaves(operands) if _may_hold(leaf)]
+    objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()
-    if any(_is_traced(tensor) for tensor in _held(objects, _DEPTH, set())):
+    if any(_is_traced(tensor) for tensor in tensors_reached(objects)):
         return _plainly(plan, operands)
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
     result = otherwise()
@@ -52,7 +48,7 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         if any(new is not fields.get(name, value) for name, new in vars(value).items())
     ]
     if not written or not any(
-        isinstance(tensor, FakeTensor) for tensor in _held(objects, _DEPTH, set())
+        isinstance(tensor, FakeTensor) for tensor in tensors_reached(objects)
     ):
         return result
     for value, fields in before:
@@ -73,10 +69,6 @@ def _leaves(operands: tuple[Any, ...]) -> list[Any]:
     return [leaf for leaf in pytree.tree_leaves(operands) if not isinstance(leaf, torch.Tensor)]
 
 
-def _may_hold(value: Any) -> bool:
-    return value is not None and not isinstance(value, _FIXED)
-
-
 def _fields(value: Any) -> dict[str, Any] | None:
     """What an object's own attributes are, if it is one that forward may write to."""
     if isinstance(value, (types.FunctionType, types.MethodType, torch.nn.Module)):
@@ -87,43 +79,6 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 def _is_traced(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FunctionalTensor) or is_functorch_wrapped_tensor(tensor)
-
-
-def _held(values: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
-    """Tensors that objects and functions reach."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-            continue
-        if id(value) in seen or depth == 0 or not _may_hold(value):
-            continue
-        seen.add(id(value))
-        yield from _held(_reached_from(value), depth - 1, seen)
-
-
-def _reached_from(value: Any) -> list[Any]:
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        defaults = (value.__defaults__ or (), (value.__kwdefaults__ or {}).values())
-        return [*cells, *defaults[0], *defaults[1]]
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    fields = getattr(value, "__dict__", None)
-    return list(fields.values()) if isinstance(fields, dict) else []
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 custom_function_call.register("in_capture")(call_in_capture)
