@@ -49,10 +49,12 @@ class Writes:
     Attributes:
         pairs: Position of an input, and of the output that is written into it and not returned.
         kept: Positions of the outputs that are returned.
+        decomposed: The graph that the compiler gets, but for the writes, which are proved for it.
     """
 
     pairs: tuple[tuple[int, int], ...]
     kept: tuple[int, ...]
+    decomposed: fx.GraphModule
 
 
 def lower(
@@ -79,12 +81,7 @@ def lower(
     """
     what = f"{kind} graph of {name}"
     contract = _contract_of(module, what, roles, writes)
-    if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
-        table = compiler.decompositions() if compiler.decompositions else {}
-        module = _retrace(module, table)
-        while _has_function_nodes(module, traceable=True):
-            # Their forward called another Function.
-            module = _retrace(module, table)
+    module = decomposed(module, compiler) if writes is None else writes.decomposed
     graph_checks.check_functional(module, what)
     if config.get().check_aliases:
         graph_checks.check_results_apart(module, roles, what)
@@ -96,6 +93,17 @@ def lower(
         module = graphs.with_writes(module, writes.pairs, writes.kept)
         graph_checks.check_writes_last(module, what)
     return _compile(module, compiler, kind, name, contract)
+
+
+def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
+    """The graph with Functions inlined and ops decomposed, as a compiler wants it."""
+    if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
+        table = compiler.decompositions() if compiler.decompositions else {}
+        module = _retrace(module, table)
+        while _has_function_nodes(module, traceable=True):
+            # Their forward called another Function.
+            module = _retrace(module, table)
+    return module
 
 
 def _contract_of(module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None) -> Contract:

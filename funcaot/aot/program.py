@@ -192,11 +192,11 @@ class GraphProgram:
 
     def _pruned(self) -> fx.GraphModule:
         """The graph with the placeholders of ``used`` only."""
-        module = _with_inputs(self.module, self._used)
+        module = with_inputs(self.module, self._used)
         if not self._layouts:
             return module
         if module is self.module:
-            module = _with_inputs(module, self._used, anew=True)
+            module = with_inputs(module, self._used, anew=True)
         places = {position: place for place, position in enumerate(self._used)}
         layouts = {places[position]: layout for position, layout in self._layouts.items()}
         return kept_layouts.relaid(module, layouts)
@@ -318,7 +318,7 @@ class GraphProgram:
         return program, out_dims
 
 
-def _with_inputs(
+def with_inputs(
     module: fx.GraphModule, positions: Sequence[int], *, anew: bool = False
 ) -> fx.GraphModule:
     """The graph with some of its tensor inputs, which are all that it uses; and its sizes."""
