@@ -87,7 +87,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _eager_random_numbers() -> Iterator[None]:
     """Leave random ops alone: nothing generates code for Inductor's own."""
     with _LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Of deprecated parts of torch, and of what makes its kernels slow.
+        warnings.simplefilter("ignore")
         import torch._inductor.config as inductor_config
 
         with inductor_config.patch(fallback_random=True):
