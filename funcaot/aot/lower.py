@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from funcaot import config
@@ -106,7 +107,9 @@ def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
     return module
 
 
-def _contract_of(module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None) -> Contract:
+def _contract_of(
+    module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None
+) -> Contract:
     if writes is None:
         return contract_of(module, what, roles)
     written = frozenset(position for position, _ in writes.pairs)
@@ -183,7 +186,11 @@ class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
 
     def run_node(self, n: fx.Node) -> Any:
+        """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
         made = super().run_node(n)
+        traced = n.meta.get("val")
+        if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor):
+            made = made if made.dtype == traced.dtype else made.to(traced.dtype)
         if any(map(kept_layouts.reads_strides, n.users)):
             # A decomposition may choose other ones.
             return kept_layouts.as_traced_value(made, graphs.value_of(n))
