@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops, scalars
+from funcaot._torch import loops, reinplacing, scalars
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
 from funcaot.scopes import holding
@@ -126,7 +126,8 @@ def compile_graph(
             _without_input_checks(example_inputs) as checks,
             loops.mended(),
             scalars.computed_once(),
-            _tagged(tag + loops.TAG + scalars.TAG + products + checks),
+            reinplacing.apart(),
+            _tagged(tag + loops.TAG + scalars.TAG + reinplacing.TAG + products + checks),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(

@@ -150,9 +150,9 @@ class _Examined:
             memory == result.memory or (private and result.private) for memory, private in holders
         )
         layout = None if stride is None else Layout(tuple(value.shape), stride)
-        # A view of an operand lies where the operand does.
-        moved = result.offset not in (None, value.storage_offset())
-        moved = moved and result.memory not in self._memories
+        # A view of an operand lies where the operand does, and is a view for autograd too.
+        own = result.memory not in self._memories
+        moved = own and result.offset not in (None, value.storage_offset())
         if not planned or moved or not (layout is None or layout.fits(value)):
             self.mends[position] = _copying(value, stride)
             return
@@ -161,7 +161,7 @@ class _Examined:
             self.mends[position] = _viewing
         elif known.node != result.node and not (known.private and result.private):
             self.mends[position] = torch.detach
-        elif stride is not None and (value.stride() != stride or value._is_view()):
+        elif stride is not None and (value.stride() != stride or (own and value._is_view())):
             # Strides of one element: nothing lies elsewhere. And what an interpreter returns may be
             # a view for autograd, which forbids to write to it.
             self.mends[position] = functools.partial(restrided_in_place, stride=stride)

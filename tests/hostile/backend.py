@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import inductor
+from funcaot._torch import inductor, reinplacing
 from funcaot.backends.compiler import Compiler
 from tests.hostile import merging
 from tests.hostile.memory import Results
@@ -138,7 +138,8 @@ def _with_inductors_passes(
         with tracing(TracingContext(fake_mode)), inductor._fake(fake_mode):
             module = compile_fx._recursive_joint_graph_passes(module)
             view_to_reshape(module)
-            with V.set_fake_mode(compile_fx.fake_tensor_prop(module, list(examples))):
+            fake_mode = compile_fx.fake_tensor_prop(module, list(examples))
+            with V.set_fake_mode(fake_mode), reinplacing.apart():
                 compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
     return module
 
