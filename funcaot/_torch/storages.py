@@ -30,4 +30,5 @@ def users_beside(tensors: Iterable[torch.Tensor]) -> bool:
 def restrided_in_place(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """The same elements in the same memory under other strides; autograd sees no view."""
     reinterpret = torch._C._dynamo.guards._reinterpret_tensor
-    return reinterpret(tensor, tuple(tensor.shape), tuple(stride), tensor.storage_offset())
+    # What is added to the tensor's own offset.
+    return reinterpret(tensor, tuple(tensor.shape), tuple(stride), 0)

@@ -56,12 +56,14 @@ class Result:
         memory: The number of the value whose memory it lives in.
         stride: Its strides, maybe with open sizes; None if they are free or there are none.
         private: Whether it is kept for a backward, so that nobody sees it.
+        offset: Where it begins in its storage; None if that is free or depends on open sizes.
     """
 
     node: int
     memory: int
     stride: tuple[Any, ...] | None
     private: bool
+    offset: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +135,7 @@ class _Examined:
                 if operand.layout is torch.strided:
                     self._holders.setdefault(storage_of(operand), []).append((memory, False))
         self._given = frozenset(self._holders)
+        self._memories = frozenset(contract.operands)
 
     def add(
         self, position: int, result: Result, value: torch.Tensor, stride: tuple[int, ...] | None
@@ -149,7 +152,10 @@ class _Examined:
             memory == result.memory or (private and result.private) for memory, private in holders
         )
         layout = None if stride is None else Layout(tuple(value.shape), stride)
-        if not planned or not (layout is None or layout.fits(value)):
+        # A view of an operand lies where the operand does, and is a view for autograd too.
+        own = result.memory not in self._memories
+        moved = own and result.offset not in (None, value.storage_offset())
+        if not planned or moved or not (layout is None or layout.fits(value)):
             self.mends[position] = _copying(value, stride)
             return
         known = self._objects.setdefault(id(value), result)
@@ -157,8 +163,9 @@ class _Examined:
             self.mends[position] = _viewing
         elif known.node != result.node and not (known.private and result.private):
             self.mends[position] = torch.detach
-        elif stride is not None and value.stride() != stride:
-            # Strides of one element: nothing lies elsewhere.
+        elif stride is not None and (value.stride() != stride or (own and value._is_view())):
+            # Strides of one element: nothing lies elsewhere. And what an interpreter returns may be
+            # a view for autograd, which forbids to write to it.
             self.mends[position] = functools.partial(restrided_in_place, stride=stride)
         elif value._base is not None and not holders:
             # Autograd would forbid to write to a view of what nobody has.
@@ -227,7 +234,9 @@ def contract_of(
         free = has_free_layout(module, position) or value.layout is not torch.strided
         stride = None if free else spec_of(value).stride
         memory = number(graphs.memory_of(node))
-        results.append(Result(number(node), memory, stride, position in roles.private))
+        begin = None if free else value.storage_offset()
+        offset = begin if type(begin) is int else None
+        results.append(Result(number(node), memory, stride, position in roles.private, offset))
     chosen = results if kept is None else [results[position] for position in kept]
     return Contract(what, tuple(operands), tuple(chosen), tuple(symbols), written)
 

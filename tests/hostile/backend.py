@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import inductor
+from funcaot._torch import inductor, reinplacing
 from funcaot.backends.compiler import Compiler
 from tests.hostile import merging
 from tests.hostile.memory import Results
@@ -87,7 +87,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _eager_random_numbers() -> Iterator[None]:
     """Leave random ops alone: nothing generates code for Inductor's own."""
     with _LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Of deprecated parts of torch, and of what makes its kernels slow.
+        warnings.simplefilter("ignore")
         import torch._inductor.config as inductor_config
 
         with inductor_config.patch(fallback_random=True):
@@ -137,7 +138,8 @@ def _with_inductors_passes(
         with tracing(TracingContext(fake_mode)), inductor._fake(fake_mode):
             module = compile_fx._recursive_joint_graph_passes(module)
             view_to_reshape(module)
-            with V.set_fake_mode(compile_fx.fake_tensor_prop(module, list(examples))):
+            fake_mode = compile_fx.fake_tensor_prop(module, list(examples))
+            with V.set_fake_mode(fake_mode), reinplacing.apart():
                 compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
     return module
 
