@@ -416,6 +416,11 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.inductor.resize_storage_bytes_:
+            raise UnsupportedError(
+                "A program resizes the storage of a tensor, which no graph says.",
+                remedy="resize storages outside of the compiled function.",
+            )
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
         before = self.detaching, self.writing, self.running

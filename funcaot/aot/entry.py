@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, nodes
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
@@ -20,6 +20,7 @@ from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Input, Sharing, capture
 from funcaot.aot.derived import Derived
+from funcaot.aot.edges import HiddenLeaf, edge
 from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.graph_checks import Roles
@@ -33,6 +34,7 @@ from funcaot.aot.sizes import SizeEnvironment, SizeError, Sizes, concrete
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.state_effects import Call, StateEffects
 from funcaot.aot.state_tracker import StateTracker
+from funcaot.aot.storages import refuse_missing, used_inputs
 from funcaot.premise import PremiseFailed
 
 
@@ -62,6 +64,7 @@ class Entry:
         timings: Seconds per stage.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
+        reason: Why no other entry served the call that it was made for.
     """
 
     signature: Signature
@@ -84,6 +87,7 @@ class Entry:
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
+    reason: str = ""
     _effects: Derived[tuple[int, ...], Effects] = field(default_factory=Derived)
 
     @property
@@ -151,6 +155,11 @@ class Entry:
                 return None
         return tensors
 
+    def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
+        """What isn't as it was when this was made, for a call of its signature."""
+        changed = "" if self.read_lifted is None else self.read_lifted.explain(function, leaves)
+        return changed or "the tensors that it closes over, or which inputs share memory"
+
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
         if not self.depends_on_memory:
@@ -160,6 +169,19 @@ class Entry:
             inputs, self.written, self.placed, differentiable=self.signature.ambient.grad_mode
         )
         return regions == self.capture.regions
+
+    @cached_property
+    def _used(self) -> frozenset[int]:
+        """Inputs whose memory a call reads or writes to."""
+        segment = self.functions.segment
+        outputs = () if segment is None else segment.output_nodes
+        nodes = [slot.node for slot in self.capture.inputs]
+        members = {i for i, slot in enumerate(self.capture.inputs) if slot.kind != "plain"}
+        return used_inputs(nodes, (*outputs, *self.capture.effect_nodes)) | members | self.written
+
+    def refuse_missing_memory(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> None:
+        """Refuse a call that would use memory which was freed."""
+        refuse_missing(self._inputs(leaves, lifted), self._used, self.name)
 
     def effects_of(self, leaves: Sequence[Any]) -> Effects:
         """The effects of a call with these leaves."""
@@ -194,6 +216,23 @@ class Entry:
             call: The arguments themselves, ``(args, kwargs)``.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
+        if self._writes and nodes.saved_tensor_hooks_active():
+            with nodes.raising_hook_errors_last():
+                return self._call(leaves, lifted, call, apply)
+        return self._call(leaves, lifted, call, apply)
+
+    @cached_property
+    def _writes(self) -> bool:
+        """Whether a call does more than return something."""
+        return bool(self.effects.mutations or self.gradients or self.state)
+
+    def _call(
+        self,
+        leaves: Sequence[Any],
+        lifted: Sequence[torch.Tensor],
+        call: Call,
+        apply: Callable[..., tuple[torch.Tensor, ...]] | None,
+    ) -> Any:
         tensors = self._inputs(leaves, lifted)
         if self.grown:
             refuse_room([tensors[index] for index in self.grown], self.name)
@@ -277,38 +316,11 @@ class Entry:
         hidden = torch.empty(0, requires_grad=True)
         with torch.enable_grad():
             return tuple(
-                _HiddenLeaf.apply(hidden, result)
+                HiddenLeaf.apply(hidden, result)
                 if result is not None and traced.requires_grad and not result.requires_grad
                 else result
                 for result, traced in zip(results, segment.outputs, strict=True)
             )
-
-
-class _HiddenLeaf(torch.autograd.Function):
-    """A tensor as it is, with a derivative that ends at a leaf nobody sees."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:  # type: ignore[override]
-        return None, None
-
-
-class _Edge(torch.autograd.Function):
-    """The same memory and the same gradient, but not the object that the epilogue writes to."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient
-
-
-edge = autograd.native_apply(_Edge)
 
 
 def make_general_entry(

@@ -40,6 +40,15 @@ def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.N
     return needed
 
 
+def nodes_from(wanted: fx.Node, start: set[fx.Node]) -> set[fx.Node]:
+    """Nodes behind ``wanted``, itself among them, that depend on some of ``start``."""
+    reached: set[fx.Node] = set()
+    for node in sorted(closure([wanted], start)):
+        if any(source in reached or source in start for source in node.all_input_nodes):
+            reached.add(node)
+    return reached
+
+
 def extract(
     root: torch.nn.Module,
     available: Sequence[fx.Node],

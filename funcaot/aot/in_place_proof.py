@@ -34,29 +34,77 @@ _NONE: _Nodes = frozenset()
 
 # Their result has the elements of what they read.
 _COPIES = frozenset(
-    """
-    clone copy _to_copy contiguous convert_element_type expand_copy view_copy cat stack repeat
-    constant_pad_nd flip roll index index_select gather take _unsafe_view _unsafe_index reshape
-    embedding device_put lift_fresh_copy where
-    """.split()
+    [
+        "clone",
+        "copy",
+        "_to_copy",
+        "contiguous",
+        "convert_element_type",
+        "expand_copy",
+        "view_copy",
+        "cat",
+        "stack",
+        "repeat",
+        "constant_pad_nd",
+        "flip",
+        "roll",
+        "index",
+        "index_select",
+        "gather",
+        "take",
+        "_unsafe_view",
+        "_unsafe_index",
+        "reshape",
+        "embedding",
+        "device_put",
+        "lift_fresh_copy",
+        "where",
+    ]
 )
 # These work element by element, though torch doesn't tag them so.
 _ELEMENTWISE = frozenset(["copy", "_to_copy", "convert_element_type", "fma", "device_put"])
 _REDUCTIONS = frozenset(
-    """
-    sum mean amax amin prod var var_mean std std_mean any all argmax argmin norm logsumexp max min
-    linalg_vector_norm aminmax count_nonzero
-    """.split()
+    [
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "prod",
+        "var",
+        "var_mean",
+        "std",
+        "std_mean",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "norm",
+        "logsumexp",
+        "max",
+        "min",
+        "linalg_vector_norm",
+        "aminmax",
+        "count_nonzero",
+    ]
 )
 _ADDING_PRODUCTS = frozenset(["addmm", "baddbmm", "addmv"])
 _MATRIX_PRODUCTS = _ADDING_PRODUCTS | {"mm", "bmm", "mv", "dot"}
 _PRODUCTS = _MATRIX_PRODUCTS | {"convolution", "convolution_backward", "linear"}
 _LIKE = frozenset(["zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_full"])
 _SCATTERS = frozenset(
-    """
-    slice_scatter select_scatter diagonal_scatter index_put _unsafe_index_put scatter scatter_add
-    scatter_reduce index_copy index_add index_fill
-    """.split()
+    [
+        "slice_scatter",
+        "select_scatter",
+        "diagonal_scatter",
+        "index_put",
+        "_unsafe_index_put",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_copy",
+        "index_add",
+        "index_fill",
+    ]
 )
 _INVERSES = {
     aten.slice_scatter.default: aten.slice.Tensor,
@@ -65,10 +113,29 @@ _INVERSES = {
 }
 # No op of theirs leaves its operand as it is.
 _CHANGING = frozenset(
-    """
-    exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf log1p expm1 eq ne lt le gt ge isnan
-    isinf logical_not
-    """.split()
+    [
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sin",
+        "cos",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "log1p",
+        "expm1",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "logical_not",
+    ]
 )
 # A reduction of fewer elements may be computed wherever its result is used.
 _WHOLE = 32

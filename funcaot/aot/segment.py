@@ -196,6 +196,11 @@ class Segment:
         return self._forms[keeping]
 
     @cached_property
+    def calls_functions(self) -> bool:
+        """Whether users' Functions are on its tape, whose rules a derivative may run."""
+        return any(graphs.is_function_node(node) for node in self.tape.graph.nodes)
+
+    @cached_property
     def drawn_after(self) -> frozenset[fx.Node]:
         """Nodes that must not run again once this segment has run."""
         nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])

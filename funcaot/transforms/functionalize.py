@@ -18,6 +18,7 @@ from funcaot._torch.functorch import (
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
+from funcaot.rules.seen import reading_class
 from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.inlining import functionalizing
@@ -41,7 +42,11 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
         _refuse_overlap(function, operands, dirty)
     containers = [value for value in unwrapped if isinstance(value, (list, dict))]
     before = pytree.tree_structure(containers)
-    called, versions = out_of_place(function, dirty), versions_of(unwrapped)
+    called = out_of_place(function, dirty)
+    writes: dict[int, int] = getattr(called, "funcaot_writes", {})
+    if isinstance(interface, _ModeInterface) and program_of(function) is None:
+        called = reading_class(called, operands)
+    versions = versions_of(unwrapped)
     with functionalizing(interface.remove), interface.redispatch_to_next():
         output = lower(called, *unwrapped)
     written = {} if program_of(function) is not None else written_since(unwrapped, versions)
@@ -61,7 +66,6 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     made = {k: interface.wrap_tensors(outputs[k]) for k in dict.fromkeys(first)}
     wrapped = [made[k] for k in first]
     for i, j in dirty:
-        writes: dict[int, int] = getattr(called, "funcaot_writes", {})
         _replace(interface, operands[i], outputs[j], writes.get(i, 0))
         for k, place in enumerate(first):
             if place == first[j]:
