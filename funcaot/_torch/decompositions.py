@@ -14,12 +14,14 @@ aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 
 _NARROW = (torch.uint8, torch.int8, torch.int16)
+_SUMMED_AS_INT64 = (*_NARROW, torch.int32)
 
 
 def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
     found = dict(table)
     found[aten.abs.default] = _abs
+    found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     if aten.celu.default in found:
         found[aten.celu.default] = _checked_celu(found[aten.celu.default])
     return found
@@ -30,6 +32,18 @@ def _abs(x: torch.Tensor) -> Any:
     if x.dtype not in _NARROW:
         return NotImplemented
     return x.clone() if x.dtype is torch.uint8 else torch.where(x < 0, -x, x)
+
+
+def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Inductor computes products with a vector as sums, and sums of integers are int64."""
+
+    def bmm(x: torch.Tensor, y: torch.Tensor, *rest: Any, **settings: Any) -> Any:
+        with_vector = any(isinstance(n, int) and n == 1 for n in (x.shape[1], y.shape[2]))
+        if x.dtype in _SUMMED_AS_INT64 and with_vector and not rest and not settings:
+            return (x.unsqueeze(-1) * y.unsqueeze(1)).sum(2, dtype=x.dtype)
+        return NotImplemented if decomposed is None else decomposed(x, y, *rest, **settings)
+
+    return bmm
 
 
 def _checked_celu(decomposed: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class
+from funcaot._torch.autograd import new_function_class, version_of
 from funcaot._torch.functorch import (
     FakeTensorMode,
     disable_dispatch_modes,
@@ -171,6 +171,10 @@ def out_of_place(function: type, dirty: Pairs) -> type:
     Args:
         function: A Function with ``setup_context``.
         dirty: Pairs (input index, output index).
+
+    Returns:
+        A Function; ``funcaot_writes`` says how often its last forward wrote to each copy, which
+        versions count.
     """
     if not dirty:
         return function
@@ -183,11 +187,14 @@ def out_of_place(function: type, dirty: Pairs) -> type:
 
 def _out_of_place(function: type, dirty: Pairs) -> type:
     copied = {i for i, _ in dirty}
+    writes: dict[int, int] = {}
 
     def forward(*operands: Any) -> Any:
         # A tensor that is given twice is one copy, also where only one of its places is marked.
         copies = {id(operands[i]): operands[i].clone() for i in copied}
-        return function.forward(*[copies.get(id(v), v) for v in operands])
+        output = function.forward(*[copies.get(id(v), v) for v in operands])
+        writes.update({i: version_of(copies[id(operands[i])]) for i in copied})
+        return output
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         # A dirty input is the output afterwards; the user may save either.
@@ -202,6 +209,7 @@ def _out_of_place(function: type, dirty: Pairs) -> type:
         "setup_context": staticmethod(setup_context),
         "funcaot_origin": origin_of(function),
         "dirty_inputs": (),
+        "funcaot_writes": writes,
         "__module__": function.__module__,
     }
     for flag in ("generate_vmap_rule", "generate_jvp_rule", "generate_backward_rule"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd import set_version, version_of
 from funcaot._torch.functorch import (
     FunctionalTensor,
     FunctionalTensorMode,
@@ -22,6 +23,7 @@ from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.inlining import functionalizing
 from funcaot.transforms.tracing import distinct
+from funcaot.transforms.undeclared import versions_of, with_written, written_since
 
 
 def functionalize(interface: Any, function: type, operands: tuple[Any, ...], lower: Any) -> Any:
@@ -41,10 +43,15 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     containers = [value for value in unwrapped if isinstance(value, (list, dict))]
     before = pytree.tree_structure(containers)
     called = out_of_place(function, dirty)
+    writes: dict[int, int] = getattr(called, "funcaot_writes", {})
     if isinstance(interface, _ModeInterface) and program_of(function) is None:
         called = reading_class(called, operands)
+    versions = versions_of(unwrapped)
     with functionalizing(interface.remove), interface.redispatch_to_next():
         output = lower(called, *unwrapped)
+    written = {} if program_of(function) is not None else written_since(unwrapped, versions)
+    if written:
+        output = _and_write(interface, called, (operands, unwrapped), written, lower)
     if pytree.tree_structure(containers) != before:
         raise UnsupportedError(
             f"{display_name(function)} changes a list or dictionary that it was given, inside a "
@@ -59,9 +66,7 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     made = {k: interface.wrap_tensors(outputs[k]) for k in dict.fromkeys(first)}
     wrapped = [made[k] for k in first]
     for i, j in dirty:
-        interface.replace(operands[i], outputs[j])
-        interface.commit_update(operands[i])
-        interface.sync(operands[i])
+        _replace(interface, operands[i], outputs[j], writes.get(i, 0))
         for k, place in enumerate(first):
             if place == first[j]:
                 wrapped[k] = operands[i]
@@ -70,6 +75,42 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
         groups = _shared((*unwrapped, *outputs), (*operands, *wrapped), wrapped)
         return interface.noticed(function, operands, dirty, groups, result) if groups else result
     return result
+
+
+def _replace(interface: Any, tensor: torch.Tensor, value: torch.Tensor, writes: int) -> None:
+    """Give a functional tensor the value that a number of writes left, and count them."""
+    version = version_of(tensor)
+    interface.replace(tensor, value)
+    interface.commit_update(tensor)
+    interface.sync(tensor)
+    if isinstance(interface, _ModeInterface) and not tensor.is_inference():
+        set_version(tensor, version + writes)
+
+
+def _and_write(
+    interface: Any,
+    function: type,
+    operands: tuple[tuple[Any, ...], tuple[Any, ...]],
+    written: dict[int, int],
+    lower: Any,
+) -> Any:
+    """Call a Function that writes to inputs without saying so; then write what it wrote."""
+    outer, inner = operands
+    tensors = [value for value in inner if isinstance(value, torch.Tensor)]
+    with functionalizing(interface.remove), interface.redispatch_to_next():
+        outputs = lower(with_written(function, tuple(written)), *inner)
+    values, rest = outputs[-len(written) :], outputs[: -len(written)]
+    returned = [value for value in rest if isinstance(value, torch.Tensor)]
+    for i, value in zip(written, values, strict=True):
+        beside = any(other is not inner[i] and _share_memory(inner[i], other) for other in tensors)
+        if beside or any(_share_memory(value, other) for other in returned):
+            raise UnsupportedError(
+                f"{display_name(function)} writes to its input {i}, which it doesn't mark as "
+                "dirty, and another input or an output shares memory with it.",
+                remedy="call ctx.mark_dirty, return a clone, or pass a clone.",
+            )
+        _replace(interface, outer[i], value, written[i])
+    return rest[0] if len(rest) == 1 else rest
 
 
 def _shared(

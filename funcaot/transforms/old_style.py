@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level
+from funcaot._torch.autograd import in_dual_level, set_version, version_of
 from funcaot._torch.functorch import (
     TransformType,
     coerce_cinterpreter,
@@ -18,6 +18,7 @@ from funcaot._torch.functorch import (
     is_leaf_at_every_level,
     peek_interpreter_stack,
     requires_grad_at_any_level,
+    transforms_active,
 )
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.operator import custom_function_call
@@ -215,7 +216,8 @@ def _on_views(function: type, operands: tuple[Any, ...], dirty: Any) -> Any:
 
     Autograd allows that to Functions with one output only, and a split one has its plan too.
     """
-    *outputs, plan = custom_function_call(out_of_place(function, dirty), *operands)
+    called = out_of_place(function, dirty)
+    *outputs, plan = custom_function_call(called, *operands)
     if plan.outputs > 1:
         raise RuntimeError(
             "If your Function modifies inplace an input that is a view of another Tensor, your "
@@ -224,7 +226,12 @@ def _on_views(function: type, operands: tuple[Any, ...], dirty: Any) -> Any:
             "for example) or make your Function only return one Tensor."
         )
     ((i, j),) = dirty
+    version = version_of(operands[i])
     operands[i].copy_(outputs[j])
+    if not (operands[i].is_inference() or transforms_active()):
+        # What forward wrote, and the mark.
+        writes: dict[int, int] = getattr(called, "funcaot_writes", {})
+        set_version(operands[i], version + writes.get(i, 0) + 1)
     return operands[i] if plan.single else (operands[i],)
 
 

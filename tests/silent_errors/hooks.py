@@ -207,3 +207,25 @@ def requires_grad_set_inside(compile):
         return y, y.is_leaf, y.grad, x.grad
 
     return call
+
+
+@case(
+    "A hook on a result doesn't see the gradient of another result that depends on it.",
+    issue=132929,
+    gap="a compiled function is one node of autograd, in which no result depends on another; "
+    "register the hook inside",
+)
+def hook_on_a_result_that_another_depends_on(compile):
+    def function(x):
+        latent = x.sin()
+        return latent, latent.exp()
+
+    compiled = compile(function)
+
+    def call(step):
+        x = leaf(3, step=step)
+        latent, y = compiled(x)
+        latent.register_hook(lambda grad: grad * 0)
+        return y, grads(y, [x])
+
+    return call

@@ -40,10 +40,11 @@ what was reported."""
 
 def cell(case: Case, compiler: str, measured: dict[str, Verdicts]) -> str:
     """What was measured, in a word; in one for each version where they differ."""
-    words = {
-        version: found.get(case.name, {}).get(compiler, {}).get("status", "not measured")
+    statuses = {
+        version: found.get(case.name, {}).get(compiler, {}).get("status")
         for version, found in measured.items()
     }
+    words = {version: status for version, status in statuses.items() if status is not None}
     shown = {version: f"**{word}**" if word == WRONG else word for version, word in words.items()}
     if len(set(shown.values())) <= 1:
         return next(iter(shown.values()), "not measured")
@@ -57,8 +58,8 @@ def summary(measured: dict[str, Verdicts]) -> Iterator[str]:
     yield f"|---|---|{'---|' * len(statuses)}"
     for version, found in measured.items():
         for compiler, title in COLUMNS.items():
-            verdicts = [found[case.name][compiler] for case in CASES if case.name in found]
-            counts = Counter(verdict["status"] for verdict in verdicts)
+            verdicts = [found.get(case.name, {}).get(compiler) for case in CASES]
+            counts = Counter(verdict["status"] for verdict in verdicts if verdict is not None)
             numbers = " | ".join(str(counts[status]) for status in statuses)
             yield f"| {version} | {title} | {numbers} |"
 
@@ -81,4 +82,6 @@ def page(measured: dict[str, Verdicts]) -> str:
     refused = [case for case in CASES if case.refuses is not None]
     lines += ["## Why funcaot refuses", ""]
     lines += [f"- {case.name}: {case.refuses}." for case in refused]
+    lines += ["", "## Where funcaot isn't right", ""]
+    lines += [f"- {case.name}: {case.gap}." for case in CASES if case.gap is not None]
     return "\n".join([*lines, ""])

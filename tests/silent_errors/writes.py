@@ -231,7 +231,11 @@ def complex_and_real_views(compile):
     return lambda step: compiled(numbers(4 + step, 2, step=step))
 
 
-@case("as_strided of a view counts from the view, not from the storage.", issue=104505)
+@case(
+    "as_strided of a view counts from the view, not from the storage.",
+    issue=104505,
+    refuses="a write to what `as_strided` made of a view isn't supported",
+)
 def as_strided_of_a_diagonal(compile):
     def function(x):
         x.diagonal().as_strided((2,), (1,), 0).add_(1.0)
@@ -311,7 +315,7 @@ def plus_zero_and_set(compile):
 @case(
     "x.data = y makes x share memory or lose its values.",
     issue=113030,
-    refuses="assigning .data is refused (limits)",
+    refuses="`x.data = y` isn't supported; `x.set_(y)` is",
 )
 def assignment_to_data(compile):
     def function(x, y):
