@@ -161,8 +161,8 @@ def random_cells(count: int, seed: int) -> list[Cell]:
     """Cells drawn from all compositions, some hundred thousand; as many of each holder."""
     draw = random.Random(seed)
     readers, values = list(READERS), list(VALUES)
+    holders = itertools.cycle(draw.sample(list(HOLDERS), len(HOLDERS)))
     found: dict[Cell, None] = {}
-    holders = itertools.cycle(HOLDERS)
     while len(found) < count:
         holder, cells = next(holders), []
         while not cells:
