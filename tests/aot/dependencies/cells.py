@@ -134,7 +134,7 @@ def makes_sense(reader_name: str, holder_name: str, value_name: str) -> bool:
         and (not holder.owner or holder.owner == reader.owner or reader.owner == "instance")
         # A Function's forward and backward record nothing, and a backward isn't differentiated.
         and not (without_gradients and value_name in ABOUT_GRADIENTS)
-        and not (reader.backward and value_name == "function_class_with_another_backward")
+        and not (without_gradients and value_name == "function_class_with_another_backward")
         # Without a setup_context, torch.func refuses a Function.
         and not (reader_name == "under_vmap" and value_name in NAMES_OF_FUNCTIONS)
         # What is a module and assigned to a module goes to its list of children.
