@@ -19,6 +19,7 @@ __all__ = [
     "active_modes",
     "any_autocast_enabled",
     "autocast_state",
+    "dict_version",
     "float32_matmul_precision",
     "forward_ad",
     "function_mode_count",
@@ -28,6 +29,14 @@ __all__ = [
     "tensor_check",
     "without_autocast",
 ]
+
+try:
+    from torch._C._dynamo.guards import dict_version as _dict_version
+except ImportError:  # A torch without it: large dictionaries are compared in every call.
+    _dict_version = None
+
+# A number that changes whenever a dictionary does; no two dictionaries ever have the same one.
+dict_version: Callable[[dict[Any, Any]], int] | None = _dict_version
 
 without_autocast = torch._C._DisableAutocast
 

@@ -9,16 +9,31 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
+_WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__"}
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
 _BY_NAME = {"getattr", "hasattr", "vars", "__dict__", "__getattr__", "attrgetter"}
+# What autograd and the operator read of a Function's class.
+_PROTOCOL = {
+    "forward",
+    "backward",
+    "setup_context",
+    "vmap",
+    "jvp",
+    "generate_vmap_rule",
+    "generate_jvp_rule",
+    "generate_backward_rule",
+}
+_COPIES = {"asdict", "astuple", "fields", "replace", "_asdict_inner", "_reconstruct", "deepcopy"}
 _SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
+_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
 _SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
 _MOVING = ("SWAP", "LOAD_FAST")
 _INDEXING = ("BINARY_SUBSCR", "BINARY_OP")
@@ -32,11 +47,27 @@ class Names:
         used: Every name of an attribute, global or closure variable.
         read: Those whose value matters.
         fragments: Text that names may be made of, in code that gets attributes by name.
+        loaded: Names looked up among globals and builtins.
+        stored: Globals that it assigns or deletes.
+        imported: Modules that it imports.
     """
 
     used: frozenset[str]
     read: frozenset[str]
     fragments: frozenset[str]
+    loaded: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether names of attributes may come from data."""
+        return not self.used.isdisjoint(_BY_NAME)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether all attributes of some object are read at once."""
+        return not self.used.isdisjoint(_WHOLE)
 
 
 class ReadNames:
@@ -52,6 +83,50 @@ class ReadNames:
         self._fragments: set[str] = set()
         self._asking: set[type] = set()
         self._functions_ask = False
+        self._exact: set[str] = set()
+        self._users: set[str] = set()
+        self._all = False
+        self.is_dynamic = False
+
+    @classmethod
+    def of(cls, users: Iterable[types.CodeType], libraries: Iterable[types.CodeType]) -> ReadNames:
+        """The names that some code objects use, and no others.
+
+        Args:
+            users: Code of the user's.
+            libraries: Code of libraries that reads what a user gives them.
+        """
+        made = cls()
+        made._used.clear()
+        for code in users:
+            names = names_of(code)
+            made._add(names)
+            made._users |= names.used
+            made._functions_ask |= bool(names.fragments)
+            made.is_dynamic |= names.is_dynamic
+            made._all |= names.reads_all
+        for code in libraries:
+            names = names_of(code)
+            made._used |= names.used
+            made._read |= names.read
+            made._all |= names.reads_all and code.co_name in _COPIES
+        made._used |= _PROTOCOL
+        made._read |= _PROTOCOL
+        return made
+
+    def add_names(self, names: Names) -> None:
+        """Add what a code object uses."""
+        self._add(names)
+
+    def users_mention(self, name: str) -> bool:
+        """Whether code of the user's has this name in it."""
+        return name in self._users
+
+    def add_exact(self, names: Iterable[str]) -> bool:
+        """Add names that code may get from data; whether one of them is new."""
+        new = {name for name in names if name.isidentifier()} - self._exact
+        self._exact |= new
+        return bool(new)
 
     def add(self, holder: object) -> None:
         """Add what an object's code may read: a function's, or that of its class's methods."""
@@ -76,7 +151,7 @@ class ReadNames:
 
     def reads(self, name: str) -> bool:
         """Whether some code may depend on a thing of this name; always true without a name."""
-        if not name or name in self._read:
+        if not name or self._all or name in self._read or name in self._exact:
             return True
         return any(fragment in name for fragment in self._fragments)
 
@@ -86,7 +161,9 @@ class ReadNames:
 
     def mentions(self, name: str) -> bool:
         """Whether code reached so far may get an attribute of this name."""
-        return name in self._used or any(fragment in name for fragment in self._fragments)
+        if self._all or name in self._used or name in self._exact:
+            return True
+        return any(fragment in name for fragment in self._fragments)
 
     def asks(self, holder: object) -> bool:
         """Whether code may look for attributes of an object: it's a user's, or a function does."""
@@ -118,6 +195,10 @@ def names_of(code: types.CodeType) -> Names:
     """The names that a code object uses."""
     used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
     read = set(_read_in(code, used))
+    found = [item for item in dis.get_instructions(code) if item.opname in _OUTSIDE]
+    loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
+    stored = {str(item.argval) for item in found if item.opname in _STORES}
+    imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
     fragments: set[str] = set()
     if used & _BY_NAME:
         fragments.update(
@@ -131,7 +212,10 @@ def names_of(code: types.CodeType) -> Names:
             used |= inner.used
             read |= inner.read
             fragments |= inner.fragments
-    return Names(frozenset(used), frozenset(read), frozenset(fragments))
+            loaded |= inner.loaded
+            stored |= inner.stored
+            imported |= inner.imported
+    return Names(*map(frozenset, (used, read, fragments, loaded, stored, imported)))
 
 
 def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:

@@ -1,30 +1,34 @@
-"""What a function can reach besides its arguments: tensors, modules and settings it closes over."""
+"""What a function can reach besides its arguments: tensors, modules and settings it closes over.
+
+The tracker of state walks before and while the function is captured, to see what it changes; the
+reader walks after it, with the code that ran, to see what the program depends on.
+"""
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import types
+import weakref
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
+from funcaot.aot import children
+from funcaot.aot.children import CONTAINERS, Step
 from funcaot.aot.code_names import ReadNames, names_of
+from funcaot.aot.constants import is_array, is_scalar, is_setting
+from funcaot.aot.ran import Ran, is_library, is_machinery
 
-_LIMIT = 50_000
-_CONTAINER_LIMIT = 10_000
-MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# What every module has besides its training mode: dictionaries and flags of nn.Module's own.
-MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
-_SCALARS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
-_CONTAINERS = (list, dict, set, deque)
+_LIMIT = 200_000
+_CHANGEABLE = (list, dict, set, deque)
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
-_NOT_SCANNED = {"torch", "funcaot", "numpy", *sys.stdlib_module_names} - {"__main__"}
+_NAMESPACES = (types.SimpleNamespace,)
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,13 @@ class Place:
         parent: The other one, by ``id``.
         access: Source text on ``{parent}``.
         name: The name that code would use; empty if it is always read.
+        constants: Objects that the text names, as ``{0}`` and so on.
     """
 
     parent: int
     access: str
     name: str = ""
+    constants: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -51,6 +57,12 @@ class Environment:
         places: For each object, by ``id``, the ways in which it was reached.
         objects: The objects; alive as long as this record, so that ids stay theirs.
         settings: Numbers, strings and the like that some code reached can read: where, and value.
+        identities: Things that are compared by identity alone: functions of libraries and the like.
+        arrays: NumPy arrays, whose contents are compared.
+        namespaces: Dictionaries of globals, by ``id``, with the names that code uses of them.
+        missing: Names that code looks up in such a dictionary, and that aren't there.
+        anchors: Objects that nothing leads to, by ``id``: source text that finds them, and what
+            that names.
         escaped: Symbolic numbers that a capture left behind.
     """
 
@@ -58,12 +70,21 @@ class Environment:
     places: dict[int, list[Place]] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)
     settings: list[tuple[Place, Any]] = field(default_factory=list)
+    identities: list[tuple[Place, Any]] = field(default_factory=list)
+    arrays: list[tuple[Place, Any]] = field(default_factory=list)
+    namespaces: dict[int, set[str]] = field(default_factory=dict)
+    missing: dict[int, set[str]] = field(default_factory=dict)
+    anchors: dict[int, tuple[str, Any]] = field(default_factory=dict)
     escaped: list[Place] = field(default_factory=list)
 
     @functools.cached_property
     def unread(self) -> frozenset[int]:
         """Containers that code only adds to, by ``id``, and those within them."""
-        unread = {id(thing) for thing in self.objects.values() if isinstance(thing, _CONTAINERS)}
+        unread = {
+            id(thing)
+            for thing in self.objects.values()
+            if isinstance(thing, _CHANGEABLE) and id(thing) not in self.namespaces
+        }
         unread = {identity for identity in unread if self.places[identity]}
         while True:
             read = [i for i in unread if any(self._reads(p, unread) for p in self.places[i])]
@@ -80,237 +101,313 @@ class Environment:
 
 
 def scan(root: Any) -> Environment:
-    """Walk what a function can reach, breadth first."""
-    walk = _Walk(root)
+    """Walk what a function can reach, breadth first, whatever code may run."""
+    walk = Walk(root)
     walk.go()
+    return walk.found
+
+
+def scan_what_ran(root: Any, ran: Ran, texts: Iterable[str] = ()) -> Environment:
+    """Walk what the code that ran can have read.
+
+    Args:
+        root: The function, and objects among its arguments.
+        ran: The code.
+        texts: Strings among the arguments, which may be names of attributes.
+    """
+    names = ReadNames.of(ran.users, ran.libraries)
+    if names.is_dynamic:
+        names.add_exact(texts)
+    while True:
+        walk = Walk(root, names, ran)
+        walk.go()
+        walk.follow_rest()
+        if not (names.is_dynamic and names.add_exact(walk.strings())):
+            break
     found = walk.found
-    found.settings = [(place, value) for place, value in walk.settings if found.is_read(place)]
+    for kept in ("settings", "identities", "arrays"):
+        setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
     return found
 
 
-class _Walk:
+class Walk:
     """A walk from a function to what its code can reach.
 
     Of a module, only what some code reached so far names is looked at: the rest of a library
     is neither used nor small.
+
+    Attributes:
+        found: What was reached so far.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, names: ReadNames | None = None, ran: Ran | None = None) -> None:
+        """Start at a root.
+
+        Args:
+            root: The function, and objects among its arguments.
+            names: The names that are read; by default those of all code that is reached.
+            ran: The code that ran; by default any may.
+        """
         self.found = Environment()
+        if names is not None:
+            self.found.names = names
+        self._ran = ran
         self.found.objects[id(root)] = root
         self.found.places[id(root)] = []
-        self.settings: list[tuple[Place, Any]] = []
         self._pending = deque([root])
         self._modules: dict[int, types.ModuleType] = {}
         self._looked_at: set[tuple[int, str]] = set()
+        self._followed: set[types.CodeType] = set()
 
     def go(self) -> None:
         """Walk until nothing new is reached."""
         found = self.found
         while self._pending and len(found.objects) < _LIMIT:
             holder = self._pending.popleft()
-            found.names.add(holder)
-            if isinstance(holder, torch.nn.Module):
-                found.names.close()
+            if self._ran is None:
+                found.names.add(holder)
+                if isinstance(holder, torch.nn.Module):
+                    found.names.close()
             if isinstance(holder, types.ModuleType):
                 self._modules[id(holder)] = holder
             else:
-                for access, name, child in _children(holder, found.names):
-                    self._reach(Place(id(holder), access, name), child)
+                self._visit(holder)
             if not self._pending:
                 found.names.close()
                 self._look_into_modules()
 
+    def add_code(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        """Reach what a code object names among its globals, and walk on."""
+        names = names_of(code)
+        self.found.names.add_names(names)
+        self._anchor_globals(namespace)
+        self._look_into_globals(namespace, names.loaded | names.stored)
+        self.go()
+
+    def follow_rest(self) -> None:
+        """Reach what code reads that ran, and that nothing in the environment leads to.
+
+        Its globals are those that it ran with. A function is looked for that has its closure, if
+        it has one and wasn't made by code that ran.
+        """
+        if self._ran is None:
+            return
+        made = {c for code in self._ran.codes for c in code.co_consts if type(c) is types.CodeType}
+        for code, namespace in self._ran.users.items():
+            if code in self._followed:
+                continue
+            if code.co_freevars and code not in made:
+                self._anchor_functions(code)
+            names = names_of(code)
+            self._anchor_globals(namespace)
+            self._look_into_globals(namespace, names.loaded | names.stored)
+            for module in names.imported:
+                self._look_into_import(module, namespace)
+        for code, namespace in self._ran.users.items():
+            for module in names_of(code).imported:
+                self._look_into_import(module, namespace)
+        self.go()
+
+    def strings(self) -> set[str]:
+        """Texts that were reached: names of attributes, for code that gets them by name."""
+        found: set[str] = set()
+        for _, value in self.found.settings:
+            values = children.items_of(value) if isinstance(value, CONTAINERS) else [value]
+            if isinstance(value, children.DICTIONARIES):
+                values += list(value.values())
+            found.update(item for item in values if type(item) is str)
+        for thing in self.found.objects.values():
+            if isinstance(thing, dict) and id(thing) not in self.found.namespaces:
+                found.update(key for key in children.items_of(thing) if type(key) is str)
+        return found
+
+    def _anchor(self, thing: Any, text: str, constant: Any) -> None:
+        if id(thing) not in self.found.objects:
+            self.found.objects[id(thing)] = thing
+            self.found.places.setdefault(id(thing), [])
+            self.found.anchors[id(thing)] = (text, constant)
+
+    def _anchor_globals(self, namespace: dict[str, Any]) -> None:
+        module = sys.modules.get(str(namespace.get("__name__")))
+        if module is not None and vars(module) is namespace:
+            self._anchor(namespace, "{0}().__dict__", weakref.ref(module))
+        else:
+            self._anchor(namespace, "{0}", namespace)
+        self.found.namespaces.setdefault(id(namespace), set())
+
+    def _anchor_functions(self, code: types.CodeType) -> None:
+        for function in gc.get_referrers(code):
+            if isinstance(function, types.FunctionType) and function.__code__ is code:
+                if id(function) not in self.found.objects:
+                    self._anchor(function, "{0}()", weakref.ref(function))
+                    self._pending.append(function)
+
+    def _visit(self, holder: Any) -> None:
+        found = self.found
+        if isinstance(holder, type):
+            self._visit_class(holder)
+            return
+        if isinstance(holder, types.FunctionType):
+            if self._ran is not None and holder.__code__ not in self._ran.users:
+                return
+            self._followed.add(holder.__code__)
+            self._reach_globals(holder)
+        for step in children.children(holder, found.names):
+            if self._ran is None or self._may_read(holder, step.name):
+                self._take(id(holder), step)
+        if self._ran is None:
+            for step in _of_class_of(holder):
+                self._take(id(holder), step)
+        elif any(True for _ in children.users_classes(holder)):
+            self._take(id(holder), Step("{parent}.__class__", "", type(holder)))
+
+    def _visit_class(self, kind: type) -> None:
+        if self._ran is None:
+            for step in children.entries(
+                {name: value for name, value in vars(kind).items() if not name.startswith("__")},
+                "{parent}.__dict__",
+                named=True,
+            ):
+                if not isinstance(step.value, types.FunctionType):
+                    self._take(id(kind), step)
+            return
+        for step in children.of_class(kind, self.found.names, self._ran.codes):
+            self._take(id(kind), step)
+
+    def _may_read(self, holder: Any, name: str) -> bool:
+        """Whether code may have read a step; of an object of Python's library, all of them."""
+        if not name or self.found.names.mentions(name):
+            return True
+        kind = type(holder).__module__.partition(".")[0]
+        return kind in sys.stdlib_module_names and not isinstance(
+            holder, (*_NAMESPACES, types.FunctionType)
+        )
+
+    def _reach_globals(self, function: types.FunctionType) -> None:
+        found, namespace = self.found, function.__globals__
+        found.objects.setdefault(id(namespace), namespace)
+        found.namespaces.setdefault(id(namespace), set())
+        place = Place(id(function), "{parent}.__globals__")
+        found.places.setdefault(id(namespace), []).append(place)
+        self._look_into_globals(namespace, children.loaded_by(function))
+        if self._ran is not None:
+            for module in names_of(function.__code__).imported:
+                self._look_into_import(module, namespace)
+
+    def _look_into_globals(self, namespace: dict[str, Any], names: Iterable[str]) -> None:
+        identity = id(namespace)
+        known = self.found.namespaces.setdefault(identity, set())
+        for name in sorted(set(names) - known):
+            if not name.isidentifier():
+                continue
+            known.add(name)
+            if name in namespace:
+                self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])
+            else:
+                self.found.missing.setdefault(identity, set()).add(name)
+
+    def _look_into_import(self, name: str, namespace: dict[str, Any]) -> None:
+        package = str(namespace.get("__package__") or "")
+        for full in (name, f"{package}.{name}"):
+            module = sys.modules.get(full)
+            if module is not None and id(module) not in self.found.objects:
+                self._anchor(module, f"{{0}}[{full!r}]", sys.modules)
+                self._pending.append(module)
+
     def _look_into_modules(self) -> None:
         names = self.found.names
         for identity, module in list(self._modules.items()):
+            library = is_library(module.__name__)
             for name, child in list(vars(module).items()):
                 key = (identity, name)
-                if key not in self._looked_at and names.mentions(name):
-                    self._looked_at.add(key)
-                    access = f"{{parent}}.__dict__[{_quoted(name)}]"
-                    self._reach(Place(identity, access, name), child)
+                if key in self._looked_at or not names.mentions(name):
+                    continue
+                if library and (self._ran is None or not names.users_mention(name)):
+                    continue
+                self._looked_at.add(key)
+                place = Place(identity, f"{{parent}}.__dict__[{children.quoted(name)}]", name)
+                if library:
+                    is_torch = module.__name__.partition(".")[0] == "torch"
+                    self._reach_in_library(place, child, is_torch=is_torch)
+                else:
+                    self._reach(place, child)
+
+    def _reach_in_library(self, place: Place, child: Any, *, is_torch: bool) -> None:
+        """Of a library, constants and functions may be replaced, and modules lead on.
+
+        Torch's own settings are compared as global state, where they matter.
+        """
+        if isinstance(child, types.ModuleType):
+            self._add(place, child)
+        elif is_scalar(child):
+            self.found.settings.append((place, child))
+        elif callable(child):
+            self.found.identities.append((place, child))
+        elif not is_torch:
+            self._reach(place, child)
+
+    def _take(self, parent: int, step: Step) -> None:
+        self._reach(Place(parent, step.access, step.name, step.constants), step.value)
 
     def _reach(self, place: Place, child: Any) -> None:
         found = self.found
-        plain = is_setting(child)
-        if plain:
-            self.settings.append((place, child))
-        if plain and not isinstance(child, _CONTAINERS):
-            return
-        if isinstance(child, SYMBOLIC_NUMBERS):
+        if is_setting(child):
+            found.settings.append((place, child))
+            if isinstance(child, CONTAINERS):
+                found.objects.setdefault(id(child), child)
+                found.places.setdefault(id(child), []).append(place)
+        elif isinstance(child, SYMBOLIC_NUMBERS):
             found.escaped.append(place)
-            return
-        if not plain and not _is_interesting(child):
-            return
+        elif is_array(child):
+            found.arrays.append((place, child))
+        elif self._is_interesting(child):
+            self._add(place, child)
+        else:
+            found.identities.append((place, child))
+
+    def _add(self, place: Place, child: Any) -> None:
+        found = self.found
         if id(child) not in found.objects:
             found.objects[id(child)] = child
-            if not plain and not isinstance(child, torch.Tensor):
+            if not isinstance(child, torch.Tensor):
                 self._pending.append(child)
         found.places.setdefault(id(child), []).append(place)
 
-
-def is_setting(value: Any) -> bool:
-    """Whether a value is a plain constant, or a small container of nothing else."""
-    if isinstance(value, _SCALARS) or _is_numpy_scalar(value):
-        return True
-    if type(value) in (tuple, list, set, deque) and len(value) <= 64:
-        return all(isinstance(item, _SCALARS) for item in value)
-    if type(value) is dict and len(value) <= 64:
-        return all(isinstance(item, _SCALARS) for pair in value.items() for item in pair)
-    return False
-
-
-def _is_numpy_scalar(value: Any) -> bool:
-    kind = type(value)
-    return kind.__module__ == "numpy" and any(base.__name__ == "generic" for base in kind.__mro__)
+    def _is_interesting(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return not is_library(value.__module__) and value.__module__ != "builtins"
+        if isinstance(value, types.ModuleType):
+            return self._ran is not None or not is_library(value.__name__)
+        return _is_interesting(value)
 
 
 def _is_interesting(value: Any) -> bool:
+    """Whether an object that isn't a class or a module of Python's may lead to something."""
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
-        return not _is_machinery(value.__module__ or "")
-    if isinstance(value, tuple | list | dict | set | deque):
-        return len(value) <= _CONTAINER_LIMIT
-    if isinstance(value, types.ModuleType):
-        return value.__name__.partition(".")[0] not in _NOT_SCANNED
-    if isinstance(value, type):
+        module = value.__module__ or ""
+        return not (is_machinery(module) or module.partition(".")[0] == "torch")
+    if isinstance(value, CONTAINERS):
+        return True
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in _MACHINES:
         return False
-    if type(value).__module__.partition(".")[0] in _MACHINES:
+    if isinstance(value, weakref.ref | property | staticmethod | classmethod):
+        return True
+    if callable(getattr(kind, "__torch_function__", None)):
         return False
-    if callable(getattr(value, "__torch_function__", None)):
-        return False
-    return hasattr(value, "__dict__") or bool(slots_of(value))
+    own = getattr(value, "__dict__", None)
+    return isinstance(own, dict) or bool(children.slots_of(value))
 
 
-def _is_machinery(module: str) -> bool:
-    """Whether functions of a module reach no tensors of the user's, whatever they close over.
-
-    Those of ``funcaot.testing`` do: they call the user's, and its database is written as users
-    write.
-    """
-    if module.startswith("funcaot.testing."):
-        return False
-    return module == "torch" or module.startswith(("torch.", "funcaot."))
-
-
-def _children(holder: Any, names: ReadNames) -> Iterator[tuple[str, str, Any]]:
-    """Access, name that code would use (empty if always read), and value."""
-    if isinstance(holder, torch.nn.Module):
-        yield from _children_of_module(holder, names)
-        yield from _children_of_class(holder)
-    elif isinstance(holder, types.FunctionType):
-        yield from _children_of_function(holder)
-    elif isinstance(holder, types.MethodType):
-        yield "{parent}.__self__", "", holder.__self__
-        yield "{parent}.__func__", "", holder.__func__
-    elif isinstance(holder, functools.partial):
-        yield "{parent}.func", "", holder.func
-        yield from ((f"{{parent}}.args[{i}]", "", value) for i, value in enumerate(holder.args))
-        yield from _entries(holder.keywords, "{parent}.keywords")
-    elif isinstance(holder, list | tuple | deque):
-        yield from ((f"{{parent}}[{i}]", "", value) for i, value in enumerate(holder))
-    elif isinstance(holder, dict):
-        yield from _entries(holder, "{parent}")
-    elif is_compiled(holder):
-        # Not its cache.
-        parts = {
-            name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)
-        }
-        yield from _entries(parts, "{parent}.__dict__")
-    else:
-        yield from _entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
-        yield from _children_of_slots(holder)
-        yield from _children_of_class(holder)
-
-
-def is_compiled(holder: Any) -> bool:
-    """Whether an object is a compiled function or a part of one."""
-    return type(holder).__module__.startswith("funcaot.aot.")
-
-
-def _entries(
-    mapping: dict[Any, Any], access: str, *, named: bool = False
-) -> Iterator[tuple[str, str, Any]]:
-    for key, value in list(mapping.items()):
-        if isinstance(key, str | int | bool):
-            name = str(key) if named else ""
-            yield f"{access}[{_quoted(key)}]", name, value
-
-
-def _quoted(key: Any) -> str:
-    return repr(key).replace("{", "{{").replace("}", "}}")
-
-
-def _children_of_module(
-    module: torch.nn.Module, names: ReadNames
-) -> Iterator[tuple[str, str, Any]]:
-    for name in MODULE_DICTIONARIES:
-        yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
-    for name in MODULE_HOOKS:
-        yield from _entries(vars(module).get(name, {}), f"{{parent}}.{name}")
-    for name, value in list(vars(module).items()):
-        private = name.startswith("_") and not names.uses(name) and not _is_users(value)
-        if name not in MODULE_OWN and not private:
-            yield f"{{parent}}.__dict__[{_quoted(name)}]", name, value
-
-
-def _is_users(value: Any) -> bool:
-    """Whether a private attribute is looked into anyway: not somebody's trainer or logger."""
-    kinds = (torch.nn.Module, torch.Tensor, types.FunctionType, tuple, *_CONTAINERS)
-    return isinstance(value, kinds) or is_setting(value)
-
-
-def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
-    """The classes of an object that a user wrote, with their positions in the order of lookup."""
-    if isinstance(holder, types.FunctionType | types.ModuleType):
-        return
-    for index, kind in enumerate(type(holder).__mro__):
-        if kind.__module__.partition(".")[0] not in _NOT_SCANNED | {"builtins"}:
-            yield index, kind
-
-
-def slots_of(holder: Any) -> list[str]:
-    """The names of an object's slots."""
-    return [
-        name
-        for _, kind in users_classes(holder)
-        for name, member in vars(kind).items()
-        if isinstance(member, types.MemberDescriptorType)
-    ]
-
-
-def _children_of_slots(holder: Any) -> Iterator[tuple[str, str, Any]]:
-    for name in slots_of(holder):
-        if hasattr(holder, name):
-            yield f"{{parent}}.{name}", name, getattr(holder, name)
-
-
-def _children_of_class(holder: Any) -> Iterator[tuple[str, str, Any]]:
-    """Attributes of an object's class that it doesn't have itself."""
+def _of_class_of(holder: Any) -> Iterable[Step]:
+    """Attributes of an object's class that it doesn't have itself, if they can be changed."""
     own = getattr(holder, "__dict__", {})
-    for _, kind in users_classes(holder):
+    for index, kind in children.users_classes(holder):
         for name, value in list(vars(kind).items()):
             if name.startswith("__") or name in own:
                 continue
             if isinstance(value, torch.Tensor | list | dict | set | deque) or is_setting(value):
-                yield f"type({{parent}}).{name}", name, value
-
-
-def _children_of_function(function: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
-    for index, cell in enumerate(function.__closure__ or ()):
-        try:
-            name = function.__code__.co_freevars[index]
-            yield f"{{parent}}.__closure__[{index}].cell_contents", name, cell.cell_contents
-        except ValueError:  # a cell that isn't filled yet
-            continue
-    for name in sorted(names_of(function.__code__).used):
-        # What isn't an identifier was put there by a rewriter of assert statements.
-        if name in function.__globals__ and name.isidentifier():
-            yield f"{{parent}}.__globals__[{name!r}]", name, function.__globals__[name]
-    for index, value in enumerate(function.__defaults__ or ()):
-        yield f"{{parent}}.__defaults__[{index}]", "", value
-    yield from _entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
-    own = {key: value for key, value in vars(function).items() if key != "__wrapped__"}
-    yield from _entries(own, "{parent}.__dict__", named=True)
+                at = f"type({{parent}}).__mro__[{index}].__dict__[{children.quoted(name)}]"
+                yield Step(at, name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,12 @@ from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
+from funcaot.aot.ran import calls_no_user, paused
 from funcaot.aot.tape import Tape
 from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
 
+_RECORDED = contextlib.nullcontext()
 _RESIZING = frozenset(("resize_", "resize_as_"))
 _UNSAFE = frozenset(("unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"))
 
@@ -117,10 +120,11 @@ class Lifting(TorchFunctionMode):
         args, kwargs = entered
         kwargs = kwargs or {}
         if func in tracing.RECURRENT:
-            with tracing.without_fused_recurrence():
+            with tracing.without_fused_recurrence(), paused():
                 return func(*args, **kwargs)
         try:
-            result = self._run(func, args, kwargs)
+            with paused() if calls_no_user(func) else _RECORDED:
+                result = self._run(func, args, kwargs)
         except Exception as error:
             theirs = error_of_eager(error, self._tape, func, (args, kwargs))
             if theirs is None:

@@ -6,7 +6,7 @@ import re
 import types
 from typing import Any
 
-from funcaot.aot.environment import Environment
+from funcaot.aot.environment import Environment, Place
 
 _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
 
@@ -14,13 +14,30 @@ _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
 def path_of(environment: Environment, identity: int) -> str:
     """Where an object was found, as one would write it."""
     text = ""
-    while environment.places[identity]:
+    while environment.places[identity] and identity not in environment.anchors:
         place = environment.places[identity][0]
-        holder = environment.objects[place.parent]
-        if environment.places[place.parent]:
-            text = _step(holder, place.access) + text
+        if environment.places[place.parent] or place.parent in environment.anchors:
+            text = _text(environment, place) + text
         identity = place.parent
     return text.lstrip(".") or "the function"
+
+
+def text_of(environment: Environment, place: Place) -> str:
+    """A place, as one would write it."""
+    before = path_of(environment, place.parent)
+    step = _text(environment, place)
+    inside = environment.places[place.parent] and before != "the function"
+    return (before + step if inside else step.lstrip(".")) or before
+
+
+def _text(environment: Environment, place: Place) -> str:
+    shown = [constant if isinstance(constant, str) else repr(constant) for constant in place.constants]
+    access = place.access
+    for index, text in enumerate(shown):
+        access = access.replace(f"{{{index}}}", text)
+    if place.parent in environment.namespaces:
+        return "." + place.name
+    return _step(environment.objects[place.parent], access)
 
 
 def _step(holder: Any, access: str) -> str:
@@ -37,4 +54,5 @@ def _step(holder: Any, access: str) -> str:
         return "." + key[1].strip("'")
     if key is not None:
         return f"[{key[1]}]"
-    return "" if "__func__" in access or "__self__" in access else access.replace("{parent}", "")
+    hidden = ("__func__", "__self__", "__class__", "__globals__")
+    return "" if any(name in access for name in hidden) else access.replace("{parent}", "")

@@ -5,6 +5,7 @@ All of it is looked at before a capture, compared after it, and put back where i
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +14,14 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.code_names import names_of
-from funcaot.aot.environment import (
+from funcaot.aot.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
-    Environment,
     is_compiled,
     slots_of,
     users_classes,
 )
+from funcaot.aot.environment import Environment
 
 MISSING: Any = object()
 _CELL = "cell_contents"
@@ -57,31 +57,52 @@ class Bag:
         return contents_of(self.thing, self.names)
 
 
-def bags_of(environment: Environment) -> list[Bag]:
-    """Everything mutable in an environment, each thing once."""
-    found: list[Bag] = []
-    seen: set[int] = set()
-    known_globals: dict[int, frozenset[str]] = {}
-    for identity, holder in environment.objects.items():
-        for access, thing, names, named in _things(holder):
-            if isinstance(holder, types.FunctionType) and thing is holder.__globals__:
-                known = known_globals.get(id(thing), frozenset())
-                names = names_of(holder.__code__).used - known
-                known_globals[id(thing)] = known | names
-            elif id(thing) in seen and names is None:
-                continue
-            seen.add(id(thing))
-            before = contents_of(thing, names)
-            found.append(Bag(identity, access, thing, before, names, named))
-    return found
+class Snapshots:
+    """Everything mutable in an environment, each thing once, as it was when it was first reached.
+
+    Attributes:
+        bags: The things so far.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        """Look at what was reached so far."""
+        self.bags: list[Bag] = []
+        self._environment = environment
+        self._looked_at = 0
+        self._seen: set[int] = set()
+        self._named: dict[int, set[str]] = {}
+        self.update()
+
+    def update(self) -> None:
+        """Look at what was reached since."""
+        objects = self._environment.objects
+        new = list(itertools.islice(objects.items(), self._looked_at, None))
+        self._looked_at = len(objects)
+        for identity, holder in new:
+            if identity not in self._environment.namespaces:
+                for access, thing, names, is_named in _things(holder):
+                    if id(thing) not in self._seen:
+                        self._seen.add(id(thing))
+                        before = contents_of(thing, names)
+                        self.bags.append(Bag(identity, access, thing, before, names, is_named))
+        for identity, used in self._environment.namespaces.items():
+            names = frozenset(used.difference(self._named.get(identity, ())))
+            if names:
+                self._named.setdefault(identity, set()).update(names)
+                namespace = objects[identity]
+                before = contents_of(namespace, names)
+                self.bags.append(Bag(identity, "{parent}", namespace, before, names, named=True))
 
 
 def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:
     """Access, thing, the keys that count, and whether these are names."""
+    if isinstance(holder, type):
+        yield "{parent}", holder, None, True
+        return
     if isinstance(holder, dict | list | deque | set):
         yield "{parent}", holder, None, False
         return
-    if isinstance(holder, tuple | types.MethodType | torch.Tensor) or is_compiled(holder):
+    if isinstance(holder, tuple | frozenset | types.MethodType | torch.Tensor) or is_compiled(holder):
         return
     if isinstance(holder, torch.nn.Module):
         for name in MODULE_DICTIONARIES:
@@ -89,7 +110,6 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     if isinstance(holder, types.FunctionType):
         for index, cell in enumerate(holder.__closure__ or ()):
             yield f"{{parent}}.__closure__[{index}]", cell, None, True
-        yield "{parent}.__globals__", holder.__globals__, frozenset(), True
     slots = frozenset(slots_of(holder))
     if slots:
         yield "{parent}", holder, slots, True

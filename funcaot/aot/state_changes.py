@@ -11,7 +11,8 @@ import torch
 from funcaot._torch import tracing
 from funcaot._torch.pytree import tree_flatten, tree_map
 from funcaot.aot import state
-from funcaot.aot.environment import Environment, is_setting, scan
+from funcaot.aot.constants import is_setting
+from funcaot.aot.environment import Environment, scan
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change, Held
 from funcaot.errors import UnsupportedError

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from funcaot._torch.tracing import is_untraceable
 from funcaot.aot import arguments, state
-from funcaot.aot.environment import Environment, is_setting, scan
+from funcaot.aot.constants import is_setting
+from funcaot.aot.environment import Environment, Walk
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.paths import path_of
+from funcaot.aot.ran import Ran, Recorder
 from funcaot.aot.state import Bag
 from funcaot.aot.state_changes import Changes, holds_tensor
 from funcaot.aot.state_effects import Call, Change
@@ -30,6 +33,9 @@ class StateTracker:
         name: The user's function, for messages.
         found: What it changed; then it returns ``(result, values)``.
         in_arguments: What it changed in containers among the arguments, by path.
+        environment: What it could reach before it ran.
+        ran: The code that ran.
+        root: What the environment is reached from: the function, and objects that it is given.
     """
 
     function: Callable[..., Any]
@@ -38,12 +44,27 @@ class StateTracker:
     name: str
     found: tuple[tuple[Bag, Change], ...] = ()
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
+    environment: Environment = field(default_factory=Environment)
+    ran: Ran = field(default_factory=Ran)
+    root: tuple[Any, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
         self.found, self.in_arguments = (), ()
-        environment = scan((self.function, *[self.leaves[index] for index in self.holders()]))
-        bags = state.bags_of(environment)
+        self.root = (self.function, *[self.leaves[index] for index in self.holders()])
+        walk = Walk(self.root)
+        walk.go()
+        self.environment = environment = walk.found
+        snapshots = state.Snapshots(environment)
+        bags = snapshots.bags
+
+        def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
+            """See what the globals of code are before it runs, which may change them."""
+            walk.add_code(code, namespace)
+            snapshots.update()
+
+        recorder = Recorder(started)
+        self.ran = recorder.ran
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
             for path, thing in arguments.containers((args, kwargs))
@@ -55,7 +76,8 @@ class StateTracker:
         ]
         changes = Changes(self.name, environment)
         try:
-            result = self.function(*args, **kwargs)
+            with recorder:
+                result = self.function(*args, **kwargs)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:

@@ -1,0 +1,132 @@
+"""Values that a program has as constants, and how a call compares them; for the reader.
+
+A constant is a plain value, or a container of nothing else. Two constants are the same where no
+code can tell them apart: ``1``, ``1.0`` and ``True`` are three, as are ``0.0`` and ``-0.0``, and an
+equal tensor is none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import torch
+
+_SCALARS = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    bytes,
+    type(None),
+    range,
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_EXACT = frozenset((*_SCALARS, slice))
+_SEQUENCES = (tuple, list, deque, torch.Size)
+_SETS = (set, frozenset)
+_DICTIONARIES = (dict, OrderedDict, defaultdict, types.MappingProxyType)
+_IMMUTABLE = (tuple, frozenset, torch.Size)
+CONTAINERS = (*_SEQUENCES, *_SETS, *_DICTIONARIES)
+_LARGE_ARRAY = 1 << 16
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a plain constant that isn't a container."""
+    kind = type(value)
+    return kind in _EXACT or isinstance(value, enum.Enum) or _is_numpy(value, "generic")
+
+
+def is_setting(value: Any) -> bool:
+    """Whether a value is a plain constant, or a container of nothing else.
+
+    What is in such a container can't be changed but through the container.
+    """
+    if is_scalar(value):
+        return True
+    kind = type(value)
+    if kind in _SEQUENCES or kind in _SETS:
+        return all(map(is_immutable, value))
+    if kind in _DICTIONARIES:
+        return all(is_immutable(key) and is_immutable(item) for key, item in value.items())
+    return False
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether a value is a constant for good: a scalar, or a tuple and the like of such."""
+    if is_scalar(value):
+        return True
+    return type(value) in _IMMUTABLE and all(map(is_immutable, value))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array, whose contents are compared."""
+    return _is_numpy(value, "ndarray")
+
+
+def _is_numpy(value: Any, name: str) -> bool:
+    kind = type(value)
+    return kind.__module__ == "numpy" and any(base.__name__ == name for base in kind.__mro__)
+
+
+def fingerprint(value: Any) -> Any:
+    """A value that is equal to another one's exactly if the constants are the same."""
+    kind = type(value)
+    if kind is float:
+        return (float, value.hex())
+    if kind is complex:
+        return (complex, value.real.hex(), value.imag.hex())
+    if kind in _SEQUENCES:
+        return (kind, *map(fingerprint, value))
+    if kind in _SETS:
+        return (kind, frozenset(map(fingerprint, value)))
+    if kind in _DICTIONARIES:
+        return (kind, *((fingerprint(key), fingerprint(item)) for key, item in value.items()))
+    if kind is slice:
+        return (slice, *map(fingerprint, (value.start, value.stop, value.step)))
+    if isinstance(value, enum.Enum):
+        return (kind, id(value))
+    if kind is range:
+        return (range, value.start, value.stop, value.step)
+    if _is_numpy(value, "generic"):
+        return (kind, str(value.dtype), value.tobytes())
+    if is_array(value):
+        return array_contents(value)
+    if kind in _EXACT:
+        return (kind, value)
+    return (kind, id(value))
+
+
+def array_contents(array: Any) -> Any:
+    """What a NumPy array holds; of a large one, a number that stands for its bytes."""
+    if array.dtype.hasobject:
+        return (type(array), tuple(map(fingerprint, array.ravel().tolist())))
+    data = array.tobytes()
+    kept = data if len(data) <= _LARGE_ARRAY else hash(data)
+    return (type(array), array.dtype.str, array.shape, array.strides, kept)
+
+
+def needs_fingerprint(value: Any) -> bool:
+    """Whether ``==`` beside equal types isn't enough to tell two values apart."""
+    kind = type(value)
+    if kind is float:
+        return value == 0 or math.isnan(value)
+    if kind in (int, bool, str, bytes, type(None), torch.dtype, torch.device):
+        return False
+    if kind in (list, tuple):
+        return any(type(item) in CONTAINERS or needs_fingerprint(item) for item in value)
+    if kind is dict:
+        return any(
+            type(item) in CONTAINERS or needs_fingerprint(item) or type(key) is not str
+            for key, item in value.items()
+        )
+    return True

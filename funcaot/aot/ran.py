@@ -1,0 +1,163 @@
+"""Which Python code runs while a function is captured; the tracker of state records, the reader asks.
+
+What a call depends on is read by some code that ran: if all that this code reads is as it was, the
+same code runs again. So the code that ran, and nothing else, says which names matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+# Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
+_MACHINERY = ("funcaot.", "torch._", "torch.fx", "torch.utils._", "torch.overrides", "torch.library")
+_READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
+_OF_TORCH = {"torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree"}
+_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
+# Code that reads all attributes of an object on a user's behalf.
+_COPYING = ("copy", "dataclasses", "pickle", "copyreg")
+
+
+def is_machinery(module: str) -> bool:
+    """Whether code of a module reads nothing of the user's by name."""
+    return module == "funcaot" or (
+        module.startswith(_MACHINERY) and not module.startswith("funcaot.testing.")
+    )
+
+
+def is_library(module: str) -> bool:
+    """Whether a module is torch's, NumPy's, Python's or ours, so that its functions aren't followed."""
+    if module.startswith("funcaot.testing."):
+        return False
+    return module.partition(".")[0] in _LIBRARIES
+
+
+@dataclass(eq=False)
+class Ran:
+    """The code that ran.
+
+    Attributes:
+        users: Code objects of the user's, each with the globals that it ran with.
+        libraries: Those of libraries that read attributes of what a user gives them.
+    """
+
+    users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
+    libraries: set[types.CodeType] = field(default_factory=set)
+    _seen: set[types.CodeType] = field(default_factory=set)
+
+    def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
+        """Note a code object that starts; whether it is the user's and new."""
+        if code in self._seen:
+            return False
+        self._seen.add(code)
+        module = namespace.get("__name__")
+        if not isinstance(module, str):
+            module = ""
+        if is_machinery(module):
+            return False
+        if is_library(module):
+            if module.startswith(_READING_LIBRARIES) or module in _COPYING:
+                self.libraries.add(code)
+            return False
+        self.users[code] = namespace
+        return True
+
+    @property
+    def codes(self) -> frozenset[types.CodeType]:
+        """All code that may read something of the user's."""
+        return frozenset(self.users) | self.libraries
+
+
+class _Active(threading.local):
+    """The recorder of this thread."""
+
+    recorder: Recorder | None = None
+
+
+_active = _Active()
+
+
+class Recorder:
+    """Records the code that runs inside its block, in this thread.
+
+    It uses Python's trace function and passes each event on to one that was there before, such as
+    a debugger's.
+
+    Attributes:
+        ran: What ran.
+    """
+
+    def __init__(self, started: Callable[[types.CodeType, dict[str, Any]], None]) -> None:
+        """Record nothing yet.
+
+        Args:
+            started: Called before code of the user's runs for the first time.
+        """
+        self.ran = Ran()
+        self._started = started
+        self._before: Any = None
+        self._outer: Recorder | None = None
+
+    def __enter__(self) -> Recorder:
+        """Start to record."""
+        self._outer, _active.recorder = _active.recorder, self
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop, and restore what traced before."""
+        sys.settrace(self._before)
+        _active.recorder = self._outer
+        if self._outer is not None:
+            # What ran in a capture inside this one ran here too.
+            for code, namespace in self.ran.users.items():
+                self._outer.ran.note(code, namespace)
+
+    def _trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if self.ran.note(code, frame.f_globals):
+            self._started(code, frame.f_globals)
+        before = self._before
+        return None if before is None else before(frame, event, argument)
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        sys.settrace(self._before)
+        try:
+            yield
+        finally:
+            sys.settrace(self._trace)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+def paused() -> contextlib.AbstractContextManager[None]:
+    """Record nothing inside: an op of torch's runs, which calls no code of the user's."""
+    recorder = _active.recorder
+    return _NOTHING if recorder is None else recorder._paused()
+
+
+_BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
+
+
+def calls_no_user(function: Any) -> bool:
+    """Whether a function of torch's runs no code of the user's."""
+    if isinstance(function, _BUILTIN):
+        return True
+    module = getattr(function, "__module__", None)
+    return isinstance(function, types.FunctionType) and (
+        module in ("torch.nn.functional", "torch.functional")
+        or (module == "torch._tensor" and function.__name__ not in ("backward", "register_hook"))
+    )

@@ -1,0 +1,413 @@
+"""Writes the reader of an environment: each object that is needed becomes a variable, fetched once."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.guards import dict_version
+from funcaot.aot import children
+from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
+from funcaot.aot.constants import fingerprint, is_setting, needs_fingerprint
+from funcaot.aot.environment import Environment, Place
+from funcaot.aot.ran import is_library
+from funcaot.aot.source import Source
+from funcaot.aot.state import MISSING, Bag
+from funcaot.aot.state_effects import Change
+from funcaot.errors import UnsupportedError
+from funcaot.aot.paths import path_of, text_of
+
+_CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
+_LARGE = 32
+
+
+class EnvironmentWriter:
+    """Writes what reads and compares an environment.
+
+    Attributes:
+        checks: What is compared, a line each.
+    """
+
+    def __init__(self, environment: Environment, root: Any) -> None:
+        """Write nothing yet.
+
+        Args:
+            environment: What was reached.
+            root: The function, and the objects among its arguments.
+        """
+        self.environment = environment
+        self.source = Source()
+        self.variables = {id(root): "root", id(root[0]): "f"}
+        self.checks: list[str] = []
+        self._lines: list[tuple[str, str | None]] = [("f = root[0]", None)]
+        self._explain: Callable[..., str] | None = None
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """A statement."""
+        self._lines.append((text, None))
+
+    def require(self, condition: str, says: str) -> None:
+        """A condition without which the program doesn't fit, and what it compares, in words."""
+        self._lines.append((condition, says))
+        self.checks.append(says)
+
+    def at(self, place: Place) -> str:
+        """The expression that reads a place."""
+        constants = [self.source.constant(thing, "c") for thing in place.constants]
+        return place.access.format(*constants, parent=self.variable(place.parent))
+
+    def variable(self, identity: int) -> str:
+        """The variable of an object, checked to be what it was."""
+        chain = []
+        while identity not in self.variables:
+            chain.append(identity)
+            places = self.environment.places[identity]
+            if not places or identity in self.environment.anchors:
+                break
+            identity = places[0].parent
+        for needed in reversed(chain):
+            self._define(needed)
+        return self.variables[chain[0] if chain else identity]
+
+    def _define(self, identity: int) -> None:
+        environment = self.environment
+        name = self.source.name("o")
+        anchor = environment.anchors.get(identity)
+        if anchor is None:
+            expression = self.at(environment.places[identity][0])
+        else:
+            expression = anchor[0].format(self.source.constant(anchor[1], "a"))
+        self.variables[identity] = name
+        self.line(f"{name} = {expression}")
+        self._check(name, environment.objects[identity])
+
+    def _says(self, identity: int) -> str:
+        return path_of(self.environment, identity)
+
+    def _check(self, name: str, target: Any) -> None:
+        if id(target) in self.environment.namespaces:
+            return
+        if isinstance(target, CONTAINERS):
+            self._check_container(name, target)
+            return
+        if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
+            return
+        says = f"{self._says(id(target))} is the same {type(target).__name__}"
+        try:
+            reference = self.source.constant(weakref.ref(target), "ref")
+            self.require(f"{reference}() is {name}", says)
+        except TypeError:
+            self.require(f"type({name}) is {self.source.constant(type(target), 'T')}", says)
+
+    def _check_container(self, name: str, target: Any) -> None:
+        """What kind of container it is, how long, and which keys it has in which order."""
+        kind = self.source.constant(type(target), "T")
+        size = f"len({name})"
+        if not children.is_exact(target):
+            measure = self.source.constant(children.base_of(target).__len__, "length")
+            size = f"{measure}({name})"
+        length = children.length(target)
+        path = self._says(id(target))
+        condition = f"type({name}) is {kind} and {size} == {length}"
+        if is_setting(target) or not length:
+            self.require(condition, f"{path} is a {type(target).__name__} of {length}")
+            return
+        if isinstance(target, DICTIONARIES) and children.is_exact(target):
+            keys = children.items_of(target)
+            if all(map(is_setting, keys)):
+                known = self.source.constant(keys, "keys")
+                condition += f" and [*{name}] == {known}"
+        if isinstance(target, children.SETS):
+            known = self.source.constant({*map(id, children.items_of(target))}, "ids")
+            condition += f" and {{*map(id, {name})}} == {known}"
+        self.require(condition, f"{path} is a {type(target).__name__} of {length}, and its keys")
+
+    def thing(self, bag: Bag) -> str:
+        """The expression of something to store in, whatever is in it now."""
+        parent = self.variables.get(bag.holder)
+        if parent is None and bag.access == "{parent}":
+            places = self.environment.places[bag.holder]
+            return self.at(places[0]) if places else self.variable(bag.holder)
+        return bag.access.format(parent=parent or self.variable(bag.holder))
+
+    # --- what is compared -----------------------------------------------------------------------
+
+    def write_checks(self) -> None:
+        """Everything but tensors."""
+        environment = self.environment
+        for place, value in environment.settings:
+            self._require_setting(self.at(place), value, text_of(environment, place))
+        self._write_modules()
+        for place, value in environment.identities:
+            known = self._constant(value)
+            says = f"{text_of(environment, place)} is the same {type(value).__name__}"
+            self.require(f"{self.at(place)} is {known}", says)
+        for place, array in environment.arrays:
+            known = self.source.constant(fingerprint(array), "array")
+            compare = self.source.constant(fingerprint, "contents")
+            says = f"the contents of {text_of(environment, place)}"
+            self.require(f"{compare}({self.at(place)}) == {known}", says)
+        self._write_objects()
+        self._write_absent()
+
+    def _constant(self, value: Any) -> str:
+        """What stands for a thing that is compared by identity, which isn't kept alive by it."""
+        if not isinstance(value, type) and not is_library(str(getattr(value, "__module__", ""))):
+            try:
+                return f"{self.source.constant(weakref.ref(value), 'ref')}()"
+            except TypeError:
+                pass
+        return self.source.constant(value)
+
+    def _require_setting(self, expression: str, value: Any, says: str) -> None:
+        if value is None or value is True or value is False:
+            self.require(f"{expression} is {value}", f"{says} is {value}")
+            return
+        name = self.source.name("s")
+        self.line(f"{name} = {expression}")
+        kind = self.source.constant(type(value), "T")
+        shown = f"{says} is {_shown(value)}"
+        if needs_fingerprint(value):
+            take = self.source.constant(fingerprint, "fingerprint")
+            known = self.source.constant(fingerprint(value), "known")
+            condition = f"type({name}) is {kind} and {take}({name}) == {known}"
+        elif type(value) is dict:
+            condition = self._of_dictionary(name, dict(value))
+        elif type(value) in (list, tuple):
+            known = self.source.constant(value if type(value) is tuple else [*value])
+            kinds = self.source.constant([*map(type, value)], "kinds")
+            condition = (
+                f"type({name}) is {kind} and [*map(type, {name})] == {kinds} and {name} == {known}"
+            )
+        else:
+            known = self.source.constant(value)
+            condition = f"{name} is {known} or type({name}) is {kind} and {name} == {known}"
+        if type(value) is dict and len(value) >= _LARGE:
+            condition = self._unless_untouched(name, value, condition)
+        self.require(condition, shown)
+
+    def _of_dictionary(self, name: str, known: dict[str, Any]) -> str:
+        keys = self.source.constant([*known], "keys")
+        kinds = self.source.constant([*map(type, known.values())], "kinds")
+        return (
+            f"type({name}) is dict and [*{name}] == {keys} and [*map(type, {name}.values())] == "
+            f"{kinds} and {name} == {self.source.constant(known)}"
+        )
+
+    def _unless_untouched(self, name: str, value: dict[Any, Any], condition: str) -> str:
+        """A condition that is looked at only if a large dictionary was touched since."""
+        if dict_version is None:
+            return condition
+        # The reference's id is checked by the version: no two dictionaries ever have the same.
+        version = self.source.constant([dict_version(value)], "seen")
+        take = self.source.constant(dict_version, "version")
+        note = self.source.constant(_note_version, "note")
+        return (
+            f"type({name}) is dict and ({take}({name}) == {version}[0] or "
+            f"({condition}) and {note}({version}, {name}))"
+        )
+
+    def _write_objects(self) -> None:
+        """Objects that code reads are the ones that they were, wherever it reads them.
+
+        Functions have the code that they had, and instances of user's classes their class.
+        """
+        environment = self.environment
+        for identity, target in list(environment.objects.items()):
+            if isinstance(target, torch.Tensor | types.MethodType | weakref.ref):
+                continue
+            if identity in environment.namespaces or is_setting(target):
+                continue
+            read = [p for p in environment.places[identity] if environment.is_read(p)]
+            if not read and identity not in environment.anchors:
+                continue
+            name = self.variable(identity)
+            if isinstance(target, types.FunctionType):
+                code = self.source.constant(target.__code__, "code")
+                self.require(f"{name}.__code__ is {code}", f"the code of {self._says(identity)}")
+                self._require_defaults(name, target, self._says(identity))
+            for place in environment.places[identity][1:]:
+                if environment.is_read(place) and place.access != "{parent}.__class__":
+                    says = f"{text_of(environment, place)} is {self._says(identity)}"
+                    self.require(f"{self.at(place)} is {name}", says)
+                elif place.access == "{parent}.__class__":
+                    at = self.variable(place.parent)
+                    self.require(f"type({at}) is {name}", f"the class of {self._says(place.parent)}")
+
+    def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
+        """How many arguments have defaults; what these are is compared like anything else."""
+        count = len(target.__defaults__ or ())
+        if count:
+            self.require(f"len({name}.__defaults__) == {count}", f"the defaults of {says}")
+        if target.__kwdefaults__:
+            keys = self.source.constant({*target.__kwdefaults__}, "keys")
+            self.require(
+                f"{name}.__kwdefaults__.keys() == {keys}", f"the keyword defaults of {says}"
+            )
+
+    def _write_absent(self) -> None:
+        """Names that code looks for, and that aren't there; or that would hide what is there."""
+        environment = self.environment
+        for identity, names in environment.missing.items():
+            known = self.source.constant(frozenset(names), "names")
+            self.require(
+                f"{self.variable(identity)}.keys().isdisjoint({known})",
+                f"none of {_shown(sorted(names))} is a global of {self._says(identity)}",
+            )
+        for identity, holder in list(environment.objects.items()):
+            own = getattr(holder, "__dict__", None)
+            if not isinstance(own, dict) or isinstance(holder, type | types.ModuleType):
+                continue
+            self._write_absent_of(identity, holder, own)
+
+    def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
+        names = self.environment.names
+        module = isinstance(holder, torch.nn.Module)
+        parts = MODULE_DICTIONARIES if module else ()
+        asked = names.asked_for if names.asks(holder) else frozenset()
+        hidden = {
+            name
+            for _, kind in children.users_classes(holder)
+            for name in vars(kind)
+            if names.mentions(name) and not name.startswith("__")
+        }
+        if module:
+            hidden.add("forward")
+        here = {*own, *(name for part in parts for name in own.get(part, ()))}
+        absent = (asked | hidden) - here
+        if not absent:
+            return
+        at = self.variable(identity)
+        says = f"{self._says(identity)} has none of its own of {_shown(sorted(absent))}"
+        if len(absent) <= 2:
+            conditions = [f"{name!r} not in {at}.__dict__" for name in sorted(absent)]
+        else:
+            known = self.source.constant(frozenset(absent), "names")
+            conditions = [f"{at}.__dict__.keys().isdisjoint({known})"]
+        for part in parts if asked - here else ():
+            known = self.source.constant(frozenset(asked - here), "names")
+            conditions.append(f"{at}.{part}.keys().isdisjoint({known})")
+        self.require(" and ".join(conditions), says)
+
+    def write_unread_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Code may look whether a tensor is there without an op on it."""
+        read = {id(tensor) for tensor in tensors}
+        kind = self.source.constant(torch.Tensor, "T")
+        environment = self.environment
+        for identity, thing in environment.objects.items():
+            if isinstance(thing, torch.Tensor) and identity not in read:
+                for place in environment.places[identity]:
+                    if environment.is_read(place):
+                        says = f"{text_of(environment, place)} is a tensor"
+                        self.require(f"isinstance({self.at(place)}, {kind})", says)
+
+    def write_changed(self, bag: Bag, change: Change) -> None:
+        """What the function changes, and also reads, has to be what it was at the capture."""
+        if bag.holder not in self.environment.objects:
+            return  # no code that ran reads it
+        if not isinstance(bag.before, dict):
+            self.variable(bag.holder)
+            return
+        thing = self.thing(bag)
+        if not isinstance(bag.thing, dict):
+            return  # compared as settings, or read as tensors
+        path = self._says(bag.holder)
+        if not bag.named:
+            known = self.source.constant([*bag.before], "keys")
+            self.require(f"[*{thing}] == {known}", f"the keys of {path}")
+        for key, _ in change.assigned:
+            text = self.source.constant(key)
+            old = bag.before.get(key, MISSING)
+            says = f"{path}.{key}" if bag.named else f"{path}[{key!r}]"
+            if old is MISSING:
+                self.require(f"{text} not in {thing}", f"{says} isn't there")
+            elif is_setting(old):
+                self._require_setting(f"{thing}[{text}]", old, says)
+            else:
+                self.require(f"{text} in {thing}", f"{says} is there")
+
+    def _write_modules(self) -> None:
+        for identity, module in self.environment.objects.items():
+            if not isinstance(module, torch.nn.Module):
+                continue
+            name, path = self.variable(identity), self._says(identity)
+            conditions = [f"{name}.training is {module.training}"]
+            conditions += [_hooks_condition(name, module, hooks) for hooks in MODULE_HOOKS]
+            if module._modules:
+                conditions.append(f"len({name}._modules) == {len(module._modules)}")
+            says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
+            self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
+
+    def require_argument(self, identity: int, position: int) -> None:
+        """A tensor that is an argument and closed over is both in every call."""
+        for place in self.environment.places[identity]:
+            says = f"{text_of(self.environment, place)} is an argument"
+            self.require(f"{self.at(place)} is root[{position}]", says)
+
+    def write_tensor(self, tensor: torch.Tensor, name: str) -> str:
+        """Read a closed-over tensor; it is shared where it was."""
+        places = self.environment.places.get(id(tensor))
+        if not places:
+            raise UnsupportedError(
+                f"{name} uses a tensor ({list(tensor.shape)}, {tensor.dtype}) that isn't an "
+                "argument and wasn't found in its closure, its globals or its modules.",
+                remedy="pass it as an argument.",
+            )
+        variable = self.source.name("t")
+        self.line(f"{variable} = {self.at(places[0])}")
+        for place in places[1:]:
+            says = f"{text_of(self.environment, place)} is the same tensor as before"
+            self.require(f"{self.at(place)} is {variable}", says)
+        return variable
+
+    # --- the functions --------------------------------------------------------------------------
+
+    def build(self, values: Sequence[str]) -> Callable[..., Any]:
+        """The function that reads: the values of these expressions, or None."""
+        result = f"({''.join(f'{value}, ' for value in values)})"
+        return self._built("read(root)", result, lambda says: "None", "None")
+
+    def explain(self, root: tuple[Any, ...]) -> str:
+        """What isn't as it was, in words; empty if everything is."""
+        if self._explain is None:
+            self._explain = self._built(
+                "why(root)", "''", repr, "'something that it reads is gone'"
+            )
+        return self._explain(root)
+
+    def _built(
+        self, header: str, result: str, missed: Callable[[str], str], caught: str
+    ) -> Callable[..., Any]:
+        source = Source(**self.source.namespace)
+        source.line("try:")
+        for text, says in self._lines:
+            source.line(text if says is None else f"if not ({text}): return {missed(says)}", 2)
+        source.line(f"return {result}", 2)
+        source.line(f"except {_CAUGHT}:")
+        source.line(f"return {caught}", 2)
+        return source.build(header)
+
+
+def _hooks_condition(name: str, module: torch.nn.Module, hooks: str) -> str:
+    present = getattr(module, hooks)
+    if not present:
+        return f"not {name}.{hooks}"
+    return f"[*{name}.{hooks}] == {list(present)}"
+
+
+def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
+    """Note that a dictionary holds what it should, so that only its version is looked at."""
+    if dict_version is not None:
+        seen[0] = dict_version(dictionary)
+    return True
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
