@@ -143,7 +143,7 @@ fixed(
 
 # --- the process ---------------------------------------------------------------------------------
 
-HOLDERS.family("process")
+HOLDERS.family("names")
 
 for _name, _access in {
     "environment_variable": "os.environ['WORLD']",

@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--tc", action="store_true")
     parser.add_argument("--general", action="store_true")
-    parser.add_argument("--list", default="", help="write each cell that is not right to a file")
+    parser.add_argument("--list", default="", help="write each cell to a file")
     options = parser.parse_args()
     cells = all_cells() if options.all else sample()
     if options.random:
@@ -73,8 +73,7 @@ def main() -> None:
     if options.list:
         with open(options.list, "w") as file:
             for cell, (kind, text) in found.items():
-                if kind != "right":
-                    print(kind, cell, text, file=file)
+                print(kind.replace(" ", "_"), cell, text, file=file)
 
 
 def show(found: dict[Cell, tuple[str, str]]) -> None:
