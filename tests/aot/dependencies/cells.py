@@ -61,6 +61,11 @@ class Cell:
         """The place's source text."""
         return HOLDERS[self.holder].make(READERS[self.reader])
 
+    @property
+    def programs(self) -> int:
+        """How many programs it may make; what a call raises isn't kept, so that is tried again."""
+        return self.held.programs + 2 * (self.change == "delete_error")
+
     def script(self) -> Script:
         """The source text of the cell's world."""
         reader, value, held = READERS[self.reader], VALUES[self.value], self.held

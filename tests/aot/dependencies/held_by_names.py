@@ -117,6 +117,7 @@ fixed(
         "keeper()",
         before="def keeper():\n    return first",
         rebind="keeper.__code__ = (lambda: {new}).__code__",
+        programs=3,
     ),
 )
 fixed(

@@ -30,6 +30,13 @@ def by_torch(target):
     return torch.compile(target, backend="eager")
 
 
+def misses_of(target) -> int:
+    """How often a target was compiled by funcaot."""
+    return (
+        0 if hasattr(target, "_torchdynamo_orig_callable") else funcaot.report(target).cache_misses
+    )
+
+
 def outcome(cell: Cell, compiler) -> tuple[str, str]:
     """How a cell came out, and what was raised."""
     script = cell.script()
@@ -37,7 +44,8 @@ def outcome(cell: Cell, compiler) -> tuple[str, str]:
     for make in (lambda target: target, compiler):
         world = World(script)
         try:
-            seen.append(run(world, make(world.target)))
+            target = make(world.target)
+            seen.append(run(world, target))
         except Exception as error:  # noqa: BLE001  (a survey reports whatever comes)
             text = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
             return "raises" if seen else "eager raises", text
@@ -47,7 +55,7 @@ def outcome(cell: Cell, compiler) -> tuple[str, str]:
     if eager[1] == eager[2] or eager[1] != eager[5]:
         return "vacuous", ""
     if eager == ours:
-        return "right", ""
+        return ("recompiled" if misses_of(target) > cell.programs else "right"), ""
     return ("wrong" if ours[:2] != eager[:2] else "stale"), ""
 
 
