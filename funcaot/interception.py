@@ -12,6 +12,7 @@ from funcaot._torch.interception import ReplacedApply
 from funcaot.class_cache import forget_classes
 from funcaot.function import custom_function_call
 from funcaot.scopes import SharedPatch, holding
+from funcaot.transforms.without_levels import register_interception
 
 __all__ = ["install", "intercepting", "uninstall"]
 
@@ -104,3 +105,6 @@ def intercepting() -> Iterator[None]:
             yield
         finally:
             _replaced.settle()
+
+
+register_interception(intercepting)

@@ -112,7 +112,20 @@ class Opaque:
 
 
 class Captor(Protocol):
-    """A capture in progress, which can find out real values."""
+    """A capture in progress, which can find out real values.
+
+    Attributes:
+        asked_by: What asks for the derivative that is traced: `levels`, `tangents` (of dual
+            numbers, or to be pushed forward), or neither, which is empty.
+        transposes: Whether it is a backward whose transpose is going to be forward mode.
+    """
+
+    asked_by: str
+    transposes: bool
+
+    def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
+        """Whether a gradient was computed from cotangents where autograd doesn't see it."""
+        ...
 
     def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The values of traced tensors in the call being captured, or None if unknown."""

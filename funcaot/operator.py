@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from funcaot._torch.functorch import (
     unwrap_dead,
 )
 from funcaot.errors import ArgumentError, MissingRuleError
+from funcaot.opaque import current_captor
 from funcaot.plan import CallPlan, plan_of
 from funcaot.traits import display_name
 
@@ -49,8 +51,8 @@ class CustomFunctionCall(HigherOrderOperator):
         """Register what to do in a situation that has no key.
 
         Args:
-            situation: ``base``, ``direct``, ``legacy_batched``, ``old_style``, ``wants_split``
-                or ``keywords``.
+            situation: ``base``, ``direct``, ``in_capture``, ``legacy_batched``, ``old_style``,
+                ``wants_split`` or ``keywords``.
         """
 
         def decorate(rule: Rule) -> Rule:
@@ -82,6 +84,8 @@ class CustomFunctionCall(HigherOrderOperator):
                 if plan.checked and not plan.old_style:
                     return (plan.direct or self._direct(plan))(*args)
                 return self._plainly(plan, args)
+        if plan.program is None and function_mode_active() and current_captor() is not None:
+            return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
         return self._at_base(plan, args)
 
     def _direct(self, plan: CallPlan) -> Rule:

@@ -14,6 +14,7 @@ from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.opaque import Captor, current_captor
 from funcaot.protocol import values_of
 from funcaot.rules.complete import completed
+from funcaot.rules.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
@@ -143,6 +144,8 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
         else:
             with captor.running_rule():
                 result = traced_or_opaque(captor, function, run, ctx, cotangents)
+        if captor is not None and captor.transposes:
+            refuse_severed(captor, function, result, cotangents)
         if trusted:
             return result
         return checked_gradients(function, result, ctx._funcaot_shapes)

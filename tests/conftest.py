@@ -16,11 +16,35 @@ os.environ.setdefault("FUNCAOT_CHECK_ALIASES", "1")
 import pytest
 import torch
 
+# All tests run on the hostile backend, whichever they name (CONTRIBUTING.md).
+HOSTILE = os.environ.get("FUNCAOT_TEST_BACKEND") == "hostile"
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     """Every test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that are marked `hostile` run on the hostile backend too, in the slow group."""
+    marker = metafunc.definition.get_closest_marker("hostile")
+    if marker is not None and not HOSTILE:
+        other = pytest.param("hostile", marks=() if marker.kwargs.get("fast") else pytest.mark.slow)
+        metafunc.parametrize("what_compiles", ["named", other], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def what_compiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The backends that tests name, or the hostile one instead of each of them."""
+    chosen = "hostile" if HOSTILE else getattr(request, "param", "named")
+    if chosen == "hostile":
+        from funcaot.backends import BACKENDS
+        from tests.hostile import COMPILER
+
+        for name in list(BACKENDS):
+            monkeypatch.setitem(BACKENDS, name, COMPILER)
+    return chosen
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ __all__ = [
     "shares_version",
     "tangent_of",
     "version_of",
+    "view_again",
 ]
 
 SingleLevelFunction = _SingleLevelFunction
@@ -133,6 +134,11 @@ def made_by_backward_hook(tensor: torch.Tensor) -> bool:
 def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:
     """Make autograd check a view as if it had been made that way."""
     _set_creation_meta(view, meta)
+
+
+def view_again(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """Make a view of a base again, by the ops that it was made by."""
+    return view._view_func_unsafe(base)  # type: ignore[attr-defined]
 
 
 def version_of(tensor: torch.Tensor) -> int:

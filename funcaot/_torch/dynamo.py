@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
 from torch.compiler import is_dynamo_compiling
 
 from funcaot.scopes import SharedPatch
 
-__all__ = ["is_dynamo_compiling", "without_dynamo"]
+__all__ = ["hidden_from_dynamo", "is_dynamo_compiling", "without_dynamo"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Stance:
@@ -54,3 +61,14 @@ def without_dynamo() -> Iterator[None]:
             yield
     finally:
         set_eval_frame(before)
+
+
+def hidden_from_dynamo(function: Function) -> Function:
+    """Let Dynamo look neither into calls of a function nor into what it calls; at no cost.
+
+    For what the engine calls: a backward that runs inside of a function that ``torch.compile``
+    compiles. A frame that Dynamo inlines isn't concerned.
+    """
+    skip = _FrameAction.SKIP
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(skip, skip))
+    return function

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 import torch.utils._pytree as pytree
 from torch._C import DispatchKey
 from torch._C import _are_functorch_transforms_active as transforms_active
@@ -82,6 +83,7 @@ __all__ = [
     "fully_unwrapped",
     "function_mode_active",
     "gradients_leave_level",
+    "has_tangent",
     "interpreter_stack",
     "is_batching_failure",
     "is_functorch_wrapped_tensor",
@@ -318,6 +320,22 @@ def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
             return False
         tensor = get_unwrapped(tensor)
     return True
+
+
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether the tensor carries a tangent, at any level or of a ``dual_level``."""
+    if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    interpreter = peek_interpreter_stack()
+    if interpreter is None or interpreter.key() != TransformType.Vmap:
+        if forward_ad.unpack_dual(tensor, level=0).tangent is not None:
+            return True
+    if interpreter is None:
+        return False
+    interpreter = coerce_cinterpreter(interpreter)
+    own = is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) == interpreter.level()
+    with interpreter.lower():
+        return has_tangent(get_unwrapped(tensor) if own else tensor)
 
 
 def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:

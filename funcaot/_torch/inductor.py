@@ -14,6 +14,7 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch import loops, scalars
+from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
 from funcaot.scopes import holding
 
@@ -41,7 +42,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         from torch._inductor.decomposition import select_decomp_table
 
     with eager_random_numbers():
-        return dict(select_decomp_table())
+        return corrected(select_decomp_table())
 
 
 @contextlib.contextmanager

@@ -54,3 +54,33 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(hooks):
             _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def saved_tensor_hooks_active() -> bool:
+    """Whether what autograd saves now goes through hooks."""
+    return _autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+@contextlib.contextmanager
+def raising_hook_errors_last() -> Iterator[None]:
+    """Raise what a pack hook raises at the end of the block, not where something is saved.
+
+    A checkpoint stops its recomputation in this way, once everything was saved that it wants. The
+    ops of eager have written to buffers by then.
+    """
+    pack, unpack = _autograd._top_saved_tensors_default_hooks(True)
+    errors: list[Exception] = []
+
+    def packed(tensor: torch.Tensor) -> Any:
+        if errors:
+            return None
+        try:
+            return pack(tensor)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is raised below)
+            errors.append(error)
+            return None
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, unpack):
+        yield
+    if errors:
+        raise errors[0]

@@ -19,9 +19,14 @@ _original = tensor_printing._str
 
 
 def _represent(tensor: torch.Tensor, **options: Any) -> str:
-    if tensor.device.type == "meta" or isinstance(tensor, FakeTensor | FunctionalTensor):
-        return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
-    return _original(tensor, **options)
+    if torch.autograd.forward_ad._current_level < 0:
+        return _original(tensor, **options)
+    if not (tensor.device.type == "meta" or isinstance(tensor, FakeTensor | FunctionalTensor)):
+        try:
+            return _original(tensor, **options)
+        except RuntimeError:  # below autograd; here the frames that hold guards end in order
+            pass
+    return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
 
 
 def _replace() -> None:
@@ -37,14 +42,11 @@ _patch = SharedPatch(_replace, _restore)
 
 @contextlib.contextmanager
 def printable_under_dual_level() -> Iterator[None]:
-    """Let symbolic tensors be printed while a forward-mode level is open.
+    """Let symbolic tensors be printed while a forward-mode level is open, also one begun inside.
 
     Torch tries the overloads of an op one by one and prints the arguments for each that doesn't
     fit. Printing looks for a tangent, which fails below autograd, and the exception leaves the
     dispatcher's thread-local state broken.
     """
-    if torch.autograd.forward_ad._current_level < 0:
-        yield
-        return
     with _patch.used():
         yield

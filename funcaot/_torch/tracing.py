@@ -11,6 +11,8 @@ from torch import fx
 from torch._C import _autograd as autograd_bindings
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -36,7 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.function_views import FunctionViews
 from funcaot._torch.functional_values import keep_strides
-from funcaot.errors import FuncaotError
+from funcaot.errors import FuncaotError, UnsupportedError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -385,6 +387,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         note_set: Is told of each ``set_``, with its target and its source.
     """
 
+    # Those that torch records for a user's op that writes to its arguments, when traced again.
+    supports_higher_order_operators = True
     detaching = False
     writing = False
     running: Any = None
@@ -405,11 +409,18 @@ class TapeFunctionalMode(FunctionalTensorMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record a check on the traced values; everything else as torch does."""
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs or {})
         if self.function_views.groups:
             self.function_views.check(tree_leaves((args, kwargs)))
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.inductor.resize_storage_bytes_:
+            raise UnsupportedError(
+                "A program resizes the storage of a tensor, which no graph says.",
+                remedy="resize storages outside of the compiled function.",
+            )
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
         before = self.detaching, self.writing, self.running
@@ -439,6 +450,18 @@ class TapeFunctionalMode(FunctionalTensorMode):
         finally:
             self.detaching, self.writing, self.running = before
             noted.writing = writing
+
+    def _higher_order(
+        self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record a functional form of a user's op as it is; refuse every other operator."""
+        if func not in (auto_functionalized, auto_functionalized_v2):
+            raise UnsupportedError(
+                f"The higher-order operator {func.name()} is used inside a compiled function.",
+                remedy="call it outside of the compiled function; torch.where chooses by a value.",
+            )
+        # Registered for the class that this one is made of, and looked up by the type itself.
+        return func.python_key_table[FunctionalTensorMode](self, *args, **kwargs)
 
     def _set(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """``set_``: torch leaves the outer wrapper as it was."""

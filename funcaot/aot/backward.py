@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ class BackwardKey(NamedTuple):
         create_graph: Whether the backward will itself be differentiated.
         edges: Operands of the forward that are passed on only for their autograd edge.
         autocast: Device types that autocast while the backward runs, which its ops see as in eager.
+        asked_by: Whether levels or dual numbers ask for it, if Functions may tell.
         variant: Counts backwards that differ in what they assume about open sizes.
     """
 
@@ -40,6 +41,7 @@ class BackwardKey(NamedTuple):
     create_graph: bool
     edges: tuple[int, ...]
     autocast: tuple[Any, ...] = ()
+    asked_by: str = ""
     variant: int = 0
 
 
@@ -56,6 +58,7 @@ class Backward:
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
         conditions: What it assumes about open sizes, if there are any.
+        read: Whether what user's rules read is as it was, if they ran.
     """
 
     key: BackwardKey
@@ -65,6 +68,7 @@ class Backward:
     premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     conditions: Conditions | None = None
+    read: Callable[[], bool] | None = None
 
     @cached_property
     def reads(self) -> frozenset[fx.Node]:

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.dynamo import hidden_from_dynamo
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import backward_effects, epilogue
 from funcaot.aot.backward import Backward
@@ -174,10 +175,17 @@ class SegmentFunction:
             ctx.save_for_backward(*checked)
         ctx.save_for_forward(*values, *operands)
 
+    @hidden_from_dynamo
     def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         """Find or trace the backward for these tangents and run it."""
+        return self.backward_of(ctx, self.saved(ctx), tangents)
+
+    def backward_of(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
+    ) -> tuple[Any, ...]:
+        """The same for what a ctx saved: to read that again would call the user's hooks again."""
         try:
-            return self._run_backward(ctx, tangents)
+            return self._run_backward(ctx, saved, tangents)
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"A backward of {self.segment.settings.name} was traced for values that the same "
@@ -187,12 +195,13 @@ class SegmentFunction:
         finally:
             self.segment.tape.forget_values()
 
-    def _run_backward(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _run_backward(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         tangents = tangents[: len(self.segment.output_nodes)]
         nothing = (None,) * len(self.segment.operands)
         if all(tangent is None for tangent in tangents):
             return nothing
-        saved = self._saved(ctx)
         count = len(self.form.residuals)
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
         if ctx.edges and saved and not tracing.backward_keeps_graph():
@@ -252,7 +261,8 @@ class SegmentFunction:
         ctx.needs = needs
         return needs
 
-    def _saved(self, ctx: Any) -> tuple[Any, ...]:
+    def saved(self, ctx: Any) -> tuple[Any, ...]:
+        """What forward saved, read once in each backward: hooks may be called for it."""
         if ctx.edges is not None and not self.form.residuals:
             # Autograd refuses to look once the graph is freed; in eager, too, it may run again.
             return ()

@@ -14,7 +14,7 @@ from torch import fx
 from funcaot._torch import autograd, functorch, tracing, tracing_errors
 from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.seeding import seeding_refused
-from funcaot.aot import graphs
+from funcaot.aot import graphs, storages
 from funcaot.aot.bases import Region, TracedRegion, trace_region
 from funcaot.aot.joined import Joined, TracedPlace, trace_joined
 from funcaot.aot.lifting import InputEvents, Lifting
@@ -183,6 +183,9 @@ def capture(
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result, is_leaf=_is_constant_size)
         outputs = tuple(lifting.replace(value) for value in flat)
+        if lifting.events.history.changes:
+            lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
+            outputs, _ = lifting.events.history.refreshed(outputs, name)
     tape.forget_function_views(outputs)
     return Capture(
         tape,
@@ -275,7 +278,7 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
     except FuncaotError:
         raise
     except Exception as error:
-        limit = limit_of_writes(error, name)
+        limit = limit_of_writes(error, name) or storages.explained(error, name)
         if limit is not None:
             raise limit from error
         if (events.wholes or events.shared) and is_stale(error):

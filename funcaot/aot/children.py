@@ -5,7 +5,9 @@ Each step says how the next object is reached, by source text, and the name that
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import operator
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -36,6 +38,8 @@ _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (functools.partialmethod, ("func", "args", "keywords")),
     (functools._lru_cache_wrapper, ("__wrapped__",)),
 )
+
+_UNSET = object()
 
 
 class Step(NamedTuple):
@@ -70,6 +74,8 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
     elif isinstance(holder, weakref.ref):
         yield Step("{parent}()", "", holder())
+    elif isinstance(holder, contextvars.ContextVar):
+        yield Step("{0}({parent})", "", in_context(holder), (in_context,))
     elif is_compiled(holder):
         # Not its cache.
         parts = {
@@ -84,6 +90,14 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
         yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
         yield from _of_slots(holder)
+
+
+def in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a context variable holds here."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
 
 
 def is_compiled(holder: Any) -> bool:
@@ -180,8 +194,21 @@ def _of_function(function: types.FunctionType) -> Iterator[Step]:
     for index, value in enumerate(function.__defaults__ or ()):
         yield Step(f"{{parent}}.__defaults__[{index}]", "", value)
     yield from entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
+    yield from of_attributes(function)
+
+
+def of_attributes(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to what was put on a function."""
     own = {key: value for key, value in vars(function).items() if key != "__wrapped__"}
     yield from entries(own, "{parent}.__dict__", named=True)
+
+
+def names_in(getter: Any) -> set[str]:
+    """The attributes that an ``operator.attrgetter`` or ``methodcaller`` gets."""
+    if not isinstance(getter, operator.attrgetter | operator.methodcaller):
+        return set()
+    texts = getter.__reduce__()[1]
+    return {part for text in texts if isinstance(text, str) for part in text.split(".")}
 
 
 def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
@@ -233,6 +260,11 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                 known.add(name)
                 if users or inherited:
                     yield from _of_member(kind, index, name, raw)
+    for _, meta in classes_of(type(kind)):
+        for name, raw in list(vars(meta).items()):
+            if name not in known and names.mentions(name) and not name.startswith("__"):
+                known.add(name)
+                yield Step(f"{{parent}}.__class__.__dict__[{quoted(name)}]", name, raw)
 
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:

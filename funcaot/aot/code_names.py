@@ -18,7 +18,27 @@ import torch
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 _WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__"}
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
-_BY_NAME = {"getattr", "hasattr", "vars", "__dict__", "__getattr__", "attrgetter"}
+_BY_NAME = {
+    "getattr",
+    "hasattr",
+    "vars",
+    "__dict__",
+    "__getattr__",
+    "attrgetter",
+    "methodcaller",
+    "globals",
+    "setattr",
+    "delattr",
+}
+# Code that catches one of these may look for what isn't there.
+_LOOKUP_ERRORS = {
+    "AttributeError",
+    "NameError",
+    "KeyError",
+    "LookupError",
+    "Exception",
+    "BaseException",
+}
 # What autograd and the operator read of a Function's class.
 _PROTOCOL = {
     "forward",
@@ -50,6 +70,7 @@ class Names:
         loaded: Names looked up among globals and builtins.
         stored: Globals that it assigns or deletes.
         imported: Modules that it imports.
+        tried: Names that it may use where they mean nothing, and go on.
     """
 
     used: frozenset[str]
@@ -58,6 +79,7 @@ class Names:
     loaded: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     imported: frozenset[str] = frozenset()
+    tried: frozenset[str] = frozenset()
 
     @property
     def is_dynamic(self) -> bool:
@@ -85,6 +107,7 @@ class ReadNames:
         self._functions_ask = False
         self._exact: set[str] = set()
         self._users: set[str] = set()
+        self._tried: set[str] = set()
         self._all = False
         self.is_dynamic = False
 
@@ -102,7 +125,8 @@ class ReadNames:
             names = names_of(code)
             made._add(names)
             made._users |= names.used
-            made._functions_ask |= bool(names.fragments)
+            made._tried |= names.tried
+            made._functions_ask |= bool(names.fragments or names.tried)
             made.is_dynamic |= names.is_dynamic
             made._all |= names.reads_all
         for code in libraries:
@@ -172,7 +196,8 @@ class ReadNames:
     @property
     def asked_for(self) -> frozenset[str]:
         """Names that some code may look for as text, to see whether they are there."""
-        return frozenset(text for text in self._fragments if text.isidentifier())
+        texts = (text for text in self._fragments if text.isidentifier())
+        return frozenset((*texts, *self._tried))
 
     def _add(self, names: Names) -> None:
         self._used |= names.used
@@ -199,6 +224,7 @@ def names_of(code: types.CodeType) -> Names:
     loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
     stored = {str(item.argval) for item in found if item.opname in _STORES}
     imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
+    tried = set(used) if _catches(code) else set()
     fragments: set[str] = set()
     if used & _BY_NAME:
         fragments.update(
@@ -215,7 +241,16 @@ def names_of(code: types.CodeType) -> Names:
             loaded |= inner.loaded
             stored |= inner.stored
             imported |= inner.imported
-    return Names(*map(frozenset, (used, read, fragments, loaded, stored, imported)))
+            tried |= inner.tried
+    return Names(*map(frozenset, (used, read, fragments, loaded, stored, imported, tried)))
+
+
+def _catches(code: types.CodeType) -> bool:
+    """Whether code goes on after it has looked for what isn't there."""
+    if not _LOOKUP_ERRORS.isdisjoint(code.co_names):
+        return True
+    ops = {item.opname for item in dis.get_instructions(code)}
+    return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
 
 
 def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:

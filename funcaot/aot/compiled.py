@@ -92,6 +92,10 @@ class CompiledFunction:
                 self._stacks[stack.key] = found
             return found
 
+    def open_dimensions(self, dims: Sequence[frozenset[int]]) -> None:
+        """Leave these dimensions of each argument open from the first compilation on."""
+        self._history.always = dims
+
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
@@ -120,6 +124,7 @@ class CompiledFunction:
         tried: list[Entry] = []
         while (found := self._cache.find(signature, leaves, tried)) is not None:
             entry, lifted = found
+            entry.refuse_missing_memory(leaves, lifted)
             try:
                 with leaving(bool(entry.premises)):
                     result = entry(leaves, lifted, (args, kwargs))
@@ -160,6 +165,7 @@ class CompiledFunction:
                     return self.function(*args, **kwargs)
                 self._cache.add(found[0])
         entry, lifted = found
+        entry.refuse_missing_memory(leaves, lifted)
         try:
             with leaving(bool(entry.premises)):
                 return entry(leaves, lifted, call)

@@ -7,7 +7,7 @@ equal tensor is none of them.
 
 from __future__ import annotations
 
-import enum
+import array
 import math
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -42,8 +42,7 @@ _LARGE_ARRAY = 1 << 16
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is a plain constant that isn't a container."""
-    kind = type(value)
-    return kind in _EXACT or isinstance(value, enum.Enum) or _is_numpy(value, "generic")
+    return type(value) in _EXACT or _is_numpy(value, "generic")
 
 
 def is_setting(value: Any) -> bool:
@@ -69,8 +68,8 @@ def is_immutable(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array, whose contents are compared."""
-    return _is_numpy(value, "ndarray")
+    """Whether a value is a NumPy array or a row of bytes, whose contents are compared."""
+    return isinstance(value, bytearray | array.array) or _is_numpy(value, "ndarray")
 
 
 def _is_numpy(value: Any, name: str) -> bool:
@@ -93,8 +92,6 @@ def fingerprint(value: Any) -> Any:
         return (kind, *((fingerprint(key), fingerprint(item)) for key, item in value.items()))
     if kind is slice:
         return (slice, *map(fingerprint, (value.start, value.stop, value.step)))
-    if isinstance(value, enum.Enum):
-        return (kind, id(value))
     if kind is range:
         return (range, value.start, value.stop, value.step)
     if _is_numpy(value, "generic"):
@@ -106,13 +103,17 @@ def fingerprint(value: Any) -> Any:
     return (kind, id(value))
 
 
-def array_contents(array: Any) -> Any:
-    """What a NumPy array holds; of a large one, a number that stands for its bytes."""
-    if array.dtype.hasobject:
-        return (type(array), tuple(map(fingerprint, array.ravel().tolist())))
-    data = array.tobytes()
+def array_contents(values: Any) -> Any:
+    """What an array holds; of a large one, a number that stands for its bytes."""
+    if isinstance(values, bytearray):
+        return (type(values), bytes(values))
+    if isinstance(values, array.array):
+        return (type(values), values.typecode, values.tobytes())
+    if values.dtype.hasobject:
+        return (type(values), values.shape, tuple(map(fingerprint, values.ravel().tolist())))
+    data = values.tobytes()
     kept = data if len(data) <= _LARGE_ARRAY else hash(data)
-    return (type(array), array.dtype.str, array.shape, array.strides, kept)
+    return (type(values), str(values.dtype), values.shape, values.strides, kept)
 
 
 def needs_fingerprint(value: Any) -> bool:

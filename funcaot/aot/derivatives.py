@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from funcaot._torch import autograd
+from funcaot._torch import autograd, functorch
 from funcaot._torch.guards import autocast_state
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot.backward import Backward, BackwardKey, tangent_specs, trace_backward
@@ -22,8 +22,11 @@ from funcaot.aot.forward_mode import (
     trace_pushforward,
 )
 from funcaot.aot.forward_trace import refuse_hidden_writes
+from funcaot.aot.ran import Recorder
+from funcaot.aot.reader import make_check
 from funcaot.aot.segment import Form, Segment
 from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.scopes import holding
 
 
 class Calls(Protocol):
@@ -86,7 +89,8 @@ class Derivatives(Generic[Made]):
         if self.sizes is not None:
             specs, sizes = self.sizes.general(specs), self.sizes.read(values)
         create_graph = autograd.gradients_are_differentiated()
-        key = BackwardKey(needs, specs, create_graph, edges, autocast_state())
+        asked_by = _asked_by() if self._segment.calls_functions else ""
+        key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
         key, found = self._known(key, sizes)
         if found is not None:
             return found
@@ -100,8 +104,10 @@ class Derivatives(Generic[Made]):
         """The backward of a key that is valid for some open sizes; or the key for a new one."""
         while True:
             found = self.backwards.get(key)
-            conditions = None if found is None else found[0].conditions
-            if conditions is None or conditions.hold(sizes):
+            if found is None:
+                return key, found
+            conditions, read = found[0].conditions, found[0].read
+            if (conditions is None or conditions.hold(sizes)) and (read is None or read()):
                 return key, found
             key = key._replace(variant=key.variant + 1)
 
@@ -119,13 +125,15 @@ class Derivatives(Generic[Made]):
         noting = contextlib.nullcontext()
         if self.sizes is not None and conditions is not None:
             noting = self.sizes.environment.answering(sizes, conditions.answers)
-        with noting:
-            entry = trace_backward(segment, self._form, key, tangents, values)
+        with noting, holding(segment.tape, asked_by=key.asked_by):
+            with Recorder() as recorder:
+                entry = trace_backward(segment, self._form, key, tangents, values)
             refuse_opaque(segment)
             found = (entry, self._make(entry.segment))
             if conditions is not None and entry.segment is not None:
                 found[1].prepare(differentiable=key.create_graph)
         entry.conditions = conditions
+        entry.read = make_check(recorder.ran)
         entry.timings["trace"] = time.perf_counter() - start
         segment.settings.statistics.backward_traces += 1
         self.backwards[key] = found
@@ -185,12 +193,16 @@ class Derivatives(Generic[Made]):
         key = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents
         )
-        found = known.get(key)
+        found = _that_fits(known, key)
         if found is None:
             with self._segment.settings.lock, StateKept():
-                found = known.get(key)
+                found = _that_fits(known, key)
                 if found is None:
-                    entry: Any = trace(key)
+                    tape = self._segment.tape
+                    with holding(tape, asked_by="tangents", transposes=True):
+                        with Recorder() as recorder:
+                            entry: Any = trace(key)
+                    entry.read = make_check(recorder.ran)
                     found = known[key] = (entry, self._make(entry.segment))
         return found
 
@@ -198,6 +210,24 @@ class Derivatives(Generic[Made]):
         """Drop a derivative that was traced for values that a call didn't have."""
         _forget(self.backwards, derivative)
         _forget(self.fused, derivative)
+
+
+def _that_fits(
+    known: Derived[Specs, tuple[Derivative, Made]], key: Specs
+) -> tuple[Derivative, Made] | None:
+    """A pushforward of a key whose rule would do now what it did when it was traced."""
+    found = known.get(key)
+    if found is None:
+        return None
+    read = getattr(found[0], "read", None)
+    return found if read is None or read() else None
+
+
+def _asked_by() -> str:
+    """What asks for a backward, where the rules of Functions may tell."""
+    if functorch.transforms_active():
+        return "levels"
+    return "tangents" if autograd.in_dual_level() else ""
 
 
 def _forget(known: Derived[Any, Any], derivative: object) -> None:

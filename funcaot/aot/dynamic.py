@@ -15,6 +15,7 @@ from funcaot.errors import FuncaotError, UnsupportedError
 
 _MARKS = "_funcaot_dynamic"
 _KEPT = 256
+_NONE: frozenset[int] = frozenset()
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
@@ -74,9 +75,10 @@ class SizeHistory:
 
         Args:
             dynamic: True leaves every size of every argument open, False none; with None those
-                that changed between two compilations.
+                that changed between two compilations, and those in ``always``: of each leaf.
         """
         self.dynamic = dynamic
+        self.always: Sequence[frozenset[int]] = ()
         self._seen: OrderedDict[Any, list[list[int | None]]] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._fixed: set[Any] = set()
@@ -86,13 +88,16 @@ class SizeHistory:
         if self.dynamic is False or signature.ambient.forward_mode:
             return None
         marked = [_marks(leaf) for leaf in leaves]
+        always = self.always if len(self.always) == len(leaves) else [_NONE] * len(leaves)
         key = _skeleton(signature)
         changed = self._changed(key, signature)
         if key in self._refused and not any(marked):
             return None
         dims = [
-            _open(leaf) if self.dynamic else new | own
-            for leaf, new, own in zip(signature.leaves, changed, marked, strict=True)
+            _open(leaf) if self.dynamic else new | own | (_open(leaf) & wanted)
+            for leaf, new, own, wanted in zip(
+                signature.leaves, changed, marked, always, strict=True
+            )
         ]
         return generalized(signature, dims, marked) if any(dims) else None
 

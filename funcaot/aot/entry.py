@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch import autograd, functorch, nodes
 from funcaot._torch.pytree import tree_unflatten
 from funcaot.aot import epilogue, graphs, reader
 from funcaot.aot.analysis import analyse, watched
@@ -33,6 +33,7 @@ from funcaot.aot.sizes import SizeEnvironment, SizeError, Sizes, concrete
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.state_effects import Call, StateEffects
 from funcaot.aot.state_tracker import StateTracker
+from funcaot.aot.storages import refuse_missing, used_inputs
 from funcaot.premise import PremiseFailed
 
 
@@ -161,6 +162,19 @@ class Entry:
         )
         return regions == self.capture.regions
 
+    @cached_property
+    def _used(self) -> frozenset[int]:
+        """Inputs whose memory a call reads or writes to."""
+        segment = self.functions.segment
+        outputs = () if segment is None else segment.output_nodes
+        nodes = [slot.node for slot in self.capture.inputs]
+        members = {i for i, slot in enumerate(self.capture.inputs) if slot.kind != "plain"}
+        return used_inputs(nodes, (*outputs, *self.capture.effect_nodes)) | members | self.written
+
+    def refuse_missing_memory(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> None:
+        """Refuse a call that would use memory which was freed."""
+        refuse_missing(self._inputs(leaves, lifted), self._used, self.name)
+
     def effects_of(self, leaves: Sequence[Any]) -> Effects:
         """The effects of a call with these leaves."""
         if self.sizes is None:
@@ -194,6 +208,23 @@ class Entry:
             call: The arguments themselves, ``(args, kwargs)``.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
+        if self._writes and nodes.saved_tensor_hooks_active():
+            with nodes.raising_hook_errors_last():
+                return self._call(leaves, lifted, call, apply)
+        return self._call(leaves, lifted, call, apply)
+
+    @cached_property
+    def _writes(self) -> bool:
+        """Whether a call does more than return something."""
+        return bool(self.effects.mutations or self.gradients or self.state)
+
+    def _call(
+        self,
+        leaves: Sequence[Any],
+        lifted: Sequence[torch.Tensor],
+        call: Call,
+        apply: Callable[..., tuple[torch.Tensor, ...]] | None,
+    ) -> Any:
         tensors = self._inputs(leaves, lifted)
         if self.grown:
             refuse_room([tensors[index] for index in self.grown], self.name)

@@ -6,13 +6,17 @@ reader walks after it, with the code that ran, to see what the program depends o
 
 from __future__ import annotations
 
+import argparse
+import enum
 import functools
 import gc
+import os
 import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Iterable, Set
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +32,7 @@ from funcaot.aot.ran import Ran, is_library, is_machinery
 _LIMIT = 200_000
 _CHANGEABLE = (list, dict, set, deque)
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
-_NAMESPACES = (types.SimpleNamespace,)
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum)
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ def scan_what_ran(root: Any, ran: Ran, texts: Iterable[str] = ()) -> Environment
         walk = Walk(root, names, ran)
         walk.go()
         walk.follow_rest()
-        if not (names.is_dynamic and names.add_exact(walk.strings())):
+        texts = walk.strings() if names.is_dynamic else set()
+        if not names.add_exact(texts | walk.names_of_getters()):
             break
     found = walk.found
     for kept in ("settings", "identities", "arrays"):
@@ -198,14 +203,18 @@ class Walk:
                 continue
             if code.co_freevars and code not in made:
                 self._anchor_functions(code)
-            names = names_of(code)
             self._anchor_globals(namespace)
+            names = names_of(code)
             self._look_into_globals(namespace, names.loaded | names.stored)
+        for code, namespace in self._ran.users.items():
+            names = names_of(code)
             for module in names.imported:
                 self._look_into_import(module, namespace)
-        for code, namespace in self._ran.users.items():
-            for module in names_of(code).imported:
-                self._look_into_import(module, namespace)
+            if "modules" in names.used:
+                self._look_into_import(str(namespace.get("__name__")), namespace)
+        if self._ran.reads_environ:
+            self._anchor(os.environ, "{0}.environ", os)
+            self._pending.append(os.environ)
         self.go()
 
     def strings(self) -> set[str]:
@@ -220,6 +229,11 @@ class Walk:
             if isinstance(thing, dict) and id(thing) not in self.found.namespaces:
                 found.update(key for key in children.items_of(thing) if type(key) is str)
         return found
+
+    def names_of_getters(self) -> set[str]:
+        """Attributes that objects get which are made for that."""
+        things = [thing for _, thing in self.found.identities]
+        return {name for thing in things for name in children.names_in(thing)}
 
     def _anchor(self, thing: Any, text: str, constant: Any) -> None:
         if id(thing) not in self.found.objects:
@@ -249,11 +263,18 @@ class Walk:
             return
         if isinstance(holder, types.FunctionType):
             if self._ran is not None and holder.__code__ not in self._ran.users:
+                for step in children.of_attributes(holder):
+                    if self.found.names.mentions(step.name):
+                        self._take(id(holder), step)
                 return
             self._followed.add(holder.__code__)
             self._reach_globals(holder)
+        always = _is_of_a_library(holder)
         for step in children.children(holder, found.names):
-            if self._ran is None or self._may_read(holder, step.name):
+            if self._ran is not None and always:
+                # Its own code, which isn't looked at, reads it.
+                step = step._replace(name="")
+            if self._ran is None or not step.name or found.names.mentions(step.name):
                 self._take(id(holder), step)
         if self._ran is None:
             for step in _of_class_of(holder):
@@ -273,15 +294,6 @@ class Walk:
             return
         for step in children.of_class(kind, self.found.names, self._ran.codes):
             self._take(id(kind), step)
-
-    def _may_read(self, holder: Any, name: str) -> bool:
-        """Whether code may have read a step; of an object of Python's library, all of them."""
-        if not name or self.found.names.mentions(name):
-            return True
-        kind = type(holder).__module__.partition(".")[0]
-        return kind in sys.stdlib_module_names and not isinstance(
-            holder, (*_NAMESPACES, types.FunctionType)
-        )
 
     def _reach_globals(self, function: types.FunctionType) -> None:
         found, namespace = self.found, function.__globals__
@@ -343,7 +355,7 @@ class Walk:
             self.found.settings.append((place, child))
         elif callable(child):
             self.found.identities.append((place, child))
-        elif not is_torch:
+        elif not is_torch and child is not sys.modules:
             self._reach(place, child)
 
     def _take(self, parent: int, step: Step) -> None:
@@ -393,12 +405,20 @@ def _is_interesting(value: Any) -> bool:
     kind = type(value)
     if kind.__module__.partition(".")[0] in _MACHINES:
         return False
-    if isinstance(value, weakref.ref | property | staticmethod | classmethod):
+    if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True
     if callable(getattr(kind, "__torch_function__", None)):
         return False
     own = getattr(value, "__dict__", None)
     return isinstance(own, dict) or bool(children.slots_of(value))
+
+
+def _is_of_a_library(holder: Any) -> bool:
+    """Whether an object is of a class of Python's library whose attributes nobody else reads."""
+    kind = type(holder).__module__.partition(".")[0]
+    return kind in sys.stdlib_module_names and not isinstance(
+        holder, (*_NAMESPACES, types.FunctionType, types.ModuleType, *CONTAINERS)
+    )
 
 
 def _of_class_of(holder: Any) -> Iterable[Step]:

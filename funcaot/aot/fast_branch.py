@@ -81,18 +81,23 @@ class BranchWriter:
         self.owner = owner
         self.tangents = tangents
         self.edges = edges
+        self.saved = [source.name("kept") for _ in owner.form.residuals]
+
+    def write_saved(self) -> None:
+        """Read what was saved, once: the user's hooks may be called for it."""
+        self.source.line(f"saved = {'ctx.saved_tensors' if self.saved else '()'}")
+        if self.saved:
+            self.source.line(unpacked(self.saved, "saved"))
 
     def write(self, case: Case, indent: int) -> None:
         """Write ``if <this case>: return <gradients>``."""
         source = self.source
         conditions, distinct, present = self._conditions(case)
-        saved = [source.name("kept") for _ in self.owner.form.residuals]
-        source.line(f"if {' and '.join(conditions)}:", indent)
-        if saved:
-            source.line(unpacked(saved, "ctx.saved_tensors"), indent + 1)
+        saved = self.saved
         check = source.constant(case.check, "check")
-        source.line(f"if {check}({listed([*distinct, *saved])}):", indent + 1)
-        indent += 2
+        conditions.append(f"{check}({listed([*distinct, *saved])})")
+        source.line(f"if {' and '.join(conditions)}:", indent)
+        indent += 1
         if case.specs:
             self._write_open_checks(case, [*distinct, *saved], indent)
             indent += 1
@@ -121,6 +126,8 @@ class BranchWriter:
                 distinct.append(name)
             else:
                 conditions.append(f"{name} is {self.tangents[first]}")
+        if case.backward.read is not None:
+            conditions.append(f"{self.source.constant(case.backward.read, 'read')}()")
         return conditions, distinct, present
 
     def _write_open_checks(self, case: Case, names: list[str], indent: int) -> None:

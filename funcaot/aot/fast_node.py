@@ -17,6 +17,7 @@ import torch
 
 from funcaot import config
 from funcaot._torch import autograd, functorch, guards, nodes, tracing
+from funcaot._torch.dynamo import hidden_from_dynamo
 from funcaot.aot import graphs
 from funcaot.aot.backward import Backward
 from funcaot.aot.call import SegmentFunction
@@ -27,7 +28,7 @@ from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed
 from funcaot.aot.spec import TensorSpec, spec_of
 
-_PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions"}
+_PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions", "read"}
 
 
 class FastNode:
@@ -108,16 +109,23 @@ class FastNode:
         source.line(f"return {returned[0] if self.returns_one else listed(returned) + ','}")
         return source.build(f"forward(ctx, {listed(operands)})")
 
-    def _general(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+    def _general(
+        self, ctx: Any, saved: tuple[torch.Tensor, ...], *tangents: torch.Tensor | None
+    ) -> tuple[Any, ...]:
         """What means the same as the generated branches, for any tangents."""
         if not self._edges:
             ctx.edges = ()
         ctx.edge_indices = self._edges
-        gradients = self.owner.backward(ctx, *tangents)
-        self._learn(tangents, ctx)
+        gradients = self.owner.backward_of(ctx, saved, tangents)
+        self._learn(ctx, saved, tangents)
         return gradients
 
-    def _learn(self, tangents: Sequence[torch.Tensor | None], ctx: Any) -> None:
+    def _learn(
+        self,
+        ctx: Any,
+        saved: tuple[torch.Tensor, ...],
+        tangents: Sequence[torch.Tensor | None],
+    ) -> None:
         """Generate a case for a backward like this one, if it is a common one.
 
         What was saved is compared too: hooks may have given it another layout.
@@ -129,7 +137,6 @@ class FastNode:
         full = len(cases) >= config.get().fast_backwards or not config.get().fast_path
         if full or needs is None or not present:
             return
-        saved = ctx.saved_tensors if self.owner.form.residuals else ()
         if not _is_common(present, saved):
             return
         backward, functions = self.owner.derivatives.backward(needs, self._edges, tangents, saved)
@@ -180,8 +187,9 @@ class FastNode:
             forward_ad=guards.forward_ad,
         )
         tangents = [source.name("t") for _ in self.owner.segment.output_nodes]
-        general = f"return general(ctx, {listed(tangents)})"
+        general = f"return general(ctx, saved, {listed(tangents)})"
         writer = BranchWriter(source, self.owner, tangents, self._edges)
+        writer.write_saved()
         source.line(f"if forward_ad._current_level >= 0: {general}")
         source.line("if grad_enabled():")
         self._write_cases(writer, 2, create_graph=True)
@@ -189,7 +197,7 @@ class FastNode:
         self._write_cases(writer, 1, create_graph=False)
         source.line(general)
         apply = source.build(f"apply(ctx, {listed(tangents)})")
-        nodes.set_node_apply(self._function, apply)
+        nodes.set_node_apply(self._function, hidden_from_dynamo(apply))
 
     def _write_cases(self, writer: BranchWriter, indent: int, *, create_graph: bool) -> None:
         cases = self._cases[create_graph]

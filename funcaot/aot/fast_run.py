@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from funcaot.aot.contract import settled
 from funcaot.aot.program import GraphProgram
 from funcaot.aot.segment import Form
 from funcaot.aot.source import Source, listed
@@ -25,7 +26,7 @@ def run_program(
 ) -> str:
     """The same for a graph and its own operands."""
     lowered = program.lowered
-    run = source.constant(lowered.trusting if trusting else lowered.run, "run")
+    run = source.constant(settled(lowered.trusting if trusting else lowered.run), "run")
     given = [operands[index] for index in program.used]
     if program.sizes is not None:
         given += [f"{operands[index]}.shape[{dim}]" for index, dim in program.sizes.sources]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -31,11 +31,13 @@ class Pushforward:
         sources: For each of the segment's operands before the tangents, whether it is a
             residual (True) or an operand of the forward (False), and which.
         produced: Positions of the forward's graph outputs that have a tangent.
+        read: Whether what user's rules read is as it was, if they ran.
     """
 
     segment: Segment | None
     sources: tuple[tuple[bool, int], ...]
     produced: tuple[int, ...]
+    read: Callable[[], bool] | None = None
 
     def gather(
         self, values: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
@@ -57,12 +59,14 @@ class FusedPushforward:
         pushed: The graph outputs that have a tangent, and where among the graph's it is (or,
             from -1 downward, among the operands).
         timings: Seconds per stage.
+        read: Whether what user's rules read is as it was, if they ran.
     """
 
     segment: Segment | None
     values: tuple[int, ...] = ()
     pushed: tuple[tuple[int, int], ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
+    read: Callable[[], bool] | None = None
 
 
 def trace_pushforward(

@@ -194,7 +194,7 @@ class GradientTracker(TorchFunctionMode):
             for tensor, position in list(self._seen.values()):
                 self._enter(tensor, position)
         if self._steps.depth:
-            result = with_tensor_scalars(func, args, kwargs)
+            result = with_tensor_scalars(func, args, kwargs, self._steps.numbers)
             if result is not NotImplemented:
                 return result
         return func(*args, **kwargs)

@@ -21,20 +21,25 @@ _COPY = torch.ops.aten.copy_.default
 class Roles:
     """What becomes of a graph's outputs, by position.
 
-    The others are gradients and tangents, whose memory is as in autograd, and what is kept for a
-    backward, which nobody sees.
+    The others are gradients and tangents, whose memory is as in autograd.
 
     Attributes:
         shown: The function's caller gets them.
         copied: They are copied into tensors of the caller, and nobody gets them.
+        private: They are kept for a backward, and nobody sees them.
     """
 
     shown: frozenset[int] = frozenset()
     copied: frozenset[int] = frozenset()
+    private: frozenset[int] = frozenset()
 
     def without(self, places: Collection[int]) -> Roles:
-        """The roles but for some of them."""
-        return Roles(self.shown.difference(places), self.copied.difference(places))
+        """The roles but for some places, of which nothing is said."""
+        return Roles(
+            self.shown.difference(places),
+            self.copied.difference(places),
+            self.private.difference(places),
+        )
 
     def at(self, places: Sequence[int | None]) -> Roles:
         """The roles of a graph's outputs from those of values and where each is among them."""

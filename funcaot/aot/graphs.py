@@ -6,7 +6,7 @@ import functools
 import keyword
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,15 @@ def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.N
         needed.add(node)
         pending.extend(node.all_input_nodes)
     return needed
+
+
+def nodes_from(wanted: fx.Node, start: set[fx.Node]) -> set[fx.Node]:
+    """Nodes behind ``wanted``, itself among them, that depend on some of ``start``."""
+    reached: set[fx.Node] = set()
+    for node in sorted(closure([wanted], start)):
+        if any(source in reached or source in start for source in node.all_input_nodes):
+            reached.add(node)
+    return reached
 
 
 def extract(
@@ -327,12 +336,29 @@ def is_in_memory_of_operand(node: fx.Node) -> bool:
     return _storage(value_of(node)) in given - {None}
 
 
+def memory_of(node: fx.Node) -> Hashable:
+    """Whose memory a node's result lives in; a Function may return memory that it was given."""
+    root = view_root(node)
+    made = _function_behind(root)
+    storage = _storage(value_of(root))
+    if made is None or storage is None:
+        return root
+    for operand in made.all_input_nodes:
+        if _storage(value_of(operand)) == storage:
+            return memory_of(operand)
+    return made, storage
+
+
 def _operands_of_function(node: fx.Node) -> list[Any]:
     """The values that a Function was given, if a node is its result; else none."""
+    made = _function_behind(node)
+    return [] if made is None else [value_of(operand) for operand in made.all_input_nodes]
+
+
+def _function_behind(node: fx.Node) -> fx.Node | None:
+    """The call of a user's Function that a node is a result of."""
     made = node.args[0] if node.target is GETITEM else node
-    if not (isinstance(made, fx.Node) and is_function_node(made)):
-        return []
-    return [value_of(operand) for operand in made.all_input_nodes]
+    return made if isinstance(made, fx.Node) and is_function_node(made) else None
 
 
 def _storage(value: Any) -> Any:

@@ -19,9 +19,10 @@ from funcaot._torch import autograd, functorch
 from funcaot.aot import graphs
 from funcaot.aot.capture import Capture
 from funcaot.aot.effects import Effects, Mutation
-from funcaot.aot.lower import Lowered, Writes, lower
-from funcaot.aot.program import GraphProgram
-from funcaot.aot.segment import Segment
+from funcaot.aot.in_place_proof import provable
+from funcaot.aot.lower import Lowered, Writes, decomposed, lower
+from funcaot.aot.program import GraphProgram, with_inputs
+from funcaot.aot.segment import Form, Segment
 
 aten = torch.ops.aten
 
@@ -44,14 +45,11 @@ class WritingProgram(GraphProgram):
     def _executable(self) -> Lowered:
         where = {position: index for index, position in enumerate(self._used)}
         pairs = tuple((where[position], output) for position, output in self.writes.pairs)
+        module = with_inputs(self.writes.decomposed, self._used)
+        writes = replace(self.writes, pairs=pairs, decomposed=module)
         settings = self.settings
         return lower(
-            self._pruned(),
-            settings.compiler,
-            self.kind,
-            settings.name,
-            replace(self.writes, pairs=pairs),
-            self.roles,
+            self._pruned(), settings.compiler, self.kind, settings.name, writes, self.roles
         )
 
 
@@ -134,8 +132,8 @@ def plan_in_place(captured: Capture, effects: Effects, segment: Segment) -> InPl
     form = segment.form(keeping=False)
     if any(graphs.is_opaque(node) for node in form.program.module.graph.nodes):
         return None
-    chosen, writes = _choose(effects, segment, form.positions)
-    if not chosen:
+    chosen, writes = _choose(effects, segment, form)
+    if writes is None or not chosen:
         return None
     written = tuple(mutation.index for mutation in chosen)
     left = tuple(mutation for mutation in effects.mutations if mutation not in chosen)
@@ -162,9 +160,7 @@ def _is_simple(mutation: Mutation) -> bool:
     ) and (mutation.value is not None and mutation.versions is not None)
 
 
-def _choose(
-    effects: Effects, segment: Segment, positions: tuple[int, ...]
-) -> tuple[list[Mutation], Writes]:
+def _choose(effects: Effects, segment: Segment, form: Form) -> tuple[list[Mutation], Writes | None]:
     """Which mutations the graph does: those with new values that nobody gets to see besides."""
     places, nodes = segment.places, segment.output_nodes
     shown = {
@@ -186,10 +182,25 @@ def _choose(
             and _same_shape(segment, mutation.index, output)
         ):
             chosen[output] = mutation
-    chosen = _without_returned(chosen, segment)
-    pairs = [(positions.index(mutation.index), output) for output, mutation in chosen.items()]
-    kept = tuple(index for index in range(len(nodes)) if index not in chosen)
-    return list(chosen.values()), Writes(tuple(pairs), kept)
+    return _proved(_without_returned(chosen, segment), segment, form)
+
+
+def _proved(
+    chosen: dict[int, Mutation], segment: Segment, form: Form
+) -> tuple[list[Mutation], Writes | None]:
+    """Those mutations that the compiler can't make wrong, and the graph that it gets."""
+    if not chosen:
+        return [], None
+    compiler = segment.settings.compiler
+    module = decomposed(form.program.module, compiler)
+    where = {output: form.positions.index(item.index) for output, item in chosen.items()}
+    others = [index for index in range(len(segment.output_nodes)) if index not in chosen]
+    pairs = tuple((position, output) for output, position in where.items())
+    if compiler.compiles:
+        pairs = provable(module, pairs, others)
+    written = [output for _, output in pairs]
+    kept = tuple(index for index in range(len(segment.output_nodes)) if index not in written)
+    return [chosen[output] for output in written], Writes(pairs, kept, module)
 
 
 def _without_returned(chosen: dict[int, Mutation], segment: Segment) -> dict[int, Mutation]:

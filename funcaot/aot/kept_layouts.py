@@ -37,6 +37,11 @@ def free_layouts(module: fx.GraphModule, outputs: Collection[int]) -> None:
     _output(module).meta[FREE_LAYOUTS] = frozenset(outputs)
 
 
+def has_free_layout(module: fx.GraphModule, output: int) -> bool:
+    """Whether the compiler chooses the layout of an output."""
+    return output in _output(module).meta.get(FREE_LAYOUTS, frozenset())
+
+
 def pass_on(before: fx.GraphModule, after: fx.GraphModule) -> None:
     """Give a graph with the same outputs the same freedom."""
     _output(after).meta[FREE_LAYOUTS] = _output(before).meta.get(FREE_LAYOUTS, frozenset())
@@ -87,13 +92,38 @@ def target_for(target: Any) -> Any:
 def with_traced_layouts(
     module: fx.GraphModule, outputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """A relaid graph's outputs with the strides that the graph was traced with."""
+    """A decomposed or relaid graph's outputs with the strides that the graph was traced with."""
     output: Any = _output(module)
     hidden = output.meta.get(FREE_LAYOUTS, frozenset())
     return [
-        made if index in hidden else _ordered(made, graphs.value_of(node).stride())
+        made if index in hidden else as_traced_value(made, graphs.value_of(node))
         for index, (made, node) in enumerate(zip(outputs, output.args[0], strict=True))
     ]
+
+
+def as_traced_value(made: Any, traced: Any) -> Any:
+    """A value with the strides of another one, if they are known numbers and leave no gaps."""
+    if not (isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor)):
+        return made
+    if made.layout is not torch.strided or traced.layout is not torch.strided:
+        return made
+    spec = spec_of(traced)
+    if spec_of(made).stride == spec.stride or not is_dense(spec.shape, spec.stride):
+        return made
+    if not all(isinstance(number, int) for number in (*spec.shape, *spec.stride)):
+        return made
+    fits = Layout(spec.shape, spec.stride).fits(made)
+    return made if fits else _ordered(made, spec.stride)
+
+
+def reads_strides(node: fx.Node) -> bool:
+    """Whether a node's result depends on the strides of what it reads."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    target = node.target
+    if isinstance(target, OpOverload):
+        return "as_strided" in target.name() or target is aten.view.dtype
+    return graphs.is_function_node(node)
 
 
 def as_traced(
@@ -137,10 +167,9 @@ def _is_rigid(module: fx.GraphModule) -> bool:
                 return True
         if node.op != "call_function" or node.target is operator.getitem:
             continue
-        target = node.target
-        if not isinstance(target, OpOverload) or graphs.is_random(node):
+        if not isinstance(node.target, OpOverload) or graphs.is_random(node):
             return True
-        if "as_strided" in target.name() or target is aten.view.dtype:
+        if reads_strides(node):
             return True
     return False
 

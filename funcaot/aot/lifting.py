@@ -14,12 +14,13 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.shapes import SizeError
-from funcaot.aot import data_dependent_ops, writes
+from funcaot.aot import data_dependent_ops, storages, writes
 from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.ran import calls_no_user, paused
+from funcaot.aot.stale_views import ShapeHistory, stale_view
 from funcaot.aot.tape import Tape
 from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
@@ -38,6 +39,7 @@ class InputEvents:
 
     Attributes:
         wholes: For a tensor whose shape was changed in place, its value in the shape that it had.
+        history: Changes of shapes in place.
         reshapes: For such a tensor the calls that changed it, None if one of them names strides
             or sizes.
         resized: Tensors that were resized.
@@ -54,6 +56,7 @@ class InputEvents:
     """
 
     wholes: dict[int, torch.Tensor] = field(default_factory=dict)
+    history: ShapeHistory = field(default_factory=ShapeHistory)
     reshapes: dict[int, Reshapes | None] = field(default_factory=dict)
     resized: set[int] = field(default_factory=set)
     placed: list[torch.Tensor] = field(default_factory=list)
@@ -119,6 +122,9 @@ class Lifting(TorchFunctionMode):
         entered: Any = tree_map(self.replace, (args, kwargs or {}))
         args, kwargs = entered
         kwargs = kwargs or {}
+        stale: dict[int, torch.Tensor] = {}
+        if self.events.history.changes:
+            (args, kwargs), stale = self._with_fresh_views(func, args, kwargs)
         if func in tracing.RECURRENT:
             with tracing.without_fused_recurrence(), paused():
                 return func(*args, **kwargs)
@@ -132,8 +138,22 @@ class Lifting(TorchFunctionMode):
             raise theirs from None
         if isinstance(result, torch.Tensor):
             # In place, eager returns the tensor itself, which the caller may assign again.
+            result = stale.get(id(result), result)
             return self._real.get(id(result), result)
         return result
+
+    def _with_fresh_views(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments without views that were made before a base changed its shape."""
+        history, name = self.events.history, getattr(func, "__name__", "")
+        history.inputs.update(id(slot.tensor) for slot in self.inputs)
+        if name == "__get__":
+            return (args, kwargs), {}
+        if name not in writes.METADATA_ONLY:
+            return history.refreshed((args, kwargs), self._name)
+        target = args[0]
+        if torch.is_grad_enabled() and history.is_outdated(target) and history.is_stale(target):
+            raise stale_view(target, self._name)
+        return (args, kwargs), {}
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op, and note what can't be seen afterwards."""
@@ -165,6 +185,10 @@ class Lifting(TorchFunctionMode):
             self.events.placed.append(args[0])
             if name == "as_strided" and not self._is_in_an_input(args[0]):
                 check_bounds(self._tape, *args, **kwargs)
+        elif name in storages.READING and self._is_in_an_input(args[0]):
+            raise storages.refuse_storage(self._name, self._described(args[0]))
+        elif name.startswith(storages.RESIZING):
+            raise storages.refuse_resizing(self._name)
         elif name in _UNSAFE:
             pieces = func(*args, **kwargs)
             source = args[0] if args else kwargs["input"]
@@ -229,6 +253,7 @@ class Lifting(TorchFunctionMode):
         """Keep hold of the whole value before a tensor's shape is changed in place."""
         tensor = args[0]
         self._note_reshape(name, tensor, (*args[1:], *kwargs.values()))
+        self.events.history.note(name, tensor, (*args[1:], *kwargs.values()))
         if name == "as_strided_" and _leaves(*args, **kwargs):
             self.events.placed.append(tensor)
         if tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled():
@@ -277,7 +302,9 @@ class Lifting(TorchFunctionMode):
                 f"{self._name} calls set_ with a storage or without a source.",
                 remedy="call x.set_(tensor).",
             )
-        if tracing.storage_key(target) == tracing.storage_key(source):
+        with tracing.without_torch_function():  # modes see the question, though not the call
+            shared = tracing.storage_key(target) == tracing.storage_key(source)
+        if shared:
             raise UnsupportedError(
                 f"{self._name} calls set_ on a tensor with one that shares its memory.",
                 remedy="return the view instead.",

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from funcaot import config
 from funcaot._torch import tracing
 from funcaot.aot import graph_checks, graphs, kept_layouts
+from funcaot.aot.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.graph_checks import NO_ROLES, Roles
 from funcaot.aot.layout import Layout, checking, layouts_of
 from funcaot.aot.opaque_parts import between_opaque
@@ -48,10 +50,12 @@ class Writes:
     Attributes:
         pairs: Position of an input, and of the output that is written into it and not returned.
         kept: Positions of the outputs that are returned.
+        decomposed: The graph that the compiler gets, but for the writes, which are proved for it.
     """
 
     pairs: tuple[tuple[int, int], ...]
     kept: tuple[int, ...]
+    decomposed: fx.GraphModule
 
 
 def lower(
@@ -76,43 +80,75 @@ def lower(
         StageError: If the compiler fails; ``__cause__`` is its own exception.
         GraphError: If the graph isn't functional, or a result shares memory.
     """
+    what = f"{kind} graph of {name}"
+    contract = _contract_of(module, what, roles, writes)
+    module = decomposed(module, compiler) if writes is None else writes.decomposed
+    graph_checks.check_functional(module, what)
+    if config.get().check_aliases:
+        graph_checks.check_results_apart(module, roles, what)
+    if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
+        run = between_opaque(module, lambda part: _compile_part(part, compiler, kind, name))
+        kept = Executable(run, contract, settles=False)
+        return Lowered(kept, kept, module, compiler.name)
+    if writes is not None:
+        module = graphs.with_writes(module, writes.pairs, writes.kept)
+        graph_checks.check_writes_last(module, what)
+    return _compile(module, compiler, kind, name, contract)
+
+
+def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
+    """The graph with Functions inlined and ops decomposed, as a compiler wants it."""
     if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
         table = compiler.decompositions() if compiler.decompositions else {}
         module = _retrace(module, table)
         while _has_function_nodes(module, traceable=True):
             # Their forward called another Function.
             module = _retrace(module, table)
-    what = f"{kind} graph of {name}"
-    graph_checks.check_functional(module, what)
-    if config.get().check_aliases:
-        graph_checks.check_results_apart(module, roles, what)
-    if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
-        run = between_opaque(module, lambda part: _compile(part, compiler, kind, name).run)
-        return Lowered(run, run, module, compiler.name)
-    if writes is not None:
-        module = graphs.with_writes(module, writes.pairs, writes.kept)
-        graph_checks.check_writes_last(module, what)
-    return _compile(module, compiler, kind, name)
+    return module
 
 
-def _compile(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Lowered:
+def _contract_of(
+    module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None
+) -> Contract:
+    if writes is None:
+        return contract_of(module, what, roles)
+    written = frozenset(position for position, _ in writes.pairs)
+    return contract_of(module, what, roles, written, writes.kept)
+
+
+def _compile_part(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Run:
+    """Compile what lies between opaque nodes; they may see all that it makes."""
+    contract = contract_of(module, f"part of the {kind} graph of {name}", NO_ROLES)
+    return _compile(module, compiler, kind, name, contract).run
+
+
+def _compile(
+    module: fx.GraphModule, compiler: Compiler, kind: str, name: str, contract: Contract
+) -> Lowered:
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     tensors = [graphs.value_of(node) for node in graphs.inputs(module)]
     computes = any(node.op == "call_function" for node in module.graph.nodes)
     if not computes or not compiler.handles(tensors):
-        run = _interpreter(module)
-        return Lowered(run, run, module, "eager")
+        kept = Executable(_interpreter(module), contract, settles=_settles(module))
+        return Lowered(kept, kept, module, "eager")
+    settles = compiler.settles and _settles(module)
     try:
-        run = compiler.compile(module, examples, kind)
+        made = compiler.compile(module, examples, kind)
     except Exception as error:
         raise StageError(
             f"The compiler {compiler.name!r} failed on the {kind} graph of {name}: "
             f"{type(error).__name__}: {error}",
             remedy='compile with backend="eager" to run the captured graph as it is.',
         ) from error
+    run = Executable(made, contract, settles=settles)
     layouts = None if compiler.checks_layouts else layouts_of(examples)
     checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
     return Lowered(checked, run, module, compiler.name, layouts=layouts)
+
+
+def _settles(module: fx.GraphModule) -> bool:
+    """Whether ops alone decide which memory results lie in: a Function runs user code."""
+    return not any(map(graphs.is_function_node, module.graph.nodes))
 
 
 def _has_function_nodes(module: fx.GraphModule, *, traceable: bool = False) -> bool:
@@ -139,8 +175,7 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
     inputs += sizes
     with tape.recording(grad_mode=False), tracing.decompose(table):
         outputs = _Inliner(module).run(*inputs)
-        if kept_layouts.is_relaid(module):
-            outputs = kept_layouts.with_traced_layouts(module, outputs)
+        outputs = kept_layouts.with_traced_layouts(module, outputs)
         wanted = [tape.node_of(tensor) for tensor in outputs]
     retraced = tape.extract(available, wanted)
     kept_layouts.pass_on(module, retraced)
@@ -149,6 +184,17 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
 
 class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
+        made = super().run_node(n)
+        traced = n.meta.get("val")
+        if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor):
+            made = made if made.dtype == traced.dtype else made.to(traced.dtype)
+        if any(map(kept_layouts.reads_strides, n.users)):
+            # A decomposition may choose other ones.
+            return kept_layouts.as_traced_value(made, graphs.value_of(n))
+        return made
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(target, "inline") and target.opaque is None:

@@ -134,12 +134,14 @@ class StepWatcher:
         hyperparameters: Of each optimizer that stepped.
         state: State tensors of each optimizer that stepped, by ``id``.
         depth: How many steps are running now.
+        numbers: Tensors that stand for Python numbers of a step, by ``id``.
     """
 
     name: str
     hyperparameters: list[Hyperparameters] = field(default_factory=list)
     state: dict[int, StateTensor] = field(default_factory=dict)
     depth: int = 0
+    numbers: dict[int, torch.Tensor] = field(default_factory=dict)
     _before: list[dict[torch.Tensor, dict[Any, Any]]] = field(default_factory=list)
     _groups: list[tuple[dict[str, Any], Any, Any]] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
@@ -219,19 +221,33 @@ class StepWatcher:
 
 
 def with_tensor_scalars(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    numbers: dict[int, torch.Tensor],
 ) -> Any:
     """Run an op of a step where Python numbers may have become tensors.
 
     ``step.item()`` gives a tensor in double precision, so that Python's arithmetic with it is done
     in the graph, with the same rounding; ops that take such a number only as a Python one are
-    written with ops that take a tensor.
+    written with ops that take a tensor. No number has an ``item``: if what stands for one is asked
+    for it, a branch or ``float`` wants the value, which the call's premises then are about.
+
+    Args:
+        func: The op.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        numbers: Tensors that stand for numbers, by ``id``.
 
     Returns:
         The result, or ``NotImplemented`` for an op that runs as it is.
     """
     if func is torch.Tensor.item:
-        return args[0].reshape(()).double()
+        if id(args[0]) in numbers:
+            return NotImplemented
+        number = args[0].reshape(()).double()
+        numbers[id(number)] = number
+        return number
     rewrite = _REWRITES.get(func)
     return NotImplemented if rewrite is None else rewrite(func, args, kwargs)
 

@@ -31,7 +31,9 @@ def text_of(environment: Environment, place: Place) -> str:
 
 
 def _text(environment: Environment, place: Place) -> str:
-    shown = [constant if isinstance(constant, str) else repr(constant) for constant in place.constants]
+    shown = [
+        constant if isinstance(constant, str) else repr(constant) for constant in place.constants
+    ]
     access = place.access
     for index, text in enumerate(shown):
         access = access.replace(f"{{{index}}}", text)

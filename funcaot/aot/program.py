@@ -192,11 +192,11 @@ class GraphProgram:
 
     def _pruned(self) -> fx.GraphModule:
         """The graph with the placeholders of ``used`` only."""
-        module = _with_inputs(self.module, self._used)
+        module = with_inputs(self.module, self._used)
         if not self._layouts:
             return module
         if module is self.module:
-            module = _with_inputs(module, self._used, anew=True)
+            module = with_inputs(module, self._used, anew=True)
         places = {position: place for place, position in enumerate(self._used)}
         layouts = {places[position]: layout for position, layout in self._layouts.items()}
         return kept_layouts.relaid(module, layouts)
@@ -264,9 +264,9 @@ class GraphProgram:
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
             with torch.no_grad(), guards.without_autocast():
-                return _apart(run(list(operands)), operands)
+                return tuple(run(list(operands)))
         with torch.no_grad():
-            return _apart(run(list(operands)), operands)
+            return tuple(run(list(operands)))
 
     def batched(
         self,
@@ -318,17 +318,7 @@ class GraphProgram:
         return program, out_dims
 
 
-def _apart(
-    outputs: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """The outputs, none of which is an operand's object: autograd refuses to save one that is."""
-    own = {id(operand) for operand in operands}
-    if own.isdisjoint(map(id, outputs)):
-        return tuple(outputs)
-    return tuple(output.view_as(output) if id(output) in own else output for output in outputs)
-
-
-def _with_inputs(
+def with_inputs(
     module: fx.GraphModule, positions: Sequence[int], *, anew: bool = False
 ) -> fx.GraphModule:
     """The graph with some of its tensor inputs, which are all that it uses; and its sizes."""

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
-_MACHINERY = ("funcaot.", "torch._", "torch.fx", "torch.utils._", "torch.overrides", "torch.library")
+_MACHINERY = (
+    "funcaot.",
+    "torch._",
+    "torch.fx",
+    "torch.utils._",
+    "torch.overrides",
+    "torch.library",
+)
 _READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
 _OF_TORCH = {"torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree"}
 _LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
@@ -44,10 +51,12 @@ class Ran:
     Attributes:
         users: Code objects of the user's, each with the globals that it ran with.
         libraries: Those of libraries that read attributes of what a user gives them.
+        reads_environ: Whether environment variables were read.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
     libraries: set[types.CodeType] = field(default_factory=set)
+    reads_environ: bool = False
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -63,6 +72,7 @@ class Ran:
         if is_library(module):
             if module.startswith(_READING_LIBRARIES) or module in _COPYING:
                 self.libraries.add(code)
+            self.reads_environ |= module == "os" and code.co_qualname.startswith("_Environ.")
             return False
         self.users[code] = namespace
         return True
@@ -92,7 +102,9 @@ class Recorder:
         ran: What ran.
     """
 
-    def __init__(self, started: Callable[[types.CodeType, dict[str, Any]], None]) -> None:
+    def __init__(
+        self, started: Callable[[types.CodeType, dict[str, Any]], None] | None = None
+    ) -> None:
         """Record nothing yet.
 
         Args:
@@ -121,7 +133,7 @@ class Recorder:
 
     def _trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if self.ran.note(code, frame.f_globals):
+        if self.ran.note(code, frame.f_globals) and self._started is not None:
             self._started(code, frame.f_globals)
         before = self._before
         return None if before is None else before(frame, event, argument)

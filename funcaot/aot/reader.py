@@ -18,6 +18,7 @@ import torch
 from funcaot._torch.shapes import SizeError
 from funcaot.aot.environment import scan_what_ran
 from funcaot.aot.leaks import warn_of_leaks
+from funcaot.aot.ran import Ran
 from funcaot.aot.reader_source import EnvironmentWriter
 from funcaot.aot.state_effects import StateEffects
 from funcaot.aot.state_tracker import StateTracker
@@ -104,3 +105,23 @@ def make_reader(
         return None, stored
     reader = Reader(writer.build(values), writer.explain, positions, tuple(writer.checks))
     return reader, stored
+
+
+def make_check(ran: Ran) -> Callable[[], bool] | None:
+    """Whether what some code reads is as it is now: of derivatives, whose rules ran when traced.
+
+    Args:
+        ran: The code.
+
+    Returns:
+        None if no code of the user's ran, or it reads nothing.
+    """
+    if not ran.users:
+        return None
+    root = (object(),)
+    writer = EnvironmentWriter(scan_what_ran(root, ran), root)
+    writer.write_checks()
+    if not writer.checks:
+        return None
+    read = writer.build(())
+    return lambda: read(root) is not None

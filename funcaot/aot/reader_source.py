@@ -14,12 +14,12 @@ from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.environment import Environment, Place
+from funcaot.aot.paths import path_of, text_of
 from funcaot.aot.ran import is_library
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change
 from funcaot.errors import UnsupportedError
-from funcaot.aot.paths import path_of, text_of
 
 _CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
 _LARGE = 32
@@ -103,7 +103,11 @@ class EnvironmentWriter:
             reference = self.source.constant(weakref.ref(target), "ref")
             self.require(f"{reference}() is {name}", says)
         except TypeError:
-            self.require(f"type({name}) is {self.source.constant(type(target), 'T')}", says)
+            if children.slots_of(target):  # all that it holds is compared
+                kind = self.source.constant(type(target), "T")
+                self.require(f"type({name}) is {kind}", says)
+            else:
+                self.require(f"{name} is {self.source.constant(target)}", says)
 
     def _check_container(self, name: str, target: Any) -> None:
         """What kind of container it is, how long, and which keys it has in which order."""
@@ -238,7 +242,9 @@ class EnvironmentWriter:
                     self.require(f"{self.at(place)} is {name}", says)
                 elif place.access == "{parent}.__class__":
                     at = self.variable(place.parent)
-                    self.require(f"type({at}) is {name}", f"the class of {self._says(place.parent)}")
+                    self.require(
+                        f"type({at}) is {name}", f"the class of {self._says(place.parent)}"
+                    )
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
         """How many arguments have defaults; what these are is compared like anything else."""
@@ -262,9 +268,23 @@ class EnvironmentWriter:
             )
         for identity, holder in list(environment.objects.items()):
             own = getattr(holder, "__dict__", None)
-            if not isinstance(own, dict) or isinstance(holder, type | types.ModuleType):
+            if isinstance(holder, type | types.ModuleType):
+                self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
                 continue
-            self._write_absent_of(identity, holder, own)
+            unset = [name for name in children.slots_of(holder) if not hasattr(holder, name)]
+            unset = [name for name in unset if environment.names.mentions(name)]
+            self._write_absent_by_lookup(identity, holder, unset)
+            if isinstance(own, dict):
+                self._write_absent_of(identity, holder, own)
+
+    def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
+        """The same for what has no dictionary of its own, or inherits from others."""
+        names = [name for name in sorted(asked) if not hasattr(holder, name)]
+        if names and not is_library(_module_of(holder)):
+            known = self.source.constant(tuple(names), "names")
+            look = self.source.constant(_has_none, "has_none")
+            says = f"{self._says(identity)} has none of {_shown(names)}"
+            self.require(f"{look}({self.variable(identity)}, {known})", says)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
         names = self.environment.names
@@ -399,6 +419,17 @@ def _hooks_condition(name: str, module: torch.nn.Module, hooks: str) -> str:
     if not present:
         return f"not {name}.{hooks}"
     return f"[*{name}.{hooks}] == {list(present)}"
+
+
+def _module_of(thing: Any) -> str:
+    """The name of the module that something is or was made in."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    return thing.__name__ if isinstance(thing, types.ModuleType) else kind.__module__
+
+
+def _has_none(holder: Any, names: Sequence[str]) -> bool:
+    """Whether an object has none of some attributes."""
+    return not any(hasattr(holder, name) for name in names)
 
 
 def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:

@@ -8,7 +8,7 @@ backward, and so on; all live on one tape. Calling a segment runs a compiled gra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -196,6 +196,11 @@ class Segment:
         return self._forms[keeping]
 
     @cached_property
+    def calls_functions(self) -> bool:
+        """Whether users' Functions are on its tape, whose rules a derivative may run."""
+        return any(graphs.is_function_node(node) for node in self.tape.graph.nodes)
+
+    @cached_property
     def drawn_after(self) -> frozenset[fx.Node]:
         """Nodes that must not run again once this segment has run."""
         nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
@@ -262,7 +267,8 @@ class Segment:
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
             program.kept = tuple(place for place, is_private in private if is_private)
-        program.roles = self._roles()
+        hidden = range(len(self.graph_outputs), len(self.output_nodes) + len(extra))
+        program.roles = replace(self._roles(), private=frozenset(hidden))
         return Form(program, tuple(index.values()), tuple(residuals))
 
     def _roles(self) -> Roles:

@@ -87,7 +87,7 @@ class Executables:
         description = describe(module)
         if description is None:
             return lower(module, compiler, kind, self._name, roles=roles)
-        candidates = self._made.setdefault(description.key, [])
+        candidates = self._made.setdefault((description.key, roles), [])
         for earlier, lowered in () if description.is_open else candidates:
             found = _adapted(earlier, lowered, description)
             if found is not None:

@@ -102,7 +102,9 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     if isinstance(holder, dict | list | deque | set):
         yield "{parent}", holder, None, False
         return
-    if isinstance(holder, tuple | frozenset | types.MethodType | torch.Tensor) or is_compiled(holder):
+    if isinstance(holder, tuple | frozenset | types.MethodType | torch.Tensor) or is_compiled(
+        holder
+    ):
         return
     if isinstance(holder, torch.nn.Module):
         for name in MODULE_DICTIONARIES:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, nodes, shapes, tracing
+from funcaot._torch import autograd, functorch, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.dynamo import without_dynamo
@@ -41,6 +41,8 @@ class Tape:
             autograd inside and the first one after it.
         spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
         sizes: The sizes that it leaves open, None if there are none.
+        asked_by: What asks for the derivative that is traced now (see ``funcaot.opaque.Captor``).
+        transposes: Whether it is a backward whose transpose is going to be forward mode.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
     """
@@ -61,6 +63,7 @@ class Tape:
         self._tracer.note = self._notes.note
         self._functional_mode.answer = premises.answer
         self.spoiled: str | None = None
+        self.asked_by, self.transposes = "", False
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
@@ -229,6 +232,22 @@ class Tape:
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """While a Function is called, which switches grad mode off for its forward."""
         return self._notes.calling()
+
+    def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
+        """Whether a gradient was computed from cotangents where autograd doesn't see it."""
+        with tracing.temporarily_clear_interpreter_stack():
+            nodes = [self.node_of(functorch.fully_unwrapped(t)) for t in (result, *cotangents)]
+        found, *start = [node for node in nodes if node is not None] or [None]
+        if found is None or nodes[0] is None:
+            return False
+        between = graphs.nodes_from(found, set(start))
+        if not result.requires_grad:
+            return bool(between) or found in start
+        return any(
+            not node.meta.get("grad_mode", True)
+            or (node.meta.get("detached") and node.args[0] in start)
+            for node in between
+        )
 
     # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
 

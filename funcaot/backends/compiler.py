@@ -30,6 +30,8 @@ class Compiler:
         writes_inputs: Whether a graph may end by copying new values into its inputs.
         checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
         chooses_layouts: Whether it may be left to it how outputs that nobody sees lie in memory.
+        settles: Whether what an executable returns has the same structure in each run: objects,
+            memory and strides. Otherwise that is looked at each time.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Compiler:
     compiles: bool = True
     writes_inputs: bool = False
     chooses_layouts: bool = False
+    settles: bool = False
 
     def handles(self, examples: Sequence[Any]) -> bool:
         """Whether the compiler takes all of these inputs."""

@@ -20,5 +20,10 @@ def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Call
 
 
 COMPILER = Compiler(
-    name="eager", compile=_compile, inline=False, compiles=False, writes_inputs=True
+    name="eager",
+    compile=_compile,
+    inline=False,
+    compiles=False,
+    writes_inputs=True,
+    settles=True,
 )

@@ -10,11 +10,13 @@ from torch import fx
 
 from funcaot._torch import inductor
 from funcaot.backends.compiler import Compiler
+from funcaot.backends.overlapping import with_targets_apart
 
 
 def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
+    apart = with_targets_apart(module)
     return inductor.compile_graph(
-        module, examples, is_backward=kind == "backward", is_inference=kind == "inference"
+        apart, examples, is_backward=kind == "backward", is_inference=kind == "inference"
     )
 
 
@@ -36,4 +38,5 @@ COMPILER = Compiler(
     checks_layouts=False,
     writes_inputs=True,
     chooses_layouts=True,
+    settles=True,
 )

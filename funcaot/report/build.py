@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 
+from funcaot._torch.dynamo_functions import compiled_in
 from funcaot.aot import graphs
 from funcaot.aot.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.compiled import CompiledFunction
@@ -28,7 +30,8 @@ def report(compiled: Any) -> Report:
     """Tell what was compiled.
 
     Args:
-        compiled: What ``funcaot.compile`` returned: a function, a method or a module.
+        compiled: What ``funcaot.compile`` returned: a function, a method or a module. Or what
+            ``torch.compile(..., backend="funcaot")`` returned, whose graphs are reported as one.
 
     Returns:
         A record; ``print`` it for a summary.
@@ -47,7 +50,35 @@ def report(compiled: Any) -> Report:
         >>> funcaot.report(f).backward_traces
         1
     """
+    if hasattr(compiled, "_torchdynamo_orig_callable"):
+        return _joined(compiled)
     return _report(_function_of(compiled))
+
+
+def _joined(compiled: Any) -> Report:
+    """One report of the graphs that Dynamo made of a function."""
+    original = compiled._torchdynamo_orig_callable
+    reports = [_report(function) for function in compiled_in(compiled)]
+    if not reports:
+        raise FuncaotError(
+            "funcaot.report found no graph that torch.compile compiled with funcaot.",
+            expected='the result of torch.compile(..., backend="funcaot"), once called',
+            got=type(compiled).__name__,
+            remedy="call it first; a function that it calls after a graph break is compiled by "
+            "itself: report on torch.compile of that.",
+        )
+    totals = {
+        item.name: sum(getattr(report, item.name) for report in reports)
+        for item in dataclasses.fields(Report)
+        if item.type in (int, "int")
+    }
+    return Report(
+        name=getattr(original, "__name__", type(original).__name__),
+        backend=reports[0].backend,
+        entries=tuple(entry for report in reports for entry in report.entries),
+        transformed=tuple(part for report in reports for part in report.transformed),
+        **totals,
+    )
 
 
 def _report(function: CompiledFunction) -> Report:

@@ -11,7 +11,8 @@ from funcaot._torch.autograd import once_differentiable_body
 from funcaot._torch.functorch import is_level_failure
 from funcaot.context import OverlayContext
 from funcaot.errors import MissingRuleError
-from funcaot.rules.linearity import check_linear
+from funcaot.opaque import current_captor
+from funcaot.rules.linearity import check_linear, refuse_severed
 from funcaot.rules.metadata import CallMetadata
 from funcaot.traits import display_name, reverse_rule
 
@@ -78,6 +79,9 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             full[j] = cotangent
         result = _runner[0](function, ctx, tuple(full))
         result = result if isinstance(result, tuple) else (result,)
+        captor = current_captor()
+        if captor is not None:
+            refuse_severed(captor, function, result, cotangents)
         kept[:] = [
             i
             for i, (gradient, tangent) in enumerate(zip(result, tangents, strict=False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from funcaot.class_cache import cache_of
 from funcaot.context import RecordingContext
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
+from funcaot.rules.returns import checked_gradients, shapes_of
+from funcaot.rules.seen import Seen
 from funcaot.traits import (
     display_name,
     has_backward,
@@ -64,15 +67,20 @@ class SplitPlan:
 
 
 def run_forward(
-    function: type, operands: tuple[Any, ...]
+    function: type, operands: tuple[Any, ...], seen: Seen
 ) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...], SplitPlan]:
     """Run an old-style forward on a recording ctx.
+
+    Args:
+        function: The Function.
+        operands: Its operands, as the level sees them where this runs.
+        seen: What they say where the Function was called.
 
     Returns:
         Its outputs, the intermediates that it kept, and the plan that refers to both.
     """
-    ctx = RecordingContext(tuple(isinstance(value, torch.Tensor) for value in operands))
-    output = function.forward(ctx, *operands)
+    ctx = RecordingContext(seen.needs)
+    output, _ = seen.run(partial(function.forward, ctx), *operands)
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     found = _Finder(function, _leaves(operands), outputs)
@@ -198,13 +206,16 @@ class _Split:
         return new_function_class(function.__name__, torch.autograd.Function, namespace)
 
     def forward(self, *operands: Any) -> tuple[Any, ...]:
-        outputs, intermediates, plan = run_forward(self.function, operands)
+        """The last operand is what the others say (see ``Seen``)."""
+        *operands, seen = operands
+        outputs, intermediates, plan = run_forward(self.function, tuple(operands), seen)
         return (*outputs, *intermediates, plan)
 
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         *values, plan = output
+        *inputs, seen = inputs
         outputs, intermediates = values[: plan.outputs], values[plan.outputs :]
-        places = {"input": _leaves(inputs), "output": outputs, "intermediate": intermediates}
+        places = {"input": _leaves(tuple(inputs)), "output": outputs, "intermediate": intermediates}
 
         def find(reference: Any) -> Any:
             if not isinstance(reference, Reference):
@@ -225,9 +236,10 @@ class _Split:
         ctx.set_materialize_grads(False)
         call = _SplitCall(
             plan,
-            tuple(None if _is_tensor(v) else v for v in inputs),
-            tuple(map(_is_tensor, inputs)),
+            tuple(None if _is_tensor(v) else v for v in (*inputs, seen)),
+            tuple(map(_is_tensor, (*inputs, seen))),
             tuple(map(TensorMetadata.of, outputs)),
+            shapes_of(tuple(inputs)),
         )
         attach(ctx, _PLAN, call, display_name(self.function))
 
@@ -240,14 +252,16 @@ class _Split:
         if self.mode != "eager":
             kept = self._linked(call, references, kept, sources)
         saved, attributes = _filled(plan, plan.saved, kept)
-        own = RecordingContext(ctx.needs_input_grad, saved_tensors=saved, attributes=attributes)
+        needs = ctx.needs_input_grad[:-1]
+        own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
         given = [
             metadata.zeros() if c is None and plan.materialize and metadata is not None else c
             for c, metadata in zip(cotangents, call.outputs, strict=False)
         ]
-        if getattr(self.function, "boxed_grads_call", False):
-            return reverse_rule(self.function)(own, given)
-        return reverse_rule(self.function)(own, *given)
+        boxed = getattr(self.function, "boxed_grads_call", False)
+        result = reverse_rule(self.function)(own, *((given,) if boxed else given))
+        result = checked_gradients(self.function, result, call.shapes)
+        return (*(result if isinstance(result, tuple) else (result,)), None)
 
     def _linked(
         self, call: _SplitCall, references: list[Reference], kept: list[Any], sources: Any
@@ -270,8 +284,9 @@ class _Split:
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         plan = ctx._funcaot_plan.plan
         saved, attributes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
-        own = RecordingContext(ctx.needs_input_grad, saved_tensors=saved, attributes=attributes)
-        result = self.function.jvp(own, *tangents)
+        needs = ctx.needs_input_grad[:-1]
+        own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
+        result = self.function.jvp(own, *tangents[:-1])
         result = result if isinstance(result, tuple) else (result,)
         extra = len(ctx._funcaot_output_shapes) if hasattr(ctx, "_funcaot_output_shapes") else 0
         return (*result, *[None] * (extra - len(result)))
@@ -285,6 +300,7 @@ class _SplitCall:
     constants: tuple[Any, ...]
     is_tensor: tuple[bool, ...]
     outputs: tuple[TensorMetadata | None, ...]
+    shapes: tuple[Any, ...]
 
     @property
     def unchecked(self) -> range:

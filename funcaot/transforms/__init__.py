@@ -11,6 +11,7 @@ from funcaot.transforms import (  # noqa: F401
     keywords,
     legacy_batching,
     old_style,
+    plain_call,
     tracing,
     vmap,
 )

@@ -17,6 +17,7 @@ from funcaot._torch.functorch import (
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
+from funcaot.rules.seen import reading_class
 from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.inlining import functionalizing
@@ -39,8 +40,11 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
         _refuse_overlap(function, operands, dirty)
     containers = [value for value in unwrapped if isinstance(value, (list, dict))]
     before = pytree.tree_structure(containers)
+    called = out_of_place(function, dirty)
+    if isinstance(interface, _ModeInterface) and program_of(function) is None:
+        called = reading_class(called, operands)
     with functionalizing(interface.remove), interface.redispatch_to_next():
-        output = lower(out_of_place(function, dirty), *unwrapped)
+        output = lower(called, *unwrapped)
     if pytree.tree_structure(containers) != before:
         raise UnsupportedError(
             f"{display_name(function)} changes a list or dictionary that it was given, inside a "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,16 @@ from funcaot._torch.autograd import in_dual_level
 from funcaot._torch.functorch import (
     TransformType,
     coerce_cinterpreter,
+    has_tangent,
+    is_leaf_at_every_level,
     peek_interpreter_stack,
+    requires_grad_at_any_level,
 )
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.operator import custom_function_call
 from funcaot.rules.old_style import run_forward, split
-from funcaot.traits import display_name, has_vmap
+from funcaot.rules.seen import what_is_seen
+from funcaot.traits import display_name, has_jvp, has_vmap
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 
 __all__ = ["second_order", "second_order_of"]
@@ -151,7 +156,8 @@ def _recompute(ctx: Any) -> tuple[Any, list[int], list[torch.Tensor]]:
         filled = list(operands)
         for i, primal in zip(where, primals, strict=True):
             filled[i] = primal
-        _, intermediates, plan = run_forward(function, tuple(filled))
+        *filled, seen = filled
+        _, intermediates, plan = run_forward(function, tuple(filled), seen)
         if plan.dirty:
             raise UnsupportedError(
                 f"second_order='exact' was asked of {display_name(function)}, which changes an "
@@ -184,12 +190,24 @@ def old_style_rule(function: type, operands: tuple[Any, ...]) -> Any:
         rule = custom_function_call.functorch_table[TransformType.Vmap]
         return rule(coerce_cinterpreter(interpreter), function, *operands)
     function = split(function, second_order_of(function), linked_intermediates)
+    seen = what_is_seen(operands, partial(_says, moves=not has_jvp(function)))
+    operands = (*operands, seen)
     views = any(isinstance(value, torch.Tensor) and value._is_view() for value in operands)
     dirty = dirty_inputs(function, operands) if views else ()
     if any(operands[i]._is_view() for i, _ in dirty):
         return _on_views(function, operands, dirty)
     *outputs, plan = custom_function_call(function, *operands)
     return outputs[0] if plan.single else tuple(outputs[: plan.outputs])
+
+
+def _says(tensor: torch.Tensor, *, moves: bool = False) -> tuple[bool, bool]:
+    """Whether some level differentiates a tensor, and whether none made it.
+
+    Eager can't run such a Function under a transform; this is what ``requires_grad`` is for there.
+    A tangent counts where the forward rule has to be made of what forward keeps for its backward.
+    """
+    needed = requires_grad_at_any_level(tensor) or (moves and has_tangent(tensor))
+    return needed, is_leaf_at_every_level(tensor)
 
 
 def _on_views(function: type, operands: tuple[Any, ...], dirty: Any) -> Any:

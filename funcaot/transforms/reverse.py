@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import once_differentiable_body
+from funcaot._torch.autograd import in_dual_level, once_differentiable_body
 from funcaot._torch.functorch import is_batching_failure, is_level_failure, transforms_active
+from funcaot._torch.level_refusals import requires_grad_refused
 from funcaot.context import RecordingContext, attributes_of
-from funcaot.errors import MissingRuleError
+from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
-from funcaot.rules.flat_call import FlatCall, flatten_values
+from funcaot.rules.flat_call import FlatCall, flatten_values, tensors_of
 from funcaot.rules.jvp_from_backward import register_reverse_runner
-from funcaot.traits import display_name, reverse_rule
+from funcaot.traits import display_name, has_jvp, origin_of, reverse_rule
 from funcaot.transforms.once import once_at_every_level
+from funcaot.transforms.without_levels import RuleCall, call_without_levels
 
-__all__ = ["BackwardPerExample", "BackwardWithoutLevels", "run_reverse", "run_rule"]
+__all__ = ["BackwardPerExample", "run_reverse", "run_rule"]
 
 
 def run_reverse(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> Any:
@@ -37,21 +40,46 @@ def run_rule(
     body = once_differentiable_body(rule)
     boxed = getattr(function, "boxed_grads_call", False)
     arguments = (list(cotangents),) if boxed else cotangents
+    refuses = not transforms_active() and _is_for_levels(function)
     try:
-        if body is not None:
-            return once_at_every_level(body, ctx, arguments)
-        return rule(ctx, *arguments)
+        with requires_grad_refused() if refuses else contextlib.nullcontext():
+            if body is not None:
+                return once_at_every_level(body, ctx, arguments)
+            return rule(ctx, *arguments)
     except RuntimeError as error:
-        if not transforms_active():
+        if not (transforms_active() or refuses):
             raise
         without_levels = is_level_failure(error)
         if not without_levels and not is_batching_failure(error):
             raise
         needs, saved, attributes = ctx.needs_input_grad, ctx.saved_tensors, attributes_of(ctx)
         call, tensors = flatten_values((saved, attributes, tuple(arguments)))
-        rule = rule if body is None else body
-    kind = BackwardWithoutLevels if without_levels else BackwardPerExample
-    return custom_function_call(kind, function, rule, needs, call, *tensors)
+        rule_or_body = rule if body is None else body
+    if without_levels:
+        captor = current_captor()
+        transposes = captor is not None and captor.transposes
+        linear_from = len(tensors) - len(tensors_of(arguments)) if transposes else None
+        code = RuleCall(function, rule_or_body, needs, call, linear_from)
+        if body is None:
+            return call_without_levels(code, tensors)
+        return once_at_every_level(
+            lambda ctx, *_: call_without_levels(code, tensors), ctx, arguments
+        )
+    return custom_function_call(BackwardPerExample, function, rule_or_body, needs, call, *tensors)
+
+
+def _is_for_levels(function: type) -> bool:
+    """Whether a rule that runs below every level answers a derivative that eager hasn't.
+
+    That is so on a tape, if levels ask it for a derivative; and of dual numbers whose Function has
+    no ``jvp``. Where there is one, eager goes on with what the rule detached, and so do we.
+    """
+    captor = current_captor()
+    if captor is None:
+        return in_dual_level() and not has_jvp(origin_of(function))
+    if captor.asked_by == "tangents":
+        return not has_jvp(origin_of(function))
+    return captor.asked_by == "levels"
 
 
 class BackwardPerExample(torch.autograd.Function):
@@ -126,42 +154,6 @@ def _as_function_of_floats(
         return tuple(output[j] for j in kept)
 
     return rule, where, [tensors[i] for i in where]
-
-
-class BackwardWithoutLevels(torch.autograd.Function):
-    """A reverse rule that has to run where no level is active, since it uses autograd itself."""
-
-    generate_vmap_rule = True
-    vmap_by_loop = True
-    generate_jvp_rule = False
-    forward = staticmethod(BackwardPerExample.forward)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Remember whose rule it is."""
-        ctx.function = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Refuse: what the rule did with autograd isn't visible to other levels."""
-        raise _refusal(ctx.function)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Refuse, as :meth:`backward` does."""
-        if all(tangent is None for tangent in tangents):
-            return None
-        raise _refusal(ctx.function)
-
-
-def _refusal(function: type) -> MissingRuleError:
-    return MissingRuleError(
-        f"A derivative was taken of the backward of {display_name(function)} (a second derivative, "
-        "or forward mode generated from it)",
-        expected="a backward made of differentiable operations",
-        got="one that uses requires_grad_ and torch.autograd.grad itself, which run without levels",
-        remedy="write the gradient in closed form, or with torch.func.vjp.",
-    )
 
 
 register_reverse_runner(run_reverse)

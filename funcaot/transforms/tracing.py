@@ -24,6 +24,7 @@ from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tr
 from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
 from funcaot.operator import custom_function_call
+from funcaot.rules.seen import unread
 from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs
 from funcaot.transforms.inlining import inlined, is_inlining
@@ -158,7 +159,7 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     if recorded is not None:
         _stand_for(output, recorded, mode)
         return output
-    node = FunctionNode(function, operands, opaque)
+    node = FunctionNode(unread(function), operands, opaque)
     proxy = mode.tracer.create_proxy("call_function", node, tuple(proxies), {})
     # The tracer knows tensors and plain values; what generated rules pass along isn't either.
     tracked = pytree.tree_map(lambda v: v if isinstance(v, torch.Tensor) else None, output)

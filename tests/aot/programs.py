@@ -3,139 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from tests.aot.differential import Inputs
+from tests.aot.program_ops import (
+    EQUAL,
+    INDEXED,
+    METADATA,
+    OPS,
+    OVERWRITES,
+    PURE,
+    VIEWS,
+    WIDE,
+    WRITES,
+)
 
-Step = tuple[str, int, tuple[Any, ...]]
-
-
-def _item(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    return tensor.unbind(0)[index]
-
-
-VIEWS: dict[str, Callable[..., torch.Tensor]] = {
-    "flatten": lambda x: x.reshape(-1),
-    "view": lambda x: x.view(-1),
-    "t": lambda x: x.transpose(0, -1),
-    "select": lambda x, i: x.select(0, i),
-    "narrow": lambda x, i, n: x.narrow(0, i, n),
-    "step": lambda x: x[::2],
-    "unsqueeze": lambda x: x.unsqueeze(0),
-    "squeeze": lambda x: x.squeeze(),
-    "diagonal": lambda x: x.diagonal(),
-    "item": _item,
-    "split": lambda x: x.split(1)[-1],
-    "detach": lambda x: x.detach(),
-    "data": lambda x: x.data,
-    "expand": lambda x: x.unsqueeze(0).expand(2, *x.shape),
-    "view_as": lambda x: x.view_as(x),
-    "alias": lambda x: x[...],
-}
-
-PURE: dict[str, Callable[..., torch.Tensor]] = {
-    "sin": lambda x: x.sin(),
-    "mul": lambda x, y: x * y,
-    "scale": lambda x: x * 0.5,
-    "clone": lambda x: x.clone(),
-    "sum": lambda x: x.sum(),
-}
-
-WRITES: dict[str, Callable[..., Any]] = {
-    "mul_": lambda x: x.mul_(1.25),
-    "sin_": lambda x: x.sin_(),
-    "zero_": lambda x: x.zero_(),
-    "add_": lambda x, y: x.add_(y),
-    "copy_": lambda x, y: x.copy_(y),
-    "times_": lambda x, y: x.mul_(y),
-    "setitem": lambda x: x.__setitem__(0, 3.0),
-}
-
-METADATA: dict[str, Callable[..., Any]] = {
-    "transpose_": lambda x: x.transpose_(0, -1),
-    "unsqueeze_": lambda x: x.unsqueeze_(0),
-    "squeeze_": lambda x: x.squeeze_(),
-    "detach_": lambda x: x.detach_(),
-    "requires_grad_": lambda x: x.requires_grad_(),
-}
-
-WIDE_VIEWS: dict[str, Callable[..., torch.Tensor]] = {
-    "as integers": lambda x: x.view(torch.int64),
-    "as halves": lambda x: x.view(torch.int32),
-    "as bytes": lambda x: x.view(torch.uint8),
-    "as floats": lambda x: x.view(torch.float64),
-    "chunk": lambda x, i: x.chunk(2)[i],
-    "unsafe_split": lambda x, i: x.unsafe_split(1)[i],
-    "unsafe_chunk": lambda x, i: x.unsafe_chunk(2)[i],
-    "tensor_split": lambda x, i: x.tensor_split(2)[i],
-    "split_with_sizes": lambda x, i: x.split_with_sizes([1, x.shape[0] - 1])[i],
-    "hsplit": lambda x, i: x.hsplit(2)[i],
-    "unfold": lambda x: x.unfold(0, 2, 1),
-    "movedim": lambda x: x.movedim(0, -1),
-    "mT": lambda x: x.mT,
-    "as_strided": lambda x: x.as_strided((2,), (1,)),
-    "placed": lambda x, i: x.as_strided((2,), (1,), i),
-    "by index": lambda x, i: x[i],
-    "mixed": lambda x: x[..., None, 1:],
-    "unflatten": lambda x: x.unflatten(-1, (2, -1)),
-    "broadcast": lambda x: x.broadcast_to(2, *x.shape),
-}
-
-WIDE_PURE: dict[str, Callable[..., torch.Tensor]] = {
-    "contiguous": lambda x: x.contiguous(),
-    "reshape": lambda x: x.reshape(-1),
-    "to the same": lambda x: x.to(x.dtype),
-    "compare": lambda x: x > 1,
-    "cat": lambda x, y: torch.cat([x.reshape(-1), y.reshape(-1)]),
-    "like": lambda x: torch.zeros_like(x),
-    "sort": lambda x: x.sort(dim=0)[0],
-}
-
-WIDE_WRITES: dict[str, Callable[..., Any]] = {
-    "fill_": lambda x: x.fill_(0.75),
-    "clamp_": lambda x: x.clamp_(0.4, 1.4),
-    "masked_fill_": lambda x: x.masked_fill_(x > 1, 0.25),
-    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0]), 0.5),
-    "index_put_": lambda x: x.__setitem__(torch.tensor([0]), 0.5),
-    "index_add_": lambda x: x.index_add_(0, torch.tensor([0]), torch.ones_like(x[:1])),
-    "slice = value": lambda x: x.__setitem__(slice(0, 1), 2.0),
-    "row = row": lambda x: x.__setitem__(0, x[1].clone()),
-    "out": lambda x: torch.add(x.detach(), 1.0, out=x.detach()),
-    "foreach": lambda x: torch._foreach_mul_([x], 1.5),
-    "foreach of two": lambda x, y: torch._foreach_add_([x, y], 1.0),
-    "+=": lambda x: x.__iadd__(1),
-    "squared": lambda x: x.mul_(x),
-    "copy of a clone": lambda x, y: x.copy_(y.clone()),
-    "data *=": lambda x: x.data.mul_(2),
-    "swap": lambda x: x.copy_(x.flip(0)),
-    "relu_": lambda x: torch.relu_(x),
-    "cumsum_": lambda x: x.cumsum_(0),
-    "by name": lambda x: torch.nn.functional.elu_(x),
-}
-
-WIDE_METADATA: dict[str, Callable[..., Any]] = {
-    "resize_": lambda x: x.resize_(2),
-    "resize_ larger": lambda x: x.resize_(13).zero_(),
-    "set_": lambda x, y: x.set_(y),
-    "as_strided_": lambda x: x.as_strided_((2,), (1,)),
-    "swapaxes_": lambda x: x.swapaxes_(0, -1),
-    "requires_grad_(False)": lambda x: x.requires_grad_(False),
-}
-
-# By whether the narrow table was VIEWS, PURE or WRITES.
-WIDE = {
-    (True, False, False): WIDE_VIEWS,
-    (False, True, False): WIDE_PURE,
-    (False, False, True): WIDE_WRITES,
-    (False, False, False): WIDE_METADATA,
-}
-SPLITS = ("chunk", "unsafe_split", "unsafe_chunk", "tensor_split", "split_with_sizes")
-INDEXED = frozenset(("select", "item", "by index", "hsplit", *SPLITS))
+Step = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -158,12 +46,21 @@ class Program:
         grads: For each storage, what its base is: ``plain``, ``leaf`` or ``non_leaf``.
         steps: Op, how it runs (with grad, no_grad), operands.
         returned: Registers that are returned.
+        stored: Registers that are stored in attributes of `store`.
+        store: Where a call leaves them.
     """
 
     layouts: tuple[Layout, ...]
     grads: tuple[str, ...]
-    steps: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...]
+    steps: tuple[Step, ...]
     returned: tuple[int, ...]
+    stored: tuple[int, ...] = ()
+    store: SimpleNamespace = field(default_factory=SimpleNamespace, compare=False, repr=False)
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors a caller has after a call."""
+        return len(self.layouts) + len(self.grads) + len(self.returned) + len(self.stored)
 
     def inputs(self) -> Inputs:
         """Fresh equal inputs."""
@@ -189,21 +86,27 @@ class Program:
 
     def __call__(self, *args: torch.Tensor) -> tuple[Any, ...]:
         """Run it."""
+        results, stored = self.run(*args)
+        for name, value in stored.items():
+            setattr(self.store, name, value)
+        return results
+
+    def run(self, *args: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What it returns, and what it would store."""
         registers = list(args)
         for step in self.steps:
             registers.append(execute(step, registers))
-        return tuple(registers[index] for index in self.returned)
+        stored = {f"register_{index}": registers[index] for index in self.stored}
+        return tuple(registers[index] for index in self.returned), stored
 
 
-def execute(step: tuple[str, str, tuple[int, ...], tuple[int, ...]], registers: list[Any]) -> Any:
+def execute(step: Step, registers: list[Any]) -> Any:
     """Run one step on the registers."""
     name, mode, operands, numbers = step
-    tables = {**VIEWS, **PURE, **WRITES, **METADATA}
-    tables |= {**WIDE_VIEWS, **WIDE_PURE, **WIDE_WRITES, **WIDE_METADATA}
     contexts = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad}
     context = contexts.get(mode, contextlib.nullcontext)()
     with context:
-        result = tables[name](*(registers[index] for index in operands), *numbers)
+        result = OPS[name](*(registers[index] for index in operands), *numbers)
     return result if isinstance(result, torch.Tensor) else registers[operands[0]]
 
 
@@ -222,7 +125,14 @@ SHAPES = (
 
 
 def generate(
-    random: Random, *, metadata: bool = True, overlap: bool = True, wide: bool = False
+    random: Random,
+    *,
+    metadata: bool = True,
+    overlap: bool = True,
+    wide: bool = False,
+    equal: bool = False,
+    failing: bool = True,
+    grads: tuple[str, ...] = ("plain", "leaf", "non_leaf", "non_leaf"),
 ) -> Program:
     """Draw a program whose steps all run eagerly, but for the last of some programs.
 
@@ -231,10 +141,45 @@ def generate(
         metadata: Whether shapes are changed in place.
         overlap: Whether inputs may share memory.
         wide: Whether rarer ops are drawn too.
+        equal: Whether much of what is drawn has the elements of its operand, or overwrites what
+            was copied; results are then returned twice, beside copies of them, and stored.
+        failing: Whether a program may end with a step that fails.
+        grads: What the bases of inputs may be.
     """
+    layouts, grads = _draw_inputs(random, grads, overlap=overlap)
+    draft = Program(layouts, grads, (), ())
+    registers: list[Any] = list(draft.inputs().args)
+    steps = []
+    for _ in range(random.randint(1, 7)):
+        if equal and random.random() < 0.5:
+            step = _draw_equal(random, registers)
+        else:
+            step = _draw(random, registers, metadata=metadata, wide=wide)
+        # Programs that fail eagerly are kept now and then: the compiled one must fail too.
+        try:
+            registers.append(execute(step, registers))
+        except (RuntimeError, IndexError, TypeError):
+            if failing and random.random() < 0.05:
+                steps.append(step)
+                return Program(layouts, grads, tuple(steps), (0,))
+            # The failed op may have written before it failed: start over.
+            registers = list(draft.inputs().args)
+            for earlier in steps:
+                registers.append(execute(earlier, registers))
+            continue
+        steps.append(step)
+    returned = tuple(random.randrange(len(registers)) for _ in range(random.randint(1, 3)))
+    program = Program(layouts, grads, tuple(steps), returned)
+    return _with_copies(random, program, registers) if equal else program
+
+
+def _draw_inputs(
+    random: Random, choices: tuple[str, ...], *, overlap: bool
+) -> tuple[tuple[Layout, ...], tuple[str, ...]]:
+    """Inputs, and what the bases of their storages are."""
     count = random.randint(1, 3)
     storages = 1 if overlap and random.random() < 0.6 else count
-    grads = tuple(random.choice(("plain", "leaf", "non_leaf", "non_leaf")) for _ in range(storages))
+    grads = tuple(random.choice(choices) for _ in range(storages))
     layouts: list[Layout] = []
     for index in range(count):
         storage = random.randrange(storages) if overlap else index
@@ -246,31 +191,41 @@ def generate(
         if kind == "base" and any(old.storage == storage and old.kind == "base" for old in layouts):
             kind = "view"
         layouts.append(Layout(storage, offset, shape, stride, kind))
-    draft = Program(tuple(layouts), grads, (), ())
-    registers: list[Any] = list(draft.inputs().args)
-    steps = []
-    for _ in range(random.randint(1, 7)):
-        step = _draw(random, registers, metadata=metadata, wide=wide)
-        # Programs that fail eagerly are kept now and then: the compiled one must fail too.
-        try:
-            registers.append(execute(step, registers))
-        except (RuntimeError, IndexError):
-            if random.random() < 0.05:
-                steps.append(step)
-                return Program(tuple(layouts), grads, tuple(steps), (0,))
-            # The failed op may have written before it failed: start over.
-            registers = list(draft.inputs().args)
-            for earlier in steps:
-                registers.append(execute(earlier, registers))
-            continue
-        steps.append(step)
-    returned = tuple(random.randrange(len(registers)) for _ in range(random.randint(1, 3)))
-    return Program(tuple(layouts), grads, tuple(steps), returned)
+    return tuple(layouts), grads
 
 
-def _draw(
-    random: Random, registers: list[Any], *, metadata: bool, wide: bool
-) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
+def _with_copies(random: Random, program: Program, registers: list[Any]) -> Program:
+    """Return results twice and beside copies of them, and store some."""
+    steps, returned = list(program.steps), list(program.returned)
+    for register in program.returned:
+        roll = random.random()
+        if roll < 0.2:
+            returned.append(register)
+        elif roll < 0.7:
+            mode = "no_grad" if random.random() < 0.4 else "grad"
+            step = (random.choice(sorted(EQUAL)), mode, (register,), ())
+            try:
+                registers.append(execute(step, registers))
+            except (RuntimeError, IndexError, TypeError):
+                continue
+            steps.append(step)
+            returned.append(len(registers) - 1)
+    random.shuffle(returned)
+    count = random.choice((0, 0, 0, 1, 2))
+    stored = sorted({random.randrange(len(registers)) for _ in range(count)})
+    return replace(program, steps=tuple(steps), returned=tuple(returned), stored=tuple(stored))
+
+
+def _draw_equal(random: Random, registers: list[Any]) -> Step:
+    name = random.choice(sorted(EQUAL) if random.random() < 0.6 else sorted(OVERWRITES))
+    mode = "no_grad" if random.random() < 0.3 else "grad"
+    operands = (random.randrange(len(registers)),)
+    if name == "into the first":
+        operands += (random.randrange(len(registers)),)
+    return name, mode, operands, ()
+
+
+def _draw(random: Random, registers: list[Any], *, metadata: bool, wide: bool) -> Step:
     mode = "no_grad" if random.random() < 0.12 else "grad"
     if wide and random.random() < 0.05:
         mode = "enable_grad"

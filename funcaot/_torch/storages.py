@@ -1,0 +1,33 @@
+"""Who holds a tensor's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+__all__ = ["restrided_in_place", "storage_of", "users_beside"]
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What identifies a strided tensor's memory while it lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def users_beside(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether something holds the memory of some tensors besides them and what they are views of.
+
+    Args:
+        tensors: Tensors that share one storage.
+    """
+    held = {id(holder): holder for tensor in tensors for holder in (tensor, tensor._base)}
+    holders = [holder for holder in held.values() if holder is not None]
+    storage = holders[0].untyped_storage()
+    # The object that this function looks through holds it too.
+    return torch._C._storage_Use_Count(storage._cdata) > len(holders) + 1
+
+
+def restrided_in_place(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """The same elements in the same memory under other strides; autograd sees no view."""
+    reinterpret = torch._C._dynamo.guards._reinterpret_tensor
+    return reinterpret(tensor, tuple(tensor.shape), tuple(stride), tensor.storage_offset())

@@ -1,0 +1,103 @@
+"""What forward of a Function sees of autograd, told to it where its operands are others.
+
+Eager's forward is given the caller's tensors. A capture gives it fake ones and a transform the ones
+below its levels, which don't say whether the call is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.autograd import new_function_class
+from funcaot._torch.functorch import map_tensors, pytree
+from funcaot._torch.read_as import ReadAs
+from funcaot.traits import origin_of
+
+__all__ = ["Seen", "reading_class", "unread", "what_is_seen"]
+
+Answer = tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the tensors of a call say; no tensor and no container, so every level passes it on.
+
+    Attributes:
+        needs: ``ctx.needs_input_grad``: one boolean per operand.
+        tensors: For each tensor, those inside of containers among them, whether it requires grad
+            and whether it is a leaf.
+    """
+
+    needs: tuple[bool, ...]
+    tensors: tuple[Answer, ...]
+
+    def run(self, forward: Callable[..., Any], *operands: Any) -> tuple[Any, bool]:
+        """What ``forward`` returns on operands that are to say this, and whether it asked."""
+        found = _tensors(operands)
+        if len({id(tensor) for tensor in found}) < len(found):
+            operands = self._apart(operands)
+            found = _tensors(operands)
+        if all(_says(t) == answer for t, answer in zip(found, self.tensors, strict=True)):
+            return forward(*operands), False
+        with ReadAs(found, self.tensors) as mode:
+            return forward(*operands), mode.was_read
+
+    def _apart(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Operands of which no tensor stands for two that say different things."""
+        answers, known = iter(self.tensors), {}
+
+        def apart(tensor: torch.Tensor) -> torch.Tensor:
+            answer = next(answers)
+            same = known.setdefault(id(tensor), (answer, tensor))[0] == answer
+            return tensor if same else tensor.view_as(tensor)
+
+        return map_tensors(apart, operands)
+
+
+def what_is_seen(operands: tuple[Any, ...], say: Callable[[torch.Tensor], Answer]) -> Seen:
+    """What operands say, tensor by tensor."""
+    needs = tuple(isinstance(value, torch.Tensor) and say(value)[0] for value in operands)
+    return Seen(needs, tuple(map(say, _tensors(operands))))
+
+
+def _says(tensor: torch.Tensor) -> Answer:
+    return tensor.requires_grad, tensor.is_leaf
+
+
+def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
+    if not any(isinstance(value, (list, tuple, dict)) for value in operands):
+        return [value for value in operands if isinstance(value, torch.Tensor)]
+    return [x for x in pytree.tree_leaves(operands) if isinstance(x, torch.Tensor)]
+
+
+def reading_class(function: type, operands: tuple[Any, ...]) -> type:
+    """The Function whose forward reads off its operands what these say, whatever it is given."""
+    seen = what_is_seen(operands, _says)
+    if all(answer == (False, True) for answer in seen.tensors):
+        return function
+    asked = []
+
+    def forward(*given: Any) -> Any:
+        output, was_read = seen.run(function.forward, *given)  # type: ignore[attr-defined]
+        if was_read:
+            asked.append(True)
+        return output
+
+    members = {
+        "forward": staticmethod(forward),
+        "funcaot_origin": origin_of(function),
+        "funcaot_reads": asked,
+        "__module__": function.__module__,
+    }
+    return new_function_class(function.__name__, function, members)
+
+
+def unread(function: type) -> type:
+    """The Function itself, if its forward read nothing of this when it ran."""
+    if function.__dict__.get("funcaot_reads") == []:
+        return function.__mro__[1]
+    return function
