@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
 __all__ = ["cache_of", "forget_classes"]
 
 ATTRIBUTE = "_funcaot_cache"
+_lock = threading.RLock()
 _holders: weakref.WeakSet[type] = weakref.WeakSet()
 
 
@@ -19,15 +21,19 @@ def cache_of(function: type) -> dict[Any, Any]:
     """
     cache = function.__dict__.get(ATTRIBUTE)
     if cache is None:
-        cache = {}
-        setattr(function, ATTRIBUTE, cache)
-        _holders.add(function)
+        with _lock:
+            cache = function.__dict__.get(ATTRIBUTE)
+            if cache is None:
+                cache = {}
+                setattr(function, ATTRIBUTE, cache)
+                _holders.add(function)
     return cache
 
 
 def forget_classes() -> None:
     """Take every cache off its class, which is then as its author wrote it."""
-    for function in list(_holders):
-        if ATTRIBUTE in function.__dict__:
-            delattr(function, ATTRIBUTE)
-    _holders.clear()
+    with _lock:
+        for function in list(_holders):
+            if ATTRIBUTE in function.__dict__:
+                delattr(function, ATTRIBUTE)
+        _holders.clear()

@@ -169,7 +169,7 @@ class _OnlyOnce(torch.autograd.Function):
 def _traced_function(
     forward_graph: fx.GraphModule, backward_graph: fx.GraphModule, notes: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The call of a Function of what Dynamo traced: results and what is kept, and gradients of these."""
+    """The call of a Function of what Dynamo traced: results, what is kept, and gradients."""
     checked = frozenset(notes.get("saved_for_backward_idx", ()))
 
     class Traced(torch.autograd.Function):

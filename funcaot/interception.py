@@ -51,12 +51,7 @@ def _call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 _replaced = ReplacedApply(_call, _wants)
 
 
-def _undo() -> None:
-    _replaced.undo()
-    forget_classes()
-
-
-_patch = SharedPatch(_replaced.install, _undo)
+_patch = SharedPatch(_replaced.install, _replaced.undo)
 
 
 class _Installation(contextlib.AbstractContextManager[None]):
@@ -94,7 +89,10 @@ def install() -> contextlib.AbstractContextManager[None]:
 
 def uninstall() -> None:
     """Undo one :func:`install`; the last one restores torch exactly. Without one, do nothing."""
+    installed = _patch.is_installed
     _patch.uninstall()
+    if installed and not _patch.is_installed:
+        forget_classes()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from torch._C._dynamo.eval_frame import (
 )
 from torch.compiler import is_dynamo_compiling
 
+from funcaot._torch.compile_lock import import_dynamo
 from funcaot.scopes import SharedPatch
 
 __all__ = ["hidden_from_dynamo", "is_dynamo_compiling", "without_dynamo"]
@@ -54,6 +55,7 @@ def without_dynamo() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:
         yield
         return
+    import_dynamo()  # Another thread may be doing that.
     set_eval_frame = sys.modules["torch._C._dynamo.eval_frame"].set_eval_frame
     before = set_eval_frame(None)
     try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,36 +11,26 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops, scalars
+from funcaot._torch import loops, reinplacing, scalars
+from funcaot._torch.compile_lock import compiling, replaced_here
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
-from funcaot.scopes import holding
-
-# Inductor keeps global state while it compiles; one compilation at a time.
-_LOCK = threading.RLock()
 
 # In an output node's meta: the positions of outputs whose strides Inductor chooses.
 FREE_LAYOUTS = "free_layouts"
 
 
-def _renew_lock() -> None:
-    global _LOCK
-    _LOCK = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table of decompositions that Inductor's lowerings expect."""
-    with _LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        # The decompositions use the lowerings' tables without importing them.
-        import torch._inductor.lowering  # noqa: F401
-        from torch._inductor.decomposition import select_decomp_table
+    with compiling():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            # The decompositions use the lowerings' tables without importing them.
+            import torch._inductor.lowering  # noqa: F401
+            from torch._inductor.decomposition import select_decomp_table
 
-    with eager_random_numbers():
-        return corrected(select_decomp_table())
+        with eager_random_numbers():
+            return corrected(select_decomp_table())
 
 
 @contextlib.contextmanager
@@ -99,13 +87,13 @@ def compile_graph(
     """
     from torch._guards import TracingContext, tracing
 
-    with _LOCK, warnings.catch_warnings():
+    with compiling(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 
     fake_mode = example_fake_mode(example_inputs, module)
     with (
-        _LOCK,
+        compiling(),
         torch.no_grad(),
         tracing(TracingContext(fake_mode)),
         _fake(fake_mode),
@@ -126,7 +114,8 @@ def compile_graph(
             _without_input_checks(example_inputs) as checks,
             loops.mended(),
             scalars.computed_once(),
-            _tagged(tag + loops.TAG + scalars.TAG + products + checks),
+            reinplacing.apart(),
+            _tagged(tag + loops.TAG + scalars.TAG + reinplacing.TAG + products + checks),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(
@@ -172,7 +161,7 @@ def _without_input_checks(example_inputs: Sequence[Any]) -> Iterator[str]:
     if not static:
         yield ""
         return
-    with holding(PythonWrapperCodegen, codegen_input_size_asserts=lambda self: None):
+    with replaced_here(PythonWrapperCodegen, "codegen_input_size_asserts", lambda self: None):
         yield " unchecked"
 
 

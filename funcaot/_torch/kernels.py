@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from torch._inductor.utils import clear_on_fresh_cache
 from funcaot.scopes import holding
 
 _LOG = logging.getLogger(__name__)
+
+async_compile_class = async_compile.AsyncCompile
 
 # Address of the C function that reads a tensor's data pointer.
 _DATA_POINTER = guards.__dict__["_torchinductor_pyobject_tensor_data_ptr"]
@@ -209,8 +212,21 @@ def load(source: str) -> Any:
     return _Files.load_async(source)()
 
 
+class _ThisThread(threading.local):
+    together = False
+
+
+_this_thread = _ThisThread()
+
+
 class _Together(async_compile.AsyncCompile):
-    """What a module made by Inductor asks for its kernels: here they wait for one another."""
+    """What a module made by Inductor asks for its kernels: here they wait for one another.
+
+    A thread that isn't compiling for us gets what it would have got.
+    """
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls if _this_thread.together else async_compile_class)
 
     def cpp_pybinding(self, argtypes: Sequence[str], source_code: str) -> Any:
         """Take a kernel; an unusual one goes Inductor's own way at once."""
@@ -243,5 +259,8 @@ class _Together(async_compile.AsyncCompile):
 @contextlib.contextmanager
 def compiled_together() -> Iterator[None]:
     """Let modules that Inductor makes compile their kernels as one file."""
-    with holding(async_compile, AsyncCompile=_Together):
+    with (
+        holding(_this_thread, together=True),
+        holding(async_compile, AsyncCompile=_Together),
+    ):
         yield

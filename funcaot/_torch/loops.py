@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.compile_lock import replaced_here
 from funcaot._torch.shapes import integers
-from funcaot.scopes import holding
 
 __all__ = ["TAG", "mended"]
 
@@ -54,8 +54,8 @@ def mended() -> Iterator[None]:
         return found
 
     with (
-        holding(CppScheduling, codegen_node=codegen),
-        holding(LoopNest, max_parallel_depth=depth),
+        replaced_here(CppScheduling, "codegen_node", codegen),
+        replaced_here(LoopNest, "max_parallel_depth", depth),
     ):
         yield
 

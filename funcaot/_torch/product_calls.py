@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch import products
+from funcaot._torch.compile_lock import replaced_here
 from funcaot._torch.products import Matrix, Place, matrix
 from funcaot._torch.shapes import integers
-from funcaot.scopes import holding
 
 # Kernels that Inductor calls, and whether the first argument is a bias.
 _KERNELS = {
@@ -119,7 +119,7 @@ def taken_over() -> Iterator[str]:
         wrapper.add_import_once("run_product = native().run")
         wrapper.writeline(f"run_product({_named(wrapper, numbers)}, {', '.join(names)})")
 
-    with holding(PythonWrapperCodegen, generate_extern_kernel_out=generate):
+    with replaced_here(PythonWrapperCodegen, "generate_extern_kernel_out", generate):
         yield f" products {torch.get_num_threads()}"
 
 

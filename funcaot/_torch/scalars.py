@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot.scopes import holding
+from funcaot._torch.compile_lock import replaced_here
 
 __all__ = ["TAG", "computed_once"]
 
@@ -44,7 +44,7 @@ def computed_once() -> Iterator[None]:
             result.realize()
         return result
 
-    with holding(GraphLowering, run_node=run):
+    with replaced_here(GraphLowering, "run_node", run):
         yield
 
 

@@ -35,6 +35,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from funcaot._torch.compile_lock import import_dynamo
 from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.function_views import FunctionViews
 from funcaot._torch.functional_values import keep_strides
@@ -119,6 +120,7 @@ def fake_mode(shape_environment: Any = None) -> FakeTensorMode:
     Such a mode keeps no results of ops, since what an op asks about sizes has to be noted by each
     trace that runs it.
     """
+    import_dynamo()  # The mode does, in another order.
     mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_environment)
     if shape_environment is not None:
         mode.cache_enabled = False

@@ -82,6 +82,19 @@ class EntryCache:
                 return entry, lifted
         return None
 
+    def why_missed(self, signature: Signature, leaves: Sequence[Any]) -> str:
+        """Why no entry serves a call, in words; empty if it is the first one.
+
+        Args:
+            signature: The call's signature.
+            leaves: Its flat leaves.
+        """
+        alike = self._buckets.get(signature, ())
+        if alike:
+            return f"no longer so: {alike[-1].explain(self._function, leaves)}"
+        known = [entry.signature for entry in self.entries]
+        return describe_changes(known, signature) if known else ""
+
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
         """Entries of a signature; then those with open sizes, which run below all transforms."""
         yield from self._buckets.get(signature, ())
@@ -188,7 +201,9 @@ class EntryCache:
         if self._warned:
             return
         self._warned = True
-        changes = describe_changes([known.signature for known in self._order], entry.signature)
+        changes = entry.reason or describe_changes(
+            [known.signature for known in self._order], entry.signature
+        )
         warnings.warn(
             f"{self._settings.name} has been compiled for {bound} different calls, and one more "
             f"drops the least recently used. What keeps changing: {changes}. Keep that fixed, "

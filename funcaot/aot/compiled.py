@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -29,6 +30,9 @@ from funcaot.aot.state_effects import Call
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import StageError, UnsupportedError
 from funcaot.premise import PremiseFailed, leaving
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Inlined(threading.local):
@@ -157,12 +161,16 @@ class CompiledFunction:
             found = self._cache.find(signature, leaves, tried)
             if found is None:
                 self.settings.statistics.cache_misses += 1
+                reason = self._cache.why_missed(signature, leaves)
+                if reason:
+                    _LOG.info("%s is captured again: %s", self.settings.name, reason)
                 try:
                     found = self._captured(signature, leaves, call)
                 except FirstStepError:
                     # The optimizer makes its state now; the next call is captured.
                     args, kwargs = call
                     return self.function(*args, **kwargs)
+                found[0].reason = reason
                 self._cache.add(found[0])
         entry, lifted = found
         entry.refuse_missing_memory(leaves, lifted)
@@ -172,7 +180,7 @@ class CompiledFunction:
         except (StageError, SizeError) as error:
             if entry.sizes is None or entry.calls:
                 raise
-            reason = error
+            failure_of_sizes = error
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"{self.settings.name} was compiled for values that the same call then didn't "
@@ -183,7 +191,7 @@ class CompiledFunction:
         finally:
             entry.capture.tape.forget_values()
         self._cache.discard(entry)
-        self._close(signature, leaves, reason)
+        self._close(signature, leaves, failure_of_sizes)
         return self._capture_and_run(signature, leaves, call, ())
 
     def _captured(

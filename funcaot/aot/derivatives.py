@@ -199,9 +199,9 @@ class Derivatives(Generic[Made]):
                 found = _that_fits(known, key)
                 if found is None:
                     tape = self._segment.tape
-                    with holding(tape, asked_by="tangents", transposes=True):
-                        with Recorder() as recorder:
-                            entry: Any = trace(key)
+                    asked = holding(tape, asked_by="tangents", transposes=True)
+                    with asked, Recorder() as recorder:
+                        entry: Any = trace(key)
                     entry.read = make_check(recorder.ran)
                     found = known[key] = (entry, self._make(entry.segment))
         return found

@@ -20,6 +20,7 @@ from funcaot.aot.bases import find_regions, real_tensors
 from funcaot.aot.call import SegmentFunctions
 from funcaot.aot.capture import Capture, Input, Sharing, capture
 from funcaot.aot.derived import Derived
+from funcaot.aot.edges import HiddenLeaf, edge
 from funcaot.aot.effects import Effects, Mutation, Watched
 from funcaot.aot.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.graph_checks import Roles
@@ -63,6 +64,7 @@ class Entry:
         timings: Seconds per stage.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
+        reason: Why no other entry served the call that it was made for.
     """
 
     signature: Signature
@@ -85,6 +87,7 @@ class Entry:
     timings: dict[str, float] = field(default_factory=dict)
     calls: int = 0
     generations: int = 0
+    reason: str = ""
     _effects: Derived[tuple[int, ...], Effects] = field(default_factory=Derived)
 
     @property
@@ -151,6 +154,11 @@ class Entry:
             ):
                 return None
         return tensors
+
+    def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
+        """What isn't as it was when this was made, for a call of its signature."""
+        changed = "" if self.read_lifted is None else self.read_lifted.explain(function, leaves)
+        return changed or "the tensors that it closes over, or which inputs share memory"
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
@@ -308,38 +316,11 @@ class Entry:
         hidden = torch.empty(0, requires_grad=True)
         with torch.enable_grad():
             return tuple(
-                _HiddenLeaf.apply(hidden, result)
+                HiddenLeaf.apply(hidden, result)
                 if result is not None and traced.requires_grad and not result.requires_grad
                 else result
                 for result, traced in zip(results, segment.outputs, strict=True)
             )
-
-
-class _HiddenLeaf(torch.autograd.Function):
-    """A tensor as it is, with a derivative that ends at a leaf nobody sees."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:  # type: ignore[override]
-        return None, None
-
-
-class _Edge(torch.autograd.Function):
-    """The same memory and the same gradient, but not the object that the epilogue writes to."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient
-
-
-edge = autograd.native_apply(_Edge)
 
 
 def make_general_entry(

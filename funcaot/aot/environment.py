@@ -68,6 +68,7 @@ class Environment:
         anchors: Objects that nothing leads to, by ``id``: source text that finds them, and what
             that names.
         escaped: Symbolic numbers that a capture left behind.
+        ran: The code that ran, if that is known.
     """
 
     names: ReadNames = field(default_factory=ReadNames)
@@ -80,6 +81,11 @@ class Environment:
     missing: dict[int, set[str]] = field(default_factory=dict)
     anchors: dict[int, tuple[str, Any]] = field(default_factory=dict)
     escaped: list[Place] = field(default_factory=list)
+    ran: Ran | None = None
+
+    def may_run(self, code: types.CodeType) -> bool:
+        """Whether a function's code may have run."""
+        return self.ran is None or code in self.ran.users
 
     @functools.cached_property
     def unread(self) -> frozenset[int]:
@@ -156,7 +162,7 @@ class Walk:
         self.found = Environment()
         if names is not None:
             self.found.names = names
-        self._ran = ran
+        self._ran = self.found.ran = ran
         self.found.objects[id(root)] = root
         self.found.places[id(root)] = []
         self._pending = deque([root])

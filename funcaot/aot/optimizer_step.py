@@ -126,6 +126,12 @@ def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
     return True
 
 
+_REFUSED = {
+    torch.optim.LBFGS: "decides by the values of losses how often it asks for them",
+    torch.optim.SparseAdam: "reads the indices of sparse gradients",
+}
+
+
 @dataclass(eq=False)
 class StepWatcher:
     """Sees each ``step`` of a capture, and what the optimizer's state was before.
@@ -163,6 +169,7 @@ class StepWatcher:
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
+        self._refuse_kind(optimizer)
         self.depth += 1
         here = weakref.ref(optimizer)
         self.hyperparameters.append(Hyperparameters(here, hyperparameters(optimizer)))
@@ -173,6 +180,16 @@ class StepWatcher:
                 if isinstance(value, torch.Tensor):
                     self.state[id(value)] = StateTensor(here, weakref.ref(parameter), key)
         self._write_tensor_by_tensor(optimizer)
+
+    def _refuse_kind(self, optimizer: Optimizer) -> None:
+        """Refuse steps that loop on losses' values, or take sparse gradients apart."""
+        for kind, why in _REFUSED.items():
+            if isinstance(optimizer, kind):
+                raise UnsupportedError(
+                    f"{self.name} runs {kind.__name__}.step(), which {why}.",
+                    remedy="step this optimizer outside of the compiled function, and compile the "
+                    "loss.",
+                )
 
     def _write_tensor_by_tensor(self, optimizer: Optimizer) -> None:
         """Take the path that is the same arithmetic by ops which a capture can record.

@@ -1,4 +1,4 @@
-"""Which Python code runs while a function is captured; the tracker of state records, the reader asks.
+"""Which Python code runs while a function is captured: recorded for the reader.
 
 What a call depends on is read by some code that ran: if all that this code reads is as it was, the
 same code runs again. So the code that ran, and nothing else, says which names matter.
@@ -38,10 +38,11 @@ def is_machinery(module: str) -> bool:
 
 
 def is_library(module: str) -> bool:
-    """Whether a module is torch's, NumPy's, Python's or ours, so that its functions aren't followed."""
+    """Whether a module is torch's, NumPy's, Python's or ours: its functions aren't followed."""
     if module.startswith("funcaot.testing."):
         return False
-    return module.partition(".")[0] in _LIBRARIES
+    # A named tuple's own code says that it is of a module of that name.
+    return module.partition(".")[0] in _LIBRARIES or module.startswith("namedtuple_")
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Writes the reader of an environment: each object that is needed becomes a variable, fetched once."""
+"""Writes the reader of an environment: each object that it needs becomes a variable."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class EnvironmentWriter:
         self.source = Source()
         self.variables = {id(root): "root", id(root[0]): "f"}
         self.checks: list[str] = []
+        self._dictionaries: dict[int, str] = {}
         self._lines: list[tuple[str, str | None]] = [("f = root[0]", None)]
         self._explain: Callable[..., str] | None = None
 
@@ -60,7 +61,11 @@ class EnvironmentWriter:
     def at(self, place: Place) -> str:
         """The expression that reads a place."""
         constants = [self.source.constant(thing, "c") for thing in place.constants]
-        return place.access.format(*constants, parent=self.variable(place.parent))
+        parent = self.variable(place.parent)
+        access = place.access
+        if place.parent in self._dictionaries:
+            access = _through_dictionary(access, self._dictionaries[place.parent])
+        return access.format(*constants, parent=parent)
 
     def variable(self, identity: int) -> str:
         """The variable of an object, checked to be what it was."""
@@ -85,7 +90,12 @@ class EnvironmentWriter:
             expression = anchor[0].format(self.source.constant(anchor[1], "a"))
         self.variables[identity] = name
         self.line(f"{name} = {expression}")
-        self._check(name, environment.objects[identity])
+        target = environment.objects[identity]
+        self._check(name, target)
+        if isinstance(target, torch.nn.Module):
+            # To look into a dictionary is faster than to look up attributes.
+            self._dictionaries[identity] = self.source.name("d")
+            self.line(f"{self._dictionaries[identity]} = {name}.__dict__")
 
     def _says(self, identity: int) -> str:
         return path_of(self.environment, identity)
@@ -232,7 +242,7 @@ class EnvironmentWriter:
             if not read and identity not in environment.anchors:
                 continue
             name = self.variable(identity)
-            if isinstance(target, types.FunctionType):
+            if isinstance(target, types.FunctionType) and environment.may_run(target.__code__):
                 code = self.source.constant(target.__code__, "code")
                 self.require(f"{name}.__code__ is {code}", f"the code of {self._says(identity)}")
                 self._require_defaults(name, target, self._says(identity))
@@ -304,15 +314,16 @@ class EnvironmentWriter:
         if not absent:
             return
         at = self.variable(identity)
+        dictionary = self._dictionaries.get(identity, f"{at}.__dict__")
         says = f"{self._says(identity)} has none of its own of {_shown(sorted(absent))}"
         if len(absent) <= 2:
-            conditions = [f"{name!r} not in {at}.__dict__" for name in sorted(absent)]
+            conditions = [f"{name!r} not in {dictionary}" for name in sorted(absent)]
         else:
             known = self.source.constant(frozenset(absent), "names")
-            conditions = [f"{at}.__dict__.keys().isdisjoint({known})"]
+            conditions = [f"{dictionary}.keys().isdisjoint({known})"]
         for part in parts if asked - here else ():
             known = self.source.constant(frozenset(asked - here), "names")
-            conditions.append(f"{at}.{part}.keys().isdisjoint({known})")
+            conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
         self.require(" and ".join(conditions), says)
 
     def write_unread_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -356,11 +367,13 @@ class EnvironmentWriter:
         for identity, module in self.environment.objects.items():
             if not isinstance(module, torch.nn.Module):
                 continue
-            name, path = self.variable(identity), self._says(identity)
-            conditions = [f"{name}.training is {module.training}"]
-            conditions += [_hooks_condition(name, module, hooks) for hooks in MODULE_HOOKS]
+            at = self.variable(identity)
+            own, path = self._dictionaries[identity], self._says(identity)
+            training = f"{own}['training']" if "training" in vars(module) else f"{at}.training"
+            conditions = [f"{training} is {module.training}"]
+            conditions += [_hooks_condition(own, module, hooks) for hooks in MODULE_HOOKS]
             if module._modules:
-                conditions.append(f"len({name}._modules) == {len(module._modules)}")
+                conditions.append(f"len({own}['_modules']) == {len(module._modules)}")
             says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
             self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
 
@@ -414,11 +427,18 @@ class EnvironmentWriter:
         return source.build(header)
 
 
-def _hooks_condition(name: str, module: torch.nn.Module, hooks: str) -> str:
+def _hooks_condition(own: str, module: torch.nn.Module, hooks: str) -> str:
     present = getattr(module, hooks)
     if not present:
-        return f"not {name}.{hooks}"
-    return f"[*{name}.{hooks}] == {list(present)}"
+        return f"not {own}[{hooks!r}]"
+    return f"[*{own}[{hooks!r}]] == {list(present)}"
+
+
+def _through_dictionary(access: str, own: str) -> str:
+    """Source text that reads an attribute's dictionary where it would look up the attribute."""
+    for name in (*MODULE_DICTIONARIES, *MODULE_HOOKS):
+        access = access.replace(f"{{parent}}.{name}[", f"{own}[{name!r}][")
+    return access.replace("{parent}.__dict__[", f"{own}[")
 
 
 def _module_of(thing: Any) -> str:

@@ -1,8 +1,8 @@
 """Views that were made before a tensor's shape was changed in place.
 
 Autograd makes the derivative of such a view, and of a write through it, by making the view again.
-On eager's tensors it does so by ``as_strided``, for which the base's shape is nothing; on those of a
-capture by the ops that made it, which mean another place in a base of another shape. So the
+On eager's tensors it does so by ``as_strided``, for which the base's shape is nothing; on those of
+a capture by the ops that made it, which mean another place in a base of another shape. So the
 gradient would go to other elements. What an op is given is therefore a new view: of the base with
 the changes of its shape taken back.
 """

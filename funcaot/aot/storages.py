@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from funcaot._torch import functorch
 from funcaot._torch.ops import OpOverload

@@ -19,6 +19,7 @@ from funcaot._torch.fake_errors import without_reports
 from funcaot._torch.printing import printable_under_dual_level
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, premises
+from funcaot.aot.empty_losses import OF_EMPTY
 from funcaot.aot.node_notes import NodeNotes
 from funcaot.aot.random_order import IN_MEMORY_ORDER
 from funcaot.aot.spec import TensorSpec, spec_of
@@ -127,7 +128,7 @@ class Tape:
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
-            tracing.decompose(IN_MEMORY_ORDER),
+            tracing.decompose({**IN_MEMORY_ORDER, **OF_EMPTY}),
             self._functional_mode,
             shapes.composite_ops_in_python() if self.sizes is not None else nullcontext(),
         ):

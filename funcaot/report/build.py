@@ -133,6 +133,8 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         backwards=_derivatives(entry.functions, "backward"),
         pushforwards=_derivatives(entry.functions, "pushforward"),
         timings=dict(entry.timings),
+        reason=entry.reason,
+        checks=() if entry.read_lifted is None else entry.read_lifted.checks,
         guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
         closed=None if entry.sizes is not None else refusal,
         in_place=() if entry.in_place is None else entry.in_place.written,

@@ -114,6 +114,8 @@ class EntryReport:
         timings: Seconds per stage.
         guards: What must be true of the open sizes, besides that they are at least 2.
         closed: Why sizes couldn't be left open, if that was tried.
+        reason: Why no earlier entry served the call that this was made for.
+        checks: What a call is compared by besides its signature: what it reads of its surroundings.
     """
 
     signature: Signature
@@ -127,6 +129,8 @@ class EntryReport:
     timings: dict[str, float]
     guards: tuple[str, ...] = ()
     closed: str | None = None
+    reason: str = ""
+    checks: tuple[str, ...] = ()
     in_place: tuple[int, ...] = ()
 
     @property

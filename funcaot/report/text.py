@@ -31,6 +31,10 @@ def render(report: Report) -> str:
 
 def _entry(number: int, entry: EntryReport) -> Iterator[str]:
     yield f"  [{number}] ({_shortened(str(entry.signature))})"
+    if entry.reason:
+        yield f"      made because of a change: {_shortened(entry.reason)}"
+    if entry.checks:
+        yield f"      reads {len(entry.checks)} thing(s) besides its arguments (see .checks)"
     if entry.guards:
         yield f"      if {_shortened(' and '.join(entry.guards))}"
     if entry.closed:

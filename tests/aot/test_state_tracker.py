@@ -1,5 +1,6 @@
 """Where a function may store things: after each call it is there, as in eager."""
 
+import contextvars
 import functools
 import sys
 import types
@@ -184,14 +185,28 @@ def test_a_list_that_is_given_and_closed_over_is_refused():
         function(held)
 
 
-def test_a_leak_is_named():
+def test_what_is_put_into_the_keywords_of_a_partial_is_stored_in_every_call():
     held = functools.partial(lambda x, **kept: x * 2)
 
     def function(x):
         held.keywords["last"] = x * 3
         return held(x)
 
-    with pytest.warns(LeakWarning, match="last"):
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (1.0, 2.0, 3.0):
+        compiled(torch.full((3,), value))
+        assert_close(held.keywords["last"], torch.full((3,), 3 * value))
+
+
+LAST = contextvars.ContextVar("LAST")
+
+
+def test_a_leak_is_named():
+    def function(x):
+        LAST.set(x * 3)
+        return LAST.get() * 2
+
+    with pytest.warns(LeakWarning, match="LAST"):
         funcaot.compile(function, backend="eager")(torch.ones(3))
 
 

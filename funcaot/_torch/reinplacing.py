@@ -1,0 +1,85 @@
+"""An op that writes to part of a tensor doesn't work in memory that its other operands lie in.
+
+Inductor lets an op such as ``index_put`` work in its first operand's memory where nothing reads it
+later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clone())`` lost the
+clone, and then rows were overwritten before they were read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import fx
+
+from funcaot.scopes import holding
+
+__all__ = ["TAG", "apart"]
+
+# What tells modules made with this from others in Inductor's caches.
+TAG = " apart 1"
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Have Inductor keep the first operand where another one lies in its memory."""
+    from torch._inductor.fx_passes import reinplace
+
+    tables = {
+        name: _careful(getattr(reinplace, name))
+        for name in ("inplaceable_ops", "inplaceable_foreach_ops")
+    }
+    with holding(reinplace, **tables):
+        yield
+
+
+def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        op: dataclasses.replace(entry, extra_check=_check(entry)) for op, entry in table.items()
+    }
+
+
+def _check(entry: Any) -> Callable[[fx.Node], bool]:
+    def check(node: fx.Node) -> bool:
+        return not _reads_what_it_writes(node, entry.mutated_arg) and entry.extra_check(node)
+
+    return check
+
+
+def _reads_what_it_writes(node: fx.Node, mutated: int | tuple[int, ...]) -> bool:
+    positions = (mutated,) if isinstance(mutated, int) else mutated
+    # Behind an operator or a token, positions are counted from there; then all are compared.
+    written = [leaf for position in positions for leaf in _nodes(node.args[position])]
+    others = [
+        leaf
+        for position, argument in enumerate(node.args)
+        if position not in positions
+        for leaf in _nodes(argument)
+    ]
+    others += [leaf for argument in node.kwargs.values() for leaf in _nodes(argument)]
+    roots = [_root(leaf) for leaf in written]
+    if any(_root(leaf) in roots and leaf not in written for leaf in others):
+        return True
+    # In lists, each is written to at the place of the other that it is computed from.
+    several = isinstance(node.args[positions[0]], list | tuple)
+    return not several and any(leaf in written for leaf in others)
+
+
+def _nodes(argument: Any) -> list[fx.Node]:
+    if isinstance(argument, list | tuple):
+        return [leaf for item in argument for leaf in _nodes(item)]
+    return [argument] if isinstance(argument, fx.Node) else []
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node in whose memory another one lies, as far as views tell."""
+    from torch.fx.passes.reinplace import _is_view_op
+
+    while node.op == "call_function" and _is_view_op(node.target) and node.args:
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node
