@@ -61,6 +61,11 @@ class Cell:
         """The place's source text."""
         return HOLDERS[self.holder].make(READERS[self.reader])
 
+    @property
+    def programs(self) -> int:
+        """How many programs it may make; what a call raises isn't kept, so that is tried again."""
+        return self.held.programs + 2 * (self.change == "delete_error")
+
     def script(self) -> Script:
         """The source text of the cell's world."""
         reader, value, held = READERS[self.reader], VALUES[self.value], self.held
@@ -134,7 +139,7 @@ def makes_sense(reader_name: str, holder_name: str, value_name: str) -> bool:
         and (not holder.owner or holder.owner == reader.owner or reader.owner == "instance")
         # A Function's forward and backward record nothing, and a backward isn't differentiated.
         and not (without_gradients and value_name in ABOUT_GRADIENTS)
-        and not (reader.backward and value_name == "function_class_with_another_backward")
+        and not (without_gradients and value_name == "function_class_with_another_backward")
         # Without a setup_context, torch.func refuses a Function.
         and not (reader_name == "under_vmap" and value_name in NAMES_OF_FUNCTIONS)
         # What is a module and assigned to a module goes to its list of children.
@@ -161,8 +166,8 @@ def random_cells(count: int, seed: int) -> list[Cell]:
     """Cells drawn from all compositions, some hundred thousand; as many of each holder."""
     draw = random.Random(seed)
     readers, values = list(READERS), list(VALUES)
+    holders = itertools.cycle(draw.sample(list(HOLDERS), len(HOLDERS)))
     found: dict[Cell, None] = {}
-    holders = itertools.cycle(HOLDERS)
     while len(found) < count:
         holder, cells = next(holders), []
         while not cells:

@@ -103,6 +103,7 @@ _container(
     "dictionary_with_defaults",
     "table = collections.defaultdict(lambda: first)",
     "table['held']",
+    programs=4,
     rebind="table['held'] = {new}",
     undo="del table['held']",
 )

@@ -117,6 +117,7 @@ fixed(
         "keeper()",
         before="def keeper():\n    return first",
         rebind="keeper.__code__ = (lambda: {new}).__code__",
+        programs=3,
     ),
 )
 fixed(
@@ -143,7 +144,7 @@ fixed(
 
 # --- the process ---------------------------------------------------------------------------------
 
-HOLDERS.family("process")
+HOLDERS.family("names")
 
 for _name, _access in {
     "environment_variable": "os.environ['WORLD']",

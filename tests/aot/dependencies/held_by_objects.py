@@ -19,7 +19,7 @@ class _Object:
 
     def held(self, body: str = "", bases: str = "", before: str = "", **parts) -> Held:
         """The source text; a box gets its class here, a reader's ``self`` has one."""
-        parts = {name: _filled(text, self) for name, text in parts.items()}
+        parts = {name: _filled(part, self) for name, part in parts.items()}
         if self.own:
             return Held(bases=bases, body=body, before=before, **parts)
         lines = "\n".join(f"    {line}" for line in (body or "pass").strip("\n").splitlines())
@@ -28,6 +28,8 @@ class _Object:
 
 
 def _filled(value, made):
+    if isinstance(value, int):
+        return value
     if isinstance(value, tuple):
         return tuple(_filled(item, made) for item in value)
     names = {"i": made.inside, "o": made.outside, "k": made.kind}
@@ -277,6 +279,7 @@ def property_that_is_replaced(o: _Object):
         access="<i>.held",
         rebind="other = {new}; <k>.held = property(lambda self: other)",
         undo="<k>.held = property(lambda self: first)",
+        programs=3,
     )
 
 

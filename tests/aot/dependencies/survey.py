@@ -30,6 +30,13 @@ def by_torch(target):
     return torch.compile(target, backend="eager")
 
 
+def misses_of(target) -> int:
+    """How often a target was compiled by funcaot."""
+    return (
+        0 if hasattr(target, "_torchdynamo_orig_callable") else funcaot.report(target).cache_misses
+    )
+
+
 def outcome(cell: Cell, compiler) -> tuple[str, str]:
     """How a cell came out, and what was raised."""
     script = cell.script()
@@ -37,7 +44,8 @@ def outcome(cell: Cell, compiler) -> tuple[str, str]:
     for make in (lambda target: target, compiler):
         world = World(script)
         try:
-            seen.append(run(world, make(world.target)))
+            target = make(world.target)
+            seen.append(run(world, target))
         except Exception as error:  # noqa: BLE001  (a survey reports whatever comes)
             text = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
             return "raises" if seen else "eager raises", text
@@ -47,7 +55,7 @@ def outcome(cell: Cell, compiler) -> tuple[str, str]:
     if eager[1] == eager[2] or eager[1] != eager[5]:
         return "vacuous", ""
     if eager == ours:
-        return "right", ""
+        return ("recompiled" if misses_of(target) > cell.programs else "right"), ""
     return ("wrong" if ours[:2] != eager[:2] else "stale"), ""
 
 
@@ -59,7 +67,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--tc", action="store_true")
     parser.add_argument("--general", action="store_true")
-    parser.add_argument("--list", default="", help="write each cell that is not right to a file")
+    parser.add_argument("--list", default="", help="write each cell to a file")
     options = parser.parse_args()
     cells = all_cells() if options.all else sample()
     if options.random:
@@ -73,8 +81,7 @@ def main() -> None:
     if options.list:
         with open(options.list, "w") as file:
             for cell, (kind, text) in found.items():
-                if kind != "right":
-                    print(kind, cell, text, file=file)
+                print(kind.replace(" ", "_"), cell, text, file=file)
 
 
 def show(found: dict[Cell, tuple[str, str]]) -> None:

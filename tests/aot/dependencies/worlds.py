@@ -88,6 +88,8 @@ class Held:
         error: Whether ``access`` raises where there is nothing.
         swap: A statement that exchanges two values in order, and is its own inverse.
         place: An expression for the value from outside; ``access`` unless it is given.
+        programs: How many programs a change and its undoing make: one more where what is undone
+            is another object, or where a call puts something there.
     """
 
     access: str
@@ -104,6 +106,7 @@ class Held:
     swap: str = ""
     error: bool = True
     place: str = ""
+    programs: int = 2
 
 
 @dataclass(frozen=True)
