@@ -176,6 +176,7 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
         private = name.startswith("_") and not names.uses(name) and not _is_users(value)
         if name not in MODULE_OWN and not private:
             yield Step(f"{{parent}}.__dict__[{quoted(name)}]", name, value)
+    yield from _of_slots(module)
 
 
 def _is_users(value: Any) -> bool:

@@ -31,7 +31,6 @@ from funcaot.backends.compiler import Compiler
 from funcaot.errors import StageError, UnsupportedError
 from funcaot.premise import PremiseFailed, leaving
 
-
 _LOG = logging.getLogger(__name__)
 
 

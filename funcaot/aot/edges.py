@@ -14,10 +14,12 @@ class HiddenLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, detached."""
         return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:  # type: ignore[override]
+        """No gradient."""
         return None, None
 
 
