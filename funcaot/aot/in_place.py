@@ -160,9 +160,7 @@ def _is_simple(mutation: Mutation) -> bool:
     ) and (mutation.value is not None and mutation.versions is not None)
 
 
-def _choose(
-    effects: Effects, segment: Segment, form: Form
-) -> tuple[list[Mutation], Writes | None]:
+def _choose(effects: Effects, segment: Segment, form: Form) -> tuple[list[Mutation], Writes | None]:
     """Which mutations the graph does: those with new values that nobody gets to see besides."""
     places, nodes = segment.places, segment.output_nodes
     shown = {

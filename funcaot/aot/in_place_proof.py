@@ -34,29 +34,84 @@ _NONE: _Nodes = frozenset()
 
 # Their result has the elements of what they read.
 _COPIES = frozenset(
-    """
-    clone copy _to_copy contiguous convert_element_type expand_copy view_copy cat stack repeat
-    constant_pad_nd flip roll index index_select gather take _unsafe_view _unsafe_index reshape
-    embedding device_put lift_fresh_copy where
-    """.split()
+    [
+        "clone",
+        "copy",
+        "_to_copy",
+        "contiguous",
+        "convert_element_type",
+        "expand_copy",
+        "view_copy",
+        "cat",
+        "stack",
+        "repeat",
+        "constant_pad_nd",
+        "flip",
+        "roll",
+        "index",
+        "index_select",
+        "gather",
+        "take",
+        "_unsafe_view",
+        "_unsafe_index",
+        "reshape",
+        "embedding",
+        "device_put",
+        "lift_fresh_copy",
+        "where",
+    ]
 )
 # These work element by element, though torch doesn't tag them so.
 _ELEMENTWISE = frozenset(["copy", "_to_copy", "convert_element_type", "fma", "device_put"])
 _REDUCTIONS = frozenset(
-    """
-    sum mean amax amin prod var var_mean std std_mean any all argmax argmin norm logsumexp max min
-    linalg_vector_norm aminmax count_nonzero
-    """.split()
+    [
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "prod",
+        "var",
+        "var_mean",
+        "std",
+        "std_mean",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "norm",
+        "logsumexp",
+        "max",
+        "min",
+        "linalg_vector_norm",
+        "aminmax",
+        "count_nonzero",
+    ]
 )
 _ADDING_PRODUCTS = frozenset(["addmm", "baddbmm", "addmv"])
-_MATRIX_PRODUCTS = _ADDING_PRODUCTS | {"mm", "bmm", "mv", "dot"}
-_PRODUCTS = _MATRIX_PRODUCTS | {"convolution", "convolution_backward", "linear"}
+_PRODUCTS = _ADDING_PRODUCTS | {
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "convolution",
+    "convolution_backward",
+    "linear",
+}
 _LIKE = frozenset(["zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_full"])
 _SCATTERS = frozenset(
-    """
-    slice_scatter select_scatter diagonal_scatter index_put _unsafe_index_put scatter scatter_add
-    scatter_reduce index_copy index_add index_fill
-    """.split()
+    [
+        "slice_scatter",
+        "select_scatter",
+        "diagonal_scatter",
+        "index_put",
+        "_unsafe_index_put",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_copy",
+        "index_add",
+        "index_fill",
+    ]
 )
 _INVERSES = {
     aten.slice_scatter.default: aten.slice.Tensor,
@@ -65,13 +120,32 @@ _INVERSES = {
 }
 # No op of theirs leaves its operand as it is.
 _CHANGING = frozenset(
-    """
-    exp log sqrt rsqrt reciprocal sin cos tanh sigmoid erf log1p expm1 eq ne lt le gt ge isnan
-    isinf logical_not
-    """.split()
+    [
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sin",
+        "cos",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "log1p",
+        "expm1",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "logical_not",
+    ]
 )
 # A reduction of fewer elements may be computed wherever its result is used.
-_WHOLE = 32
+_WHOLE = 16
 
 
 @dataclass(frozen=True)
@@ -207,15 +281,10 @@ class _Proof:
         return _Facts(bool(varying) or graphs.is_random(node), lies, near, far)
 
     def _of_product(self, name: str, operands: list[fx.Node]) -> _Facts:
-        facts = _together(map(self._single, operands))
-        if name not in _MATRIX_PRODUCTS:
-            return _Facts(facts.varies)
-        summed = _shape(operands[-1])[-2 if name.endswith("mm") else -1]
-        read = facts.read
-        if summed >= _WHOLE:
-            # What is added to the product may be added where it is used.
-            read = self._single(operands[0]).read if name in _ADDING_PRODUCTS else _NONE
-        return _Facts(facts.varies, far=_without_numbers(read))
+        varies = any(self._single(operand).varies for operand in operands)
+        # What is added to a product may be added where it is used.
+        added = self._single(operands[0]).read if name in _ADDING_PRODUCTS else _NONE
+        return _Facts(varies, far=_without_numbers(added))
 
     def _of_foreach(self, node: fx.Node, operands: list[fx.Node]) -> Any:
         """An op on lists: element by element of each, or a reduction of each."""

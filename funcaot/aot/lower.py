@@ -106,7 +106,9 @@ def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
     return module
 
 
-def _contract_of(module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None) -> Contract:
+def _contract_of(
+    module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None
+) -> Contract:
     if writes is None:
         return contract_of(module, what, roles)
     written = frozenset(position for position, _ in writes.pairs)
