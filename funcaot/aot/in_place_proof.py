@@ -88,8 +88,15 @@ _REDUCTIONS = frozenset(
     ]
 )
 _ADDING_PRODUCTS = frozenset(["addmm", "baddbmm", "addmv"])
-_MATRIX_PRODUCTS = _ADDING_PRODUCTS | {"mm", "bmm", "mv", "dot"}
-_PRODUCTS = _MATRIX_PRODUCTS | {"convolution", "convolution_backward", "linear"}
+_PRODUCTS = _ADDING_PRODUCTS | {
+    "mm",
+    "bmm",
+    "mv",
+    "dot",
+    "convolution",
+    "convolution_backward",
+    "linear",
+}
 _LIKE = frozenset(["zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_full"])
 _SCATTERS = frozenset(
     [
@@ -138,7 +145,7 @@ _CHANGING = frozenset(
     ]
 )
 # A reduction of fewer elements may be computed wherever its result is used.
-_WHOLE = 32
+_WHOLE = 16
 
 
 @dataclass(frozen=True)
@@ -274,15 +281,10 @@ class _Proof:
         return _Facts(bool(varying) or graphs.is_random(node), lies, near, far)
 
     def _of_product(self, name: str, operands: list[fx.Node]) -> _Facts:
-        facts = _together(map(self._single, operands))
-        if name not in _MATRIX_PRODUCTS:
-            return _Facts(facts.varies)
-        summed = _shape(operands[-1])[-2 if name.endswith("mm") else -1]
-        read = facts.read
-        if summed >= _WHOLE:
-            # What is added to the product may be added where it is used.
-            read = self._single(operands[0]).read if name in _ADDING_PRODUCTS else _NONE
-        return _Facts(facts.varies, far=_without_numbers(read))
+        varies = any(self._single(operand).varies for operand in operands)
+        # What is added to a product may be added where it is used.
+        added = self._single(operands[0]).read if name in _ADDING_PRODUCTS else _NONE
+        return _Facts(varies, far=_without_numbers(added))
 
     def _of_foreach(self, node: fx.Node, operands: list[fx.Node]) -> Any:
         """An op on lists: element by element of each, or a reduction of each."""

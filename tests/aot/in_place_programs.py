@@ -129,7 +129,7 @@ def _split(line: str) -> list[str]:
 def program(seed: int) -> Callable[..., Any]:
     """The function."""
     namespace: dict[str, Any] = {"torch": torch, "SIZE": SIZE}
-    exec(source_of(seed), namespace)  # noqa: S102  (the program is our own)
+    exec(source_of(seed), namespace)
     return namespace["f"]
 
 

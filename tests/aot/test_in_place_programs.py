@@ -180,7 +180,7 @@ def test_an_optimizer_writes_all_it_has(name):
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **options)
     compiled = funcaot.compile(step)
     for _ in range(3):
-        compiled(model, optimizer, torch.rand(4, 8))
+        compiled(model, optimizer, torch.rand(32, 8))
     entry = funcaot.report(compiled).entries[-1]
     assert entry.mutations
     assert entry.in_place == entry.mutations
