@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-
+from funcaot._torch.ops import OpOverload
 from funcaot._torch.graph_code import forget_source_with
 from funcaot.aot.graphs import op_of
 

@@ -1,4 +1,4 @@
-"""Random ops under vmap: where eager raises, so does what is compiled; rows are alike as in eager."""
+"""Random ops under vmap: what is compiled raises where eager does; rows are alike as in eager."""
 
 import pytest
 import torch
