@@ -1,4 +1,4 @@
-"""What people do wrong is refused by name; compiled functions travel; a damaged cache is rebuilt."""
+"""Misuse is refused by name; compiled functions travel; a damaged cache is built anew."""
 
 import copy
 import multiprocessing
@@ -40,8 +40,35 @@ MISUSES = {
 
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
 def test_misuse_is_refused_by_name(misuse):
-    with pytest.raises(FuncaotError, match="Expected|Instead"):
+    with pytest.raises(FuncaotError, match=r"Expected|Instead"):
         misuse()
+
+
+def _nested(value, depth, kind):
+    for _ in range(depth):
+        value = {"inner": value} if kind is dict else kind([value])
+    return value
+
+
+def _innermost(value):
+    while not isinstance(value, torch.Tensor):
+        value = value["inner"] if isinstance(value, dict) else value[0]
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+@pytest.mark.parametrize("depth", [100, 500, 3000])
+def test_structures_that_are_nested_deep(depth, kind):
+    """Right, or refused by name."""
+    takes = funcaot.compile(lambda value: _innermost(value) * 2, backend="eager")
+    returns = funcaot.compile(lambda x: _nested(x * 2, depth, kind), backend="eager")
+    for _ in range(2):
+        for call in (lambda: takes(_nested(X, depth, kind)), lambda: returns(X)):
+            if depth == 100:
+                assert torch.equal(_innermost(call()), 2 * X)
+                continue
+            with pytest.raises(FuncaotError, match="too deep"):
+                call()
 
 
 # --- pickling -----------------------------------------------------------------------------------

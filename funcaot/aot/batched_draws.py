@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from funcaot._torch.ops import OpOverload
+
 from funcaot._torch.graph_code import forget_source_with
+from funcaot._torch.ops import OpOverload
 from funcaot.aot.graphs import op_of
 
 __all__ = ["with_draws_in_place"]
