@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 import torch
@@ -95,6 +95,13 @@ def compile(
         True
     """
     compiler, chosen = resolve(backend), resolve_policy(policy)
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise FuncaotError(
+            "funcaot.compile was given a value of `dynamic` that it can't take.",
+            expected="True, False or None",
+            got=repr(dynamic),
+            remedy="mark single dimensions by funcaot.mark_dynamic.",
+        )
     if function is None:
         return lambda decorated: compile(decorated, backend=backend, policy=policy, dynamic=dynamic)
     if isinstance(function, torch.nn.Module):
@@ -174,6 +181,21 @@ def aot_function(
             expected="partition_fn=None",
             remedy="leave it out; residuals are chosen from what autograd saves.",
         )
+    for name, value, kind in (
+        ("fw_compiler", callable(fw_compiler), "a function"),
+        ("bw_compiler", bw_compiler is None or callable(bw_compiler), "a function or None"),
+        (
+            "decompositions",
+            decompositions is None or isinstance(decompositions, Mapping),
+            "a dictionary of ops and functions, or None",
+        ),
+    ):
+        if not value:
+            raise FuncaotError(
+                f"aot_function and aot_module can't take what was given as {name}.",
+                expected=kind,
+                remedy="funcaot.compile takes names of backends.",
+            )
     compiler = from_functions(fw_compiler, bw_compiler, decompositions)
     return compile(f, backend=compiler)
 
@@ -192,5 +214,12 @@ def aot_module(
     Returns:
         A module that shares parameters, buffers and hooks with ``mod``.
     """
+    if not isinstance(mod, torch.nn.Module):
+        raise FuncaotError(
+            "aot_module needs a module.",
+            expected="an nn.Module",
+            got=type(mod).__name__,
+            remedy="use aot_function for a function.",
+        )
     function = aot_function(lambda: None, fw_compiler, bw_compiler, partition_fn, decompositions)
     return compiled_module(mod, function.settings.compiler)

@@ -11,7 +11,7 @@ import torch
 from funcaot._torch.autograd import new_function_class
 from funcaot._torch.functorch import pytree
 from funcaot.differentiation import is_differentiated
-from funcaot.errors import MissingRuleError, RuleError
+from funcaot.errors import FuncaotError, MissingRuleError, RuleError
 from funcaot.function import Function
 from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call, flatten_like
 from funcaot.rules.reached import refuse_closed_over
@@ -56,6 +56,13 @@ class custom_jvp:  # noqa: N801  (a decorator)
         allow_nonlinear_rule: bool = False,
     ) -> None:
         """Wrap ``function``; its rule is given by :meth:`defjvp`."""
+        if not callable(function):
+            raise FuncaotError(
+                "custom_jvp needs a function.",
+                expected="a function of tensors",
+                got=type(function).__name__,
+                remedy="decorate the function itself.",
+            )
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__name__", type(function).__name__)
         self.function = function

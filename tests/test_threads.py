@@ -28,7 +28,7 @@ def _in_a_thread(function):
     def run():
         try:
             found.append((function(), None))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (raised where it is joined)
             found.append((None, error))
 
     thread = threading.Thread(target=run)
@@ -160,7 +160,7 @@ def _stress(seconds, backend, theirs):
             while time.monotonic() < stop:
                 work(rounds[index])
                 rounds[index] += 1
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (reported by the test)
             errors.append(traceback.format_exc())
 
     work = (ours, ours, clear, beside)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +18,8 @@ from funcaot._torch import loops, reinplacing, scalars
 from funcaot._torch.compile_lock import compiling, replaced_here
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
+
+_LOG = logging.getLogger(__name__)
 
 # In an output node's meta: the positions of outputs whose strides Inductor chooses.
 FREE_LAYOUTS = "free_layouts"
@@ -85,8 +90,50 @@ def compile_graph(
         A callable on a list of tensors, which it empties. If all sizes are known, it trusts the
         tensors to have the sizes and strides of the examples.
     """
+    spare = fx.GraphModule(module, copy.deepcopy(module.graph))
+    try:
+        return _compiled(module, example_inputs, (is_backward, is_inference))
+    except Exception as error:  # noqa: BLE001  (it is raised again if it isn't the cache's)
+        reason = error
+    with compiling(), _second_cache() as path:
+        try:
+            found = _compiled(spare, example_inputs, (is_backward, is_inference))
+        except Exception:  # noqa: BLE001  (then it wasn't the cache)
+            raise reason from None
+    _LOG.warning(
+        "Something in Inductor's cache on disk may be damaged; what failed was built anew in %s. "
+        "To be rid of the failure, delete the cache. It was: %s",
+        path,
+        reason,
+    )
+    return found
+
+
+@contextlib.contextmanager
+def _second_cache() -> Iterator[str]:
+    """Another folder for what Inductor builds, beside what is in the usual one."""
+    from torch._inductor.runtime.runtime_utils import cache_dir
+    from torch._inductor.utils import clear_caches
+
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before, path = os.environ.get(name), os.path.join(cache_dir(), "rebuilt")
+    clear_caches()
+    os.environ[name] = path
+    try:
+        yield path
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _compiled(
+    module: fx.GraphModule, example_inputs: Sequence[Any], purpose: tuple[bool, bool]
+) -> Callable[[list[Any]], Sequence[Any]]:
     from torch._guards import TracingContext, tracing
 
+    is_backward, is_inference = purpose
     with compiling(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner

@@ -9,10 +9,14 @@ from typing import Any
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     TreeSpec,
-    tree_flatten,
     tree_map,
     tree_unflatten,
 )
+from torch.utils._pytree import (
+    tree_flatten as _tree_flatten,
+)
+
+from funcaot.errors import UnsupportedError
 
 __all__ = [
     "NAMEDTUPLE",
@@ -26,6 +30,24 @@ __all__ = [
 
 # The registry has one entry for all namedtuples, under the factory that makes them.
 NAMEDTUPLE = namedtuple
+
+
+def tree_flatten(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], TreeSpec]:
+    """The leaves of a structure, and what it is without them.
+
+    Raises:
+        UnsupportedError: If containers are nested deeper than Python's recursion limit allows.
+    """
+    try:
+        return _tree_flatten(tree, is_leaf)
+    except RecursionError:
+        raise UnsupportedError(
+            "Arguments or results of a compiled function are containers in one another, too deep "
+            "for Python's recursion limit.",
+            remedy="pass a flat list or dictionary, or raise sys.setrecursionlimit.",
+        ) from None
 
 
 def flattener_of(kind: Any) -> Callable[[Any], tuple[Any, Any]]:

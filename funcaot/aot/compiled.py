@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -229,8 +230,11 @@ class CompiledFunction:
         """Why calls like this one are compiled for their own sizes, if something forbids more."""
         return self._history.reason(signature)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or a pickle compiles anew on the other side."""
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where that is this object, as a function; else it compiles anew there."""
+        name = getattr(self, "__qualname__", "")
+        if _named(getattr(self, "__module__", None), name) is self:
+            return name
         settings = self.settings
         return compiled_function, (
             self.function,
@@ -247,6 +251,14 @@ class CompiledFunction:
             f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
             f"{statistics.graphs_compiled} graphs>"
         )
+
+
+def _named(module: str | None, name: str) -> Any:
+    """What a module has under a qualified name; None if nothing."""
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 class _StackedFunction(CompiledFunction):

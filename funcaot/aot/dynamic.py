@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -50,9 +50,16 @@ def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
             got=type(tensor).__name__,
             remedy="mark each tensor among the arguments.",
         )
-    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = tuple(dim) if isinstance(dim, Iterable) and not isinstance(dim, str) else (dim,)
     rank = tensor.dim()
     for each in dims:
+        if not isinstance(each, int) or isinstance(each, bool):
+            raise FuncaotError(
+                "mark_dynamic was given something else than a dimension.",
+                expected="a number, or several in a list",
+                got=repr(each),
+                remedy="count dimensions from 0, or from -1 backward.",
+            )
         if not -rank <= each < rank:
             raise FuncaotError(
                 "mark_dynamic was given a dimension that the tensor doesn't have.",

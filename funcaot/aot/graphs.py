@@ -225,13 +225,17 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
+def op_of(node: fx.Node) -> Any:
+    """What a node calls, also where it has another name there."""
+    return node.target.op if isinstance(node.target, _Renamed) else node.target
+
+
 def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers (so that running it again gives other values)."""
     if node.op != "call_function":
         return False
-    if isinstance(node.target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
-    return False
+    op = op_of(node)
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 def has_effect(node: fx.Node) -> bool:
@@ -298,22 +302,6 @@ def shown(graph: fx.Graph, limit: int = 60) -> str:
     if len(lines) > limit:
         lines = [*lines[:limit], f"... ({len(lines) - limit} more lines)"]
     return "\n".join(lines)
-
-
-def with_unbatched_draws(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with ``empty_like`` of known shape, so that vmap gives all one draw.
-
-    Dropout draws into ``empty_like(x)``: of a batched ``x`` that would be a batched draw, which
-    vmap refuses where ``randomness="same"`` was asked for.
-    """
-    for node in module.graph.nodes:
-        value = value_of(node)
-        if node.target is aten.empty_like.default and isinstance(value, torch.Tensor):
-            node.target = aten.empty_strided.default
-            node.args = (tuple(value.shape), tuple(value.stride()))
-            node.kwargs = {"dtype": value.dtype, "device": value.device}
-    module.recompile()
-    return module
 
 
 def _is_returned_operand(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from funcaot._torch.graph_code import forget_source_with
 from funcaot._torch.thread_state import StateKept
 from funcaot.aot import graphs, kept_layouts
 from funcaot.aot.batchable import batchable
+from funcaot.aot.batched_draws import with_draws_in_place
 from funcaot.aot.derived import Derived
 from funcaot.aot.graph_checks import NO_ROLES
 from funcaot.aot.layout import Layout, layouts_of
@@ -306,8 +307,8 @@ class GraphProgram:
         if self.sizes is not None:
             module = self.sizes.closed(module, self.sizes.read(operands, in_dims))
         rewritten = batchable(module)
-        if batch.randomness == "same":
-            rewritten = graphs.with_unbatched_draws(rewritten)
+        if self.draws:
+            rewritten = with_draws_in_place(rewritten)
         with tape.recording(grad_mode=False):
             outputs, out_dims = run_batched(rewritten, in_dims, batch, inputs)
             wanted = [tape.node_of(tensor) for tensor in outputs]
