@@ -378,8 +378,8 @@ def make_entry(
     timings: dict[str, float] = {}
     clock = _Clock(timings)
     tracker = StateTracker(function, leaves, call, settings.name)
-    environment = None if sizes is None else sizes.environment
-    captured, gradients = _captured(tracker, signature, environment=environment)
+    open_to = None if sizes is None else sizes.environment
+    captured, gradients = _captured(tracker, signature, environment=open_to)
     clock.stage("capture")
     effects = analyse(captured, settings.name)
     check_gradients(captured, effects, settings.name)
@@ -400,9 +400,8 @@ def make_entry(
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
     differentiable = any(out.requires_grad for out in segment.graph_outputs)
-    in_place = None
-    if sizes is None and not differentiable:
-        in_place = plan_in_place(captured, effects, segment)
+    plain = sizes is None and not differentiable
+    in_place = plan_in_place(captured, effects, segment) if plain else None
     read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
     entry = Entry(

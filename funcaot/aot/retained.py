@@ -1,4 +1,4 @@
-"""``retain_grad()`` inside a function: what it returns and what it was given keep their ``.grad``."""
+"""``retain_grad()`` inside: what a function returns, and what it is given, keep their ``.grad``."""
 
 from __future__ import annotations
 
