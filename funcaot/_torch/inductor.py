@@ -71,8 +71,29 @@ def eager_random_numbers() -> Iterator[None]:
     if not config.get().fallback_random:
         yield
         return
-    with inductor_config.patch(fallback_random=True):
+    with inductor_config.patch(fallback_random=True), _pure_bernoulli():
         yield
+
+
+@contextlib.contextmanager
+def _pure_bernoulli() -> Iterator[None]:
+    """Let ``bernoulli`` be a kernel that returns its numbers.
+
+    Inductor fills memory in place instead, and may fuse what reads the numbers with what comes
+    before they are drawn. For other threads the numbers are the same either way.
+    """
+    from torch._inductor.lowering import fallback_handler, lowerings
+
+    op = torch.ops.aten.bernoulli.p
+    usual = lowerings.get(op)
+    if usual is None:
+        yield
+        return
+    lowerings[op] = fallback_handler(op, add_to_fallback_set=False)
+    try:
+        yield
+    finally:
+        lowerings[op] = usual
 
 
 def compile_graph(
@@ -156,6 +177,7 @@ def _compiled(
         shown = [index for index in range(len(output.args[0])) if index not in hidden]
         output.meta["user_visible_output_idxs"] = shown
         tag = "funcaot" + "".join(f" {index}" for index in sorted(hidden))
+        tag += " bernoulli" if config.get().fallback_random else ""
         with (
             taken_over() as products,
             _without_input_checks(example_inputs) as checks,

@@ -494,4 +494,10 @@ def without_fused_recurrence() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(enabled)
 
 
-RECURRENT = frozenset({torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu})
+def mkldnn_enabled() -> bool:
+    """Whether layers may take oneDNN's kernels."""
+    return torch._C._get_mkldnn_enabled()
+
+
+LSTM = torch._VF.lstm
+RECURRENT = frozenset({LSTM, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu})

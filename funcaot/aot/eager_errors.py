@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from funcaot._torch.pytree import tree_flatten, tree_unflatten
 from funcaot.aot.geometry import extent
 from funcaot.aot.tape import Tape
 
-__all__ = ["error_of_eager"]
+__all__ = ["can_be_made", "error_of_eager", "made_up"]
 
 _LARGEST = 1 << 28  # bytes that are made for the sake of a message
 _PLAIN = (str, int, float, complex, bool, slice, torch.dtype, torch.device, torch.layout)
@@ -47,10 +47,10 @@ def error_of_eager(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
         return None
-    if not all(map(_can_be_made, tensors)) or sum(map(_bytes_of, tensors)) > _LARGEST:
+    if not can_be_made(tensors):
         return None
     try:
-        tape.outside(lambda: _run(function, tree_unflatten(list(map(_made, leaves)), tree)))
+        tape.outside(lambda: _run(function, tree_unflatten(list(map(made_up, leaves)), tree)))
     except torch.linalg.LinAlgError:
         return None
     except _ABOUT_ARGUMENTS as found:
@@ -65,7 +65,12 @@ def _run(function: Callable[..., Any], call: tuple[tuple[Any, ...], dict[str, An
     function(*args, **kwargs)
 
 
-def _can_be_made(tensor: torch.Tensor) -> bool:
+def can_be_made(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether there can be real tensors that look the same, of a sensible size."""
+    return all(map(_is_plain, tensors)) and sum(map(_bytes_of, tensors)) <= _LARGEST
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         not functorch.is_functorch_wrapped_tensor(tensor)
         and tensor.layout is torch.strided
@@ -77,7 +82,7 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return extent(tuple(tensor.shape), tuple(tensor.stride())) * tensor.element_size()
 
 
-def _made(leaf: Any) -> Any:
+def made_up(leaf: Any) -> Any:
     """A real tensor for one of the tape: ones, and where they may be places, the first one."""
     if not isinstance(leaf, torch.Tensor):
         return leaf

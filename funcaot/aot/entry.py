@@ -27,6 +27,7 @@ from funcaot.aot.graph_checks import Roles
 from funcaot.aot.in_place import InPlace, plan_in_place
 from funcaot.aot.nested_data import refuse_nested_data
 from funcaot.aot.program import Settings
+from funcaot.aot.retained import Retained, check_gradients, retain, retained
 from funcaot.aot.segment import Operand, Segment
 from funcaot.aot.shared_inputs import placed_inputs, refuse_room, sharing_of
 from funcaot.aot.signature import Signature
@@ -107,7 +108,7 @@ class Entry:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         own_grad_mode |= self.capture.leaves_grad_mode is not None
-        own_grad_mode |= self.has_hidden_leaf
+        own_grad_mode |= self.has_hidden_leaf or any(self._retained)
         return not (own_grad_mode or self.placed or self.reachable or self.watched)
 
     @property
@@ -169,6 +170,11 @@ class Entry:
             inputs, self.written, self.placed, differentiable=self.signature.ambient.grad_mode
         )
         return regions == self.capture.regions
+
+    @cached_property
+    def _retained(self) -> Retained:
+        """Tensors that the function called ``retain_grad`` on."""
+        return retained(self.capture) if self.differentiable else ((), ())
 
     @cached_property
     def _used(self) -> frozenset[int]:
@@ -260,6 +266,8 @@ class Entry:
         outputs = epilogue.finish(effects, tensors, results)
         if (self.watched or self.reachable) and not functorch.transforms_active():
             epilogue.attach(self.watched, self.reachable, tensors, results)
+        if any(self._retained):
+            retain(self._retained, outputs, tensors)
         result = tree_unflatten(outputs, self.capture.tree)
         if self.gradients is not None:
             result, values = result
@@ -368,10 +376,11 @@ def make_entry(
     timings: dict[str, float] = {}
     clock = _Clock(timings)
     tracker = StateTracker(function, leaves, call, settings.name)
-    environment = None if sizes is None else sizes.environment
-    captured, gradients = _captured(tracker, signature, environment=environment)
+    open_to = None if sizes is None else sizes.environment
+    captured, gradients = _captured(tracker, signature, environment=open_to)
     clock.stage("capture")
     effects = analyse(captured, settings.name)
+    check_gradients(captured, effects, settings.name)
     clock.stage("effects")
     written = frozenset(
         mutation.index for mutation in effects.mutations if mutation.index < len(captured.inputs)
@@ -389,9 +398,8 @@ def make_entry(
     segment = make_segment(captured, effects, settings)
     clock.stage("segment")
     differentiable = any(out.requires_grad for out in segment.graph_outputs)
-    in_place = None
-    if sizes is None and not differentiable:
-        in_place = plan_in_place(captured, effects, segment)
+    plain = sizes is None and not differentiable
+    in_place = plan_in_place(captured, effects, segment) if plain else None
     read, state = reader.make_reader(tracker, visible)
     clock.stage("environment")
     entry = Entry(

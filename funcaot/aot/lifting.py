@@ -14,12 +14,13 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.shapes import SizeError
-from funcaot.aot import data_dependent_ops, storages, writes
+from funcaot.aot import data_dependent_ops, outs, storages, writes
 from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.ran import calls_no_user, paused
+from funcaot.aot.recurrent import run_recurrent
 from funcaot.aot.stale_views import ShapeHistory, stale_view
 from funcaot.aot.tape import Tape
 from funcaot.aot.tensor_kinds import refuse_unknown_kind
@@ -126,8 +127,10 @@ class Lifting(TorchFunctionMode):
         if self.events.history.changes:
             (args, kwargs), stale = self._with_fresh_views(func, args, kwargs)
         if func in tracing.RECURRENT:
-            with tracing.without_fused_recurrence(), paused():
-                return func(*args, **kwargs)
+            with paused():
+                return run_recurrent(func, args, kwargs)
+        if kwargs.get("out") is not None:
+            outs.prepare(self._tape, func, args, kwargs, self._resize)
         try:
             with paused() if calls_no_user(func) else _RECORDED:
                 result = self._run(func, args, kwargs)
@@ -141,6 +144,12 @@ class Lifting(TorchFunctionMode):
             result = stale.get(id(result), result)
             return self._real.get(id(result), result)
         return result
+
+    def _resize(self, tensor: torch.Tensor, shape: Any, stride: Any) -> None:
+        """Change the shape of a tensor in place, as if the function did."""
+        self._run(torch.Tensor.resize_, (tensor, shape), {})
+        if tuple(tensor.stride()) != stride:
+            self._run(torch.Tensor.as_strided_, (tensor, shape, stride), {})
 
     def _with_fresh_views(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments without views that were made before a base changed its shape."""
