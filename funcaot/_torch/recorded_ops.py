@@ -57,7 +57,9 @@ class _Step:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         made = pytree.tree_leaves(self.call(*args, **kwargs))
         values.update(
-            (slot, value) for slot, value in zip(self.results, made, strict=True) if slot is not None
+            (slot, value)
+            for slot, value in zip(self.results, made, strict=True)
+            if slot is not None
         )
 
 
@@ -87,7 +89,6 @@ class Recording:
             for step in self.steps:
                 step.run(values)
         return tuple(values[x.index] if isinstance(x, _Slot) else x for x in self.outputs)
-
 
     def depends_on(self, given: Sequence[int]) -> bool:
         """Whether an output was computed from one of some given tensors, by whatever ops."""

@@ -46,7 +46,6 @@ class Seen:
         with ReadAs(found, self.tensors) as mode:
             return forward(*operands), mode.was_read
 
-
     def _apart(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of which no tensor stands for two that say different things."""
         answers, known = iter(self.tensors), {}

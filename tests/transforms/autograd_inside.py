@@ -162,4 +162,4 @@ LEVELS = {
 }
 
 
-__all__ = ["BASE", "LEVELS", "STYLES", "V", "X", "Detached", "cube"]
+__all__ = ["BASE", "LEVELS", "STYLES", "Detached", "V", "X", "cube"]
