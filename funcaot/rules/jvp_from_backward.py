@@ -101,8 +101,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             given = {i: tangents[i].clone() if i in dirty else tangents[i] for i in kept}
             # backward may return a gradient that autograd would sum down to the input's shape
             expanded = tuple(
-                given[i].expand(value.shape)
-                for i, value in zip(kept, at_zero, strict=True)
+                given[i].expand(value.shape) for i, value in zip(kept, at_zero, strict=True)
             )
             for j, tangent in zip(where, transpose(expanded), strict=True):
                 outputs[j] = tangent

@@ -35,13 +35,20 @@ class Seen:
     needs: tuple[bool, ...]
     tensors: tuple[Answer, ...]
 
-    def run(self, forward: Callable[..., Any], *operands: Any) -> tuple[Any, bool]:
-        """What ``forward`` returns on operands that are to say this, and whether it asked."""
+    def run(
+        self, forward: Callable[..., Any], *operands: Any, watched: bool = False
+    ) -> tuple[Any, bool]:
+        """What ``forward`` returns on operands that are to say this, and whether it asked.
+
+        Unless it is watched, that isn't known where they say this by themselves.
+        """
         found = _tensors(operands)
         if len({id(tensor) for tensor in found}) < len(found):
             operands = self._apart(operands)
             found = _tensors(operands)
-        if all(_says(t) == answer for t, answer in zip(found, self.tensors, strict=True)):
+        if not watched and all(
+            _says(t) == answer for t, answer in zip(found, self.tensors, strict=True)
+        ):
             return forward(*operands), False
         with ReadAs(found, self.tensors) as mode:
             return forward(*operands), mode.was_read
@@ -77,12 +84,11 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
 def reading_class(function: type, operands: tuple[Any, ...]) -> type:
     """The Function whose forward reads off its operands what these say, whatever it is given."""
     seen = what_is_seen(operands, _says)
-    if all(answer == (False, True) for answer in seen.tensors):
-        return function
-    asked = []
+    asked: list[bool] = []
 
     def forward(*given: Any) -> Any:
-        output, was_read = seen.run(function.forward, *given)  # type: ignore[attr-defined]
+        forward = function.forward  # type: ignore[attr-defined]
+        output, was_read = seen.run(forward, *given, watched=not asked)
         if was_read:
             asked.append(True)
         return output

@@ -26,7 +26,6 @@ from funcaot.rules.reached import may_hold, tensors_reached
 __all__ = ["call_in_capture"]
 
 
-
 def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
     """Call a Function, as eager does if an operand holds tensors of the program or comes to.
 
