@@ -1,18 +1,17 @@
-"""Ops that Inductor turns into in-place ones don't read what they overwrite.
+"""An op that writes to part of a tensor doesn't work in memory that its other operands lie in.
 
-``y[i] = y.clone()`` is an ``index_put`` of a copy. Inductor takes the copy out, which is right while
-the op makes a tensor of its own, and then, before torch 2.15, lets the op write into ``y`` while it
-reads from it.
+Inductor lets an op such as ``index_put`` work in its first operand's memory where nothing reads it
+later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clone())`` lost the
+clone, and then rows were overwritten before they were read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import fx
 
 from funcaot.scopes import holding
@@ -20,41 +19,67 @@ from funcaot.scopes import holding
 __all__ = ["TAG", "apart"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " reinplacing 1"
+TAG = " apart 1"
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Leave ops out of place whose other arguments share memory with what they would write to."""
+    """Have Inductor keep the first operand where another one lies in its memory."""
     from torch._inductor.fx_passes import reinplace
 
-    guarded = {op: _guarded(found) for op, found in reinplace.inplaceable_ops.items()}
-    with holding(reinplace, inplaceable_ops=guarded):
+    tables = {
+        name: _careful(getattr(reinplace, name))
+        for name in ("inplaceable_ops", "inplaceable_foreach_ops")
+    }
+    with holding(reinplace, **tables):
         yield
 
 
-def _guarded(op: Any) -> Any:
-    check: Callable[[fx.Node], bool] = op.extra_check
-
-    def extra_check(node: fx.Node) -> bool:
-        return not _reads_what_it_writes(node, op.mutated_args) and check(node)
-
-    return dataclasses.replace(op, extra_check=extra_check)
+def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        op: dataclasses.replace(entry, extra_check=_check(entry)) for op, entry in table.items()
+    }
 
 
-def _reads_what_it_writes(node: fx.Node, written: tuple[int, ...]) -> bool:
-    targets = _storages([node.args[index] for index in written])
-    others = [value for index, value in enumerate(node.args) if index not in written]
-    return not targets.isdisjoint(_storages([*others, node.kwargs]))
+def _check(entry: Any) -> Callable[[fx.Node], bool]:
+    def check(node: fx.Node) -> bool:
+        return not _reads_what_it_writes(node, entry.mutated_arg) and entry.extra_check(node)
+
+    return check
 
 
-def _storages(arguments: Any) -> set[int]:
-    found: set[int] = set()
+def _reads_what_it_writes(node: fx.Node, mutated: int | tuple[int, ...]) -> bool:
+    positions = (mutated,) if isinstance(mutated, int) else mutated
+    # Behind an operator or a token, positions are counted from there; then all are compared.
+    written = [leaf for position in positions for leaf in _nodes(node.args[position])]
+    others = [
+        leaf
+        for position, argument in enumerate(node.args)
+        if position not in positions
+        for leaf in _nodes(argument)
+    ]
+    others += [leaf for argument in node.kwargs.values() for leaf in _nodes(argument)]
+    roots = [_root(leaf) for leaf in written]
+    if any(_root(leaf) in roots and leaf not in written for leaf in others):
+        return True
+    # In lists, each is written to at the place of the other that it is computed from.
+    several = isinstance(node.args[positions[0]], list | tuple)
+    return not several and any(leaf in written for leaf in others)
 
-    def look(node: fx.Node) -> None:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            found.add(value.untyped_storage()._cdata)
 
-    fx.map_arg(arguments, look)
-    return found
+def _nodes(argument: Any) -> list[fx.Node]:
+    if isinstance(argument, list | tuple):
+        return [leaf for item in argument for leaf in _nodes(item)]
+    return [argument] if isinstance(argument, fx.Node) else []
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node in whose memory another one lies, as far as views tell."""
+    from torch.fx.passes.reinplace import _is_view_op
+
+    while node.op == "call_function" and _is_view_op(node.target) and node.args:
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node

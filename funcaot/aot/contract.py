@@ -128,6 +128,7 @@ class _Examined:
         self._objects: dict[int, Result | None] = {}
         self._holders: dict[int, list[tuple[int, bool]]] = {}
         self._results: dict[int, dict[int, tuple[torch.Tensor, tuple[int, ...] | None]]] = {}
+        self._values: dict[int, list[torch.Tensor]] = {}
         for operand, memory in zip(operands, contract.operands, strict=True):
             if isinstance(operand, torch.Tensor):
                 self._objects[id(operand)] = None
@@ -145,6 +146,7 @@ class _Examined:
                 self.mends[position] = torch.clone
             return
         storage = storage_of(value)
+        self._values.setdefault(storage, []).append(value)
         holders = self._holders.get(storage, []) if value.numel() else []
         planned = all(
             memory == result.memory or (private and result.private) for memory, private in holders
@@ -165,6 +167,9 @@ class _Examined:
             # Strides of one element: nothing lies elsewhere. And what an interpreter returns may be
             # a view for autograd, which forbids to write to it.
             self.mends[position] = functools.partial(restrided_in_place, stride=stride)
+        elif value._base is not None and not holders:
+            # Autograd would forbid to write to a view of what nobody has.
+            self.mends[position] = torch.detach
         if value.numel():
             self._holders.setdefault(storage, []).append((result.memory, result.private))
             self._results.setdefault(storage, {})[position] = (value, stride)
@@ -172,7 +177,7 @@ class _Examined:
     def find_held_elsewhere(self) -> None:
         """Note results in memory that the executable keeps: the next run would see writes."""
         for storage, found in self._results.items():
-            if storage in self._given or not users_beside([value for value, _ in found.values()]):
+            if storage in self._given or not users_beside(self._values[storage]):
                 continue
             for position, (value, stride) in found.items():
                 self.mends[position] = _copying(value, stride)
