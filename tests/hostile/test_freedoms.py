@@ -108,3 +108,28 @@ def test_the_same_graph_is_treated_alike():
     runs = [raw_results(Freedoms(), network, torch.ones(3, 4)) for _ in range(2)]
     first, second = ([value.stride() for _, made in seen for value in made] for seen in runs)
     assert first == second
+
+
+def test_results_begin_where_eagers_do():
+    def tail(x):
+        return (x * 2)[1:].clone(), (x * 3)[1:], x.sum()
+
+    def elsewhere(module, inputs):
+        def run(operands):
+            made = module(*operands)
+            pools = [torch.zeros(value.numel() + 7) for value in made]
+            return [
+                pool.as_strided(value.shape, value.stride(), 7).copy_(value)
+                for pool, value in zip(pools, made, strict=True)
+            ]
+
+        run._boxed_call = True
+        return run
+
+    compiled = funcaot.compile(tail, backend=elsewhere)
+    for x in (torch.ones(4), torch.arange(4.0), torch.arange(4.0, requires_grad=True)):
+        found, wanted = compiled(x), tail(x)
+        assert_close(found, wanted)
+        assert [y.storage_offset() for y in found] == [y.storage_offset() for y in wanted]
+        for y in found:
+            y.mul_(2)
