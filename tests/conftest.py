@@ -19,6 +19,20 @@ import torch
 # All tests run on the hostile backend, whichever they name (CONTRIBUTING.md).
 HOSTILE = os.environ.get("FUNCAOT_TEST_BACKEND") == "hostile"
 
+# Files whose tests run on the backends that they name and on the hostile one; there in which group.
+ON_BOTH = {
+    "test_aliases": "slow",
+    "test_backward_mutations": "slow",
+    "test_bases": "slow",
+    "test_detached_writes": "slow",
+    "test_effects": "slow",
+    "test_effects_levels": "slow",
+    "test_effects_regressions": "slow",
+    "test_epilogue_plan": "fast",
+    "test_orders": "slow",
+    "test_state": "slow",
+}
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
@@ -27,11 +41,12 @@ def fixed_seed() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that are marked `hostile` run on the hostile backend too, in the slow group."""
-    marker = metafunc.definition.get_closest_marker("hostile")
-    if marker is not None and not HOSTILE:
-        other = pytest.param("hostile", marks=() if marker.kwargs.get("fast") else pytest.mark.slow)
-        metafunc.parametrize("what_compiles", ["named", other], indirect=True)
+    """Tests of some files run on the hostile backend too."""
+    module = Path(metafunc.module.__file__).stem
+    if module in ON_BOTH and not HOSTILE:
+        marks = () if ON_BOTH[module] == "fast" else pytest.mark.slow
+        backends = ["named", pytest.param("hostile", marks=marks)]
+        metafunc.parametrize("what_compiles", backends, indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -168,8 +168,9 @@ def _compiled(
         eager_random_numbers(),
         warnings.catch_warnings(),
     ):
-        # Inductor imports parts of torch that are deprecated; its user can't do anything about it.
+        # Inductor uses parts of torch that are deprecated; its user can't do anything about it.
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
         # The strides of an output are part of the contract, unless it comes back to Inductor.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-__all__ = ["restrided_in_place", "storage_of", "users_beside"]
+__all__ = ["copied_to", "restrided_in_place", "storage_of", "users_beside"]
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -32,3 +32,11 @@ def restrided_in_place(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Ten
     reinterpret = torch._C._dynamo.guards._reinterpret_tensor
     # What is added to the tensor's own offset.
     return reinterpret(tensor, tuple(tensor.shape), tuple(stride), 0)
+
+
+def copied_to(tensor: torch.Tensor, stride: Sequence[int], offset: int) -> torch.Tensor:
+    """The same elements at a place in a new storage; autograd sees no view."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, stride, strict=True))
+    memory = tensor.new_empty(offset + last + 1)
+    reinterpret = torch._C._dynamo.guards._reinterpret_tensor
+    return reinterpret(memory, tuple(tensor.shape), tuple(stride), offset).copy_(tensor)

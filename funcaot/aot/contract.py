@@ -28,7 +28,7 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch import shapes
-from funcaot._torch.storages import restrided_in_place, storage_of, users_beside
+from funcaot._torch.storages import copied_to, restrided_in_place, storage_of, users_beside
 from funcaot.aot import graphs
 from funcaot.aot.graph_checks import Roles
 from funcaot.aot.kept_layouts import has_free_layout
@@ -154,9 +154,9 @@ class _Examined:
         layout = None if stride is None else Layout(tuple(value.shape), stride)
         # A view of an operand lies where the operand does, and is a view for autograd too.
         own = result.memory not in self._memories
-        moved = own and result.offset not in (None, value.storage_offset())
+        moved = own and result.offset not in (None, value.storage_offset()) and value.numel() > 0
         if not planned or moved or not (layout is None or layout.fits(value)):
-            self.mends[position] = _copying(value, stride)
+            self.mends[position] = _copying(value, stride, (own and result.offset) or 0)
             return
         known = self._objects.setdefault(id(value), result)
         if known is None:
@@ -188,9 +188,11 @@ def _viewing(value: torch.Tensor) -> torch.Tensor:
     return value.view_as(value)
 
 
-def _copying(value: torch.Tensor, stride: tuple[int, ...] | None) -> Mend:
+def _copying(value: torch.Tensor, stride: tuple[int, ...] | None, offset: int = 0) -> Mend:
     if stride is None:
         return torch.clone
+    if offset and value.numel():
+        return functools.partial(copied_to, stride=stride, offset=offset)
     layout = Layout(tuple(value.shape), stride)
     return lambda value: restrided(value, layout)
 

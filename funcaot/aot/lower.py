@@ -99,7 +99,9 @@ def lower(
 def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
     """The graph with Functions inlined and ops decomposed, as a compiler wants it."""
     if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
-        table = compiler.decompositions() if compiler.decompositions else {}
+        # Decompositions mean strided tensors; a graph with others runs as it is.
+        strided = _has_layouts_for(module, compiler)
+        table = compiler.decompositions() if compiler.decompositions and strided else {}
         module = _retrace(module, table)
         while _has_function_nodes(module, traceable=True):
             # Their forward called another Function.
@@ -128,7 +130,7 @@ def _compile(
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     tensors = [graphs.value_of(node) for node in graphs.inputs(module)]
     computes = any(node.op == "call_function" for node in module.graph.nodes)
-    if not computes or not compiler.handles(tensors):
+    if not (computes and compiler.handles(tensors) and _has_layouts_for(module, compiler)):
         kept = Executable(_interpreter(module), contract, settles=_settles(module))
         return Lowered(kept, kept, module, "eager")
     settles = compiler.settles and _settles(module)
@@ -144,6 +146,16 @@ def _compile(
     layouts = None if compiler.checks_layouts else layouts_of(examples)
     checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
     return Lowered(checked, run, module, compiler.name, layouts=layouts)
+
+
+def _has_layouts_for(module: fx.GraphModule, compiler: Compiler) -> bool:
+    """Whether the compiler takes all that isn't strided: inputs, and what is computed."""
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    return all(
+        compiler.accepts(value)
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided
+    )
 
 
 def _settles(module: fx.GraphModule) -> bool:

@@ -186,7 +186,7 @@ EQUAL: dict[str, Callable[..., torch.Tensor]] = {
     "all rows": lambda x: x[torch.arange(len(x))],
     "same where": lambda x: torch.where(torch.ones_like(x, dtype=torch.bool), x, 0.0),
     "copied into": lambda x: torch.empty_like(x).copy_(x),
-    "in a slice": lambda x: x.slice_scatter(x),
+    "in a slice": lambda x: x.clone().slice_scatter(x),
     "sum of one": lambda x: x.unsqueeze(0).sum(0),
     "clamped to all": lambda x: x.clamp(min=-1e9),
     "expanded": lambda x: x.expand(x.shape),

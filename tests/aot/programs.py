@@ -124,6 +124,10 @@ SHAPES = (
 )
 
 
+# What a step raises that its operands don't suit.
+FAILURES = (RuntimeError, IndexError, TypeError)
+
+
 def generate(
     random: Random,
     *,
@@ -131,7 +135,6 @@ def generate(
     overlap: bool = True,
     wide: bool = False,
     equal: bool = False,
-    failing: bool = True,
     grads: tuple[str, ...] = ("plain", "leaf", "non_leaf", "non_leaf"),
 ) -> Program:
     """Draw a program whose steps all run eagerly, but for the last of some programs.
@@ -143,7 +146,6 @@ def generate(
         wide: Whether rarer ops are drawn too.
         equal: Whether much of what is drawn has the elements of its operand, or overwrites what
             was copied; results are then returned twice, beside copies of them, and stored.
-        failing: Whether a program may end with a step that fails.
         grads: What the bases of inputs may be.
     """
     layouts, grads = _draw_inputs(random, grads, overlap=overlap)
@@ -158,8 +160,8 @@ def generate(
         # Programs that fail eagerly are kept now and then: the compiled one must fail too.
         try:
             registers.append(execute(step, registers))
-        except (RuntimeError, IndexError, TypeError):
-            if failing and random.random() < 0.05:
+        except FAILURES:
+            if random.random() < 0.05:
                 steps.append(step)
                 return Program(layouts, grads, tuple(steps), (0,))
             # The failed op may have written before it failed: start over.
@@ -206,7 +208,7 @@ def _with_copies(random: Random, program: Program, registers: list[Any]) -> Prog
             step = (random.choice(sorted(EQUAL)), mode, (register,), ())
             try:
                 registers.append(execute(step, registers))
-            except (RuntimeError, IndexError, TypeError):
+            except FAILURES:
                 continue
             steps.append(step)
             returned.append(len(registers) - 1)

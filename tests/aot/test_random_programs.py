@@ -139,7 +139,7 @@ BLOCKS = ["narrow"] * 2 + ["wide"] + ["equal"] * 3 + ["equal and wide"]
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_programs_on_inductor(block):
     seeds = range(5000 + 60 * block, 5000 + 60 * (block + 1))
-    programs = [generate(Random(seed), failing=False, **KINDS[BLOCKS[block]]) for seed in seeds]
+    programs = [generate(Random(seed), **KINDS[BLOCKS[block]]) for seed in seeds]
     outcomes = run_on_inductor(programs, 12, grad_mode=True)
     assert outcomes["right"] >= 24
 
@@ -150,9 +150,7 @@ def test_programs_that_write_inside_the_graph_on_inductor(block):
     def draw():
         random = Random(block)
         while True:
-            program = generate(
-                random, equal=True, metadata=False, overlap=False, failing=False, grads=("plain",)
-            )
+            program = generate(random, equal=True, metadata=False, overlap=False, grads=("plain",))
             if writes_in_the_graph(program):
                 yield program
 

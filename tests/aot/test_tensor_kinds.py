@@ -61,3 +61,27 @@ def test_subclasses_with_own_data_are_tensors():
     compiled = funcaot.compile(lambda x: x * 2, backend="eager")
     result = compiled(torch.ones(3).as_subclass(Marked))
     assert_close(result.as_subclass(torch.Tensor), torch.full((3,), 2.0))
+
+
+SPARSE = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
+PRODUCTS = {
+    "given": lambda x, a, layout: a @ x + 1,
+    "made inside": lambda x, a, layout: a.to_dense().to_sparse(layout=layout) @ (x * 2),
+    "beside a write": lambda x, a, layout: a @ x.mul_(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("layout", SPARSE, ids=str)
+def test_sparse_tensors_on_the_default_backend(product, layout):
+    compiled = funcaot.compile(product)
+    for factor in (1.0, 3.0):
+        dense = torch.tensor([[0.0, factor], [2.0, 0.0]])
+        matrices = [dense.to_sparse(layout=layout) for _ in range(2)]
+        x, y = torch.ones(2), torch.ones(2)
+        found = compiled(x, matrices[0], layout)
+        wanted = product(y, matrices[1], layout)
+        assert found.layout is wanted.layout
+        assert_close(found, wanted)
+        assert_close(x, y)
