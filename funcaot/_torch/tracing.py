@@ -37,6 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from funcaot._torch.compile_lock import import_dynamo
 from funcaot._torch.detached import DetachedWrites
+from funcaot._torch.eager_strides import laid_out_as_in_eager
 from funcaot._torch.function_views import FunctionViews
 from funcaot._torch.functional_values import keep_strides
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -448,7 +449,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     with self:
                         return tree_map_only(torch.Tensor, to_functional, answer)
                 keep_strides(func, args, kwargs or {})
-                return result
+                return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:
             self.detaching, self.writing, self.running = before
             noted.writing = writing

@@ -1,0 +1,109 @@
+"""Strides of results, for the ops whose symbolic version gives others than eager does.
+
+Of a transposed tensor, ``copysign`` and ``roll`` are transposed in eager and contiguous on fake
+tensors, and everything that follows would be computed for that. The strides are asked of eager
+itself, on tensors of ones, where an argument isn't contiguous; the result is laid out like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+__all__ = ["laid_out_as_in_eager"]
+
+aten = torch.ops.aten
+
+# Found by comparing fake and real results of transposed and channels-last tensors.
+_OPS = {
+    aten.copysign.Tensor,
+    aten.floor_divide.default,
+    aten.div.Tensor_mode,
+    aten.addr.default,
+    aten.roll.default,
+    aten.xlogy.Tensor,
+    aten.native_channel_shuffle.default,
+    aten.channel_shuffle.default,
+    aten.log_sigmoid_forward.default,
+    aten.binary_cross_entropy.default,
+    aten.isin.Tensor_Tensor,
+}
+
+
+def laid_out_as_in_eager(
+    mode: FunctionalTensorMode,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    result: Any,
+) -> Any:
+    """An op's result, whose tensors have eager's layout.
+
+    Args:
+        mode: The functionalization that ran the op, which isn't active.
+        func: The op.
+        args: Its arguments, functional tensors among them.
+        kwargs: Its keywords.
+        result: What it returned.
+    """
+    if func not in _OPS or all(map(_is_plain, tree_leaves((args, kwargs)))):
+        return result
+    with _disable_current_modes(), torch.no_grad():
+        like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
+    orders = iter(map(_order, tree_leaves(like_eager)))
+
+    def laid_out(value: torch.Tensor) -> torch.Tensor:
+        order, strides = next(orders)
+        wide = [dim for dim, size in enumerate(value.shape) if _number(size) > 1]
+        if order is None or all(_number(value.stride(d)) == strides[d] for d in wide):
+            return value
+        torch._sync(value)
+        inner = torch._from_functional_tensor(value.elem)  # type: ignore[attr-defined]
+        dense = aten.clone.default(
+            aten.permute.default(inner, order), memory_format=torch.contiguous_format
+        )
+        back = [order.index(dim) for dim in range(len(order))]
+        restored = aten.permute.default(dense, back)
+        with mode:
+            return FunctionalTensor.to_functional(restored)
+
+    return tree_map_only(torch.Tensor, laid_out, result)
+
+
+def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:
+    """A dense tensor's dimensions as they lie in memory, None for another; and its strides."""
+    stride = like.stride()
+    order = sorted(range(like.dim()), key=lambda dim: (-stride[dim], dim))
+    step = 1
+    for dim in reversed(order):
+        if like.shape[dim] > 1 and stride[dim] != step:
+            return None, stride
+        step *= like.shape[dim]
+    return (order if step else None), stride
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or (
+        value.device.type != "cpu" or value.layout is not torch.strided or value.is_contiguous()
+    )
+
+
+def _ones(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return _number(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape, stride = map(_number, value.shape), map(_number, value.stride())
+    return torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype).fill_(1)
+
+
+def _number(size: Any) -> int:
+    """A size, or that of the call that is traced where it is open."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.shape_env.at_present(size.node.expr))
