@@ -391,6 +391,7 @@ _object(
     "box.held",
     tolerant=False,
     rebind="box = dataclasses.replace(box, held={new})",
+    programs=3,
 )
 _object(
     "named_tuple_replaced",
