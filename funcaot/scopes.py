@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["SharedPatch", "holding"]
+__all__ = ["PausableTrace", "SharedPatch", "holding", "untraced"]
 
 
 @contextlib.contextmanager
@@ -23,6 +25,39 @@ def holding(target: object, **attributes: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(target, name, value)
+
+
+class PausableTrace:
+    """A trace function of Python's that needs to see no code of libraries.
+
+    Attributes:
+        before: The trace function that was there before, which goes on.
+    """
+
+    before: Any = None
+
+    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """See a frame that starts."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """See nothing inside."""
+        here = sys.gettrace()
+        sys.settrace(self.before)
+        try:
+            yield
+        finally:
+            sys.settrace(here)
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+def untraced() -> contextlib.AbstractContextManager[None]:
+    """Where no code of the user's runs: a pausable trace function of this thread sees nothing."""
+    owner = getattr(sys.gettrace(), "__self__", None)
+    return owner.paused() if isinstance(owner, PausableTrace) else _AS_IT_IS
 
 
 class _User:

@@ -41,6 +41,7 @@ from funcaot._torch.eager_strides import laid_out_as_in_eager
 from funcaot._torch.function_views import FunctionViews
 from funcaot._torch.functional_values import keep_strides
 from funcaot.errors import FuncaotError, UnsupportedError
+from funcaot.scopes import untraced
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -437,7 +438,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         # Functorch's own ops come here with torch function modes still on, which would see the
         # tensors inside of the functional ones.
         try:
-            with without_torch_function():
+            with untraced(), without_torch_function():
                 try:
                     result = super().__torch_dispatch__(func, types, args, kwargs)
                 except Exception as error:

@@ -122,6 +122,8 @@ def length(container: Any) -> int:
 
 def items_of(container: Any) -> list[Any]:
     """The items of a sequence or set, or the keys of a dictionary."""
+    if is_exact(container):
+        return [*container]
     return [*base_of(container).__iter__(container)]
 
 
@@ -185,13 +187,18 @@ def _is_users(value: Any) -> bool:
     return isinstance(value, kinds) or is_setting(value)
 
 
-def _of_function(function: types.FunctionType) -> Iterator[Step]:
+def of_closure(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to what a function closes over."""
     for index, cell in enumerate(function.__closure__ or ()):
         try:
             name = function.__code__.co_freevars[index]
             yield Step(f"{{parent}}.__closure__[{index}].cell_contents", name, cell.cell_contents)
         except ValueError:  # a cell that isn't filled yet
             continue
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Step]:
+    yield from of_closure(function)
     for index, value in enumerate(function.__defaults__ or ()):
         yield Step(f"{{parent}}.__defaults__[{index}]", "", value)
     yield from entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
@@ -257,10 +264,13 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
             if name in known:
                 continue
             inherited = name == "forward" and not users
-            if _code_of(raw) in ran or (names.mentions(name) and not name.startswith("__")):
+            has_run = _code_of(raw) in ran
+            if has_run or (names.mentions(name) and not name.startswith("__")):
                 known.add(name)
                 if users or inherited:
-                    yield from _of_member(kind, index, name, raw)
+                    for step in _of_member(kind, index, name, raw):
+                        # Python itself looks special methods up.
+                        yield step._replace(name="") if has_run else step
     for _, meta in classes_of(type(kind)):
         for name, raw in list(vars(meta).items()):
             if name not in known and names.mentions(name) and not name.startswith("__"):

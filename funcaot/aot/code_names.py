@@ -146,6 +146,15 @@ class ReadNames:
         """Whether code of the user's has this name in it."""
         return name in self._users
 
+    def users_mention_any(self, names: Iterable[str]) -> bool:
+        """Whether code of the user's has one of these names in it."""
+        return not self._users.isdisjoint(names)
+
+    @property
+    def reads_everything(self) -> bool:
+        """Whether some code reads all attributes of an object at once."""
+        return self._all
+
     def add_exact(self, names: Iterable[str]) -> bool:
         """Add names that code may get from data; whether one of them is new."""
         new = {name for name in names if name.isidentifier()} - self._exact

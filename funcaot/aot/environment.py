@@ -269,9 +269,7 @@ class Walk:
             return
         if isinstance(holder, types.FunctionType):
             if self._ran is not None and holder.__code__ not in self._ran.users:
-                for step in children.of_attributes(holder):
-                    if self.found.names.mentions(step.name):
-                        self._take(id(holder), step)
+                self._visit_what_did_not_run(holder)
                 return
             self._followed.add(holder.__code__)
             self._reach_globals(holder)
@@ -287,6 +285,18 @@ class Walk:
                 self._take(id(holder), step)
         elif any(True for _ in children.users_classes(holder)):
             self._take(id(holder), Step("{parent}.__class__", "", type(holder)))
+
+    def _visit_what_did_not_run(self, function: types.FunctionType) -> None:
+        """Of a function whose code isn't known to have run: what was put on it.
+
+        A library's wrapper runs what it closes over, such as torch's of ``no_grad``.
+        """
+        for step in children.of_attributes(function):
+            if self.found.names.mentions(step.name):
+                self._take(id(function), step)
+        if is_library(str(function.__globals__.get("__name__"))):
+            for step in children.of_closure(function):
+                self._take(id(function), step._replace(name=""))
 
     def _visit_class(self, kind: type) -> None:
         if self._ran is None:

@@ -19,12 +19,13 @@ from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
 from funcaot.aot.optimizer_step import FirstStepError
-from funcaot.aot.ran import calls_no_user, paused
+from funcaot.aot.ran import calls_no_user
 from funcaot.aot.recurrent import run_recurrent
 from funcaot.aot.stale_views import ShapeHistory, stale_view
 from funcaot.aot.tape import Tape
 from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
+from funcaot.scopes import untraced
 
 _RECORDED = contextlib.nullcontext()
 _RESIZING = frozenset(("resize_", "resize_as_"))
@@ -127,12 +128,12 @@ class Lifting(TorchFunctionMode):
         if self.events.history.changes:
             (args, kwargs), stale = self._with_fresh_views(func, args, kwargs)
         if func in tracing.RECURRENT:
-            with paused():
+            with untraced():
                 return run_recurrent(func, args, kwargs)
         if kwargs.get("out") is not None:
             outs.prepare(self._tape, func, args, kwargs, self._resize)
         try:
-            with paused() if calls_no_user(func) else _RECORDED:
+            with untraced() if calls_no_user(func) else _RECORDED:
                 result = self._run(func, args, kwargs)
         except Exception as error:
             theirs = error_of_eager(error, self._tape, func, (args, kwargs))

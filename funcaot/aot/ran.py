@@ -6,13 +6,13 @@ same code runs again. So the code that ran, and nothing else, says which names m
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from funcaot.scopes import PausableTrace
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
 _MACHINERY = (
@@ -84,16 +84,7 @@ class Ran:
         return frozenset(self.users) | self.libraries
 
 
-class _Active(threading.local):
-    """The recorder of this thread."""
-
-    recorder: Recorder | None = None
-
-
-_active = _Active()
-
-
-class Recorder:
+class Recorder(PausableTrace):
     """Records the code that runs inside its block, in this thread.
 
     It uses Python's trace function and passes each event on to one that was there before, such as
@@ -113,48 +104,34 @@ class Recorder:
         """
         self.ran = Ran()
         self._started = started
-        self._before: Any = None
         self._outer: Recorder | None = None
 
     def __enter__(self) -> Recorder:
         """Start to record."""
-        self._outer, _active.recorder = _active.recorder, self
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
+        self.before = sys.gettrace()
+        outer = getattr(self.before, "__self__", None)
+        if isinstance(outer, Recorder):
+            self.before, self._outer = outer.before, outer
+        sys.settrace(self.trace)
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
-        sys.settrace(self._before)
-        _active.recorder = self._outer
-        if self._outer is not None:
-            # What ran in a capture inside this one ran here too.
-            for code, namespace in self.ran.users.items():
-                self._outer.ran.note(code, namespace)
+        if self._outer is None:
+            sys.settrace(self.before)
+            return
+        sys.settrace(self._outer.trace)
+        # What ran in a capture inside this one ran here too.
+        for code, namespace in self.ran.users.items():
+            self._outer.ran.note(code, namespace)
 
-    def _trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """Note the code of a frame that starts."""
         code = frame.f_code
         if self.ran.note(code, frame.f_globals) and self._started is not None:
             self._started(code, frame.f_globals)
-        before = self._before
+        before = self.before
         return None if before is None else before(frame, event, argument)
-
-    @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
-        sys.settrace(self._before)
-        try:
-            yield
-        finally:
-            sys.settrace(self._trace)
-
-
-_NOTHING = contextlib.nullcontext()
-
-
-def paused() -> contextlib.AbstractContextManager[None]:
-    """Record nothing inside: an op of torch's runs, which calls no code of the user's."""
-    recorder = _active.recorder
-    return _NOTHING if recorder is None else recorder._paused()
 
 
 _BUILTIN = (

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.shapes import SizeError
+from funcaot.aot.advancing import refuse_iterators
 from funcaot.aot.environment import scan_what_ran
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.ran import Ran
@@ -78,6 +79,7 @@ def make_reader(
             f"{name} keeps a size of its arguments for itself.",
             remedy="compile with dynamic=False.",
         )
+    refuse_iterators(environment, name)
     warn_of_leaks(environment, name)
     reached = {
         id(leaf): index

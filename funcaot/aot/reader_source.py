@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from funcaot.errors import UnsupportedError
 
 _CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
 _LARGE = 32
+# Methods of modules by which code may see how many parameters and buffers there are.
+_LISTING = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
 
 
 class EnvironmentWriter:
@@ -111,7 +114,8 @@ class EnvironmentWriter:
         says = f"{self._says(id(target))} is the same {type(target).__name__}"
         try:
             reference = self.source.constant(weakref.ref(target), "ref")
-            self.require(f"{reference}() is {name}", says)
+            # Of an object that is gone, the reference is None, as may be what came in its place.
+            self.require(f"{reference}() is {name} is not None", says)
         except TypeError:
             if children.slots_of(target):  # all that it holds is compared
                 kind = self.source.constant(type(target), "T")
@@ -270,6 +274,7 @@ class EnvironmentWriter:
     def _write_absent(self) -> None:
         """Names that code looks for, and that aren't there; or that would hide what is there."""
         environment = self.environment
+        self._write_builtins({name for found in environment.missing.values() for name in found})
         for identity, names in environment.missing.items():
             known = self.source.constant(frozenset(names), "names")
             self.require(
@@ -286,6 +291,17 @@ class EnvironmentWriter:
             self._write_absent_by_lookup(identity, holder, unset)
             if isinstance(own, dict):
                 self._write_absent_of(identity, holder, own)
+
+    def _write_builtins(self, names: set[str]) -> None:
+        """Python's own functions that code calls may be replaced, too."""
+        own: dict[str, Any] = vars(builtins)
+        used = sorted(name for name in names if name in own)
+        if not used:
+            return
+        at = self.source.constant(own, "builtins")
+        known = [f"{at}[{name!r}] is {self.source.constant(own[name])}" for name in used]
+        condition = self._unless_untouched(at, own, " and ".join(known))
+        self.require(condition, f"Python's {_shown(used)}")
 
     def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
         """The same for what has no dictionary of its own, or inherits from others."""
@@ -309,6 +325,10 @@ class EnvironmentWriter:
         }
         if module:
             hidden.add("forward")
+        if names.reads_everything and not module and not is_library(_module_of(holder)):
+            known = self.source.constant([*own], "keys")
+            says = f"the names of the attributes of {self._says(identity)}"
+            self.require(f"[*{self.variable(identity)}.__dict__] == {known}", says)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
         absent = (asked | hidden) - here
         if not absent:
@@ -364,7 +384,13 @@ class EnvironmentWriter:
                 self.require(f"{text} in {thing}", f"{says} is there")
 
     def _write_modules(self) -> None:
-        for identity, module in self.environment.objects.items():
+        environment = self.environment
+        kinds = {type(m) for m in environment.objects.values() if isinstance(m, torch.nn.Module)}
+        for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
+            if is_library(kind.__module__):
+                here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
+                self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
+        for identity, module in environment.objects.items():
             if not isinstance(module, torch.nn.Module):
                 continue
             at = self.variable(identity)
@@ -374,6 +400,9 @@ class EnvironmentWriter:
             conditions += [_hooks_condition(own, module, hooks) for hooks in MODULE_HOOKS]
             if module._modules:
                 conditions.append(f"len({own}['_modules']) == {len(module._modules)}")
+            if environment.names.users_mention_any(_LISTING):
+                for part in ("_parameters", "_buffers"):
+                    conditions.append(f"[*{own}[{part!r}]] == {[*vars(module)[part]]}")
             says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
             self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
 

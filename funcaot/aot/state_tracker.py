@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch.tracing import is_untraceable
 from funcaot.aot import arguments, state
+from funcaot.aot.advancing import Draws
 from funcaot.aot.constants import is_setting
 from funcaot.aot.environment import Environment, Walk
 from funcaot.aot.optimizer_step import FirstStepError
@@ -75,9 +76,11 @@ class StateTracker:
             if parts is None
         ]
         changes = Changes(self.name, environment)
+        draws = Draws(environment)
         try:
             with recorder:
                 result = self.function(*args, **kwargs)
+            draws.refuse_drawn(self.name)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:

@@ -9,8 +9,7 @@ import contextlib
 import pytest
 
 import funcaot
-from tests.aot.dependencies.cells import Cell, all_cells, limitation_of, random_cells, sample
-from tests.aot.dependencies.readers import READERS
+from tests.aot.dependencies.cells import Cell, limitation_of, random_cells, sample
 from tests.aot.dependencies.worlds import Seen, World, differences, run
 
 
@@ -77,15 +76,9 @@ def test_a_backward_reads_when_it_runs(holder, value, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", READERS)
-def test_all_changes_that_a_reader_can_miss(reader, path):
-    assert not wrong(cell for cell in all_cells() if cell.reader == reader)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_random_cells(seed, path):
-    assert not wrong(random_cells(200, seed=1000 + seed))
+@pytest.mark.parametrize("seed", range(4))
+def test_random_cells(seed):
+    assert not wrong(random_cells(150, seed=1000 + seed))
 
 
 def wrong(cells) -> list[str]:
