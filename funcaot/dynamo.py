@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -124,7 +124,7 @@ def _without_sizes(gm: fx.GraphModule) -> tuple[tuple[int, ...] | None, list[fro
     return (None if len(kept) == len(places) else tuple(kept)), opened
 
 
-def _is_strided(value: Any) -> bool:
+def _is_strided(value: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 

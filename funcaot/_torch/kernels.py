@@ -226,7 +226,8 @@ class _Together(async_compile.AsyncCompile):
     """
 
     def __new__(cls) -> Any:
-        return super().__new__(cls if _this_thread.together else async_compile_class)
+        made: Any = cls if _this_thread.together else async_compile_class
+        return super().__new__(made)
 
     def cpp_pybinding(self, argtypes: Sequence[str], source_code: str) -> Any:
         """Take a kernel; an unusual one goes Inductor's own way at once."""

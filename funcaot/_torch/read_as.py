@@ -10,9 +10,9 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["ReadAs"]
 
-_REQUIRES_GRAD = torch.Tensor.requires_grad.__get__
-_IS_LEAF = torch.Tensor.is_leaf.__get__
-_GRAD_FN = torch.Tensor.grad_fn.__get__
+_REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_IS_LEAF = torch.Tensor.is_leaf.__get__  # type: ignore[attr-defined]
+_GRAD_FN = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
 _GETTERS = frozenset({_REQUIRES_GRAD, _IS_LEAF, _GRAD_FN})
 
 

@@ -29,7 +29,7 @@ def users_beside(tensors: Iterable[torch.Tensor]) -> bool:
 
 def restrided_in_place(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """The same elements in the same memory under other strides; autograd sees no view."""
-    reinterpret = torch._C._dynamo.guards._reinterpret_tensor
+    reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
     # What is added to the tensor's own offset.
     return reinterpret(tensor, tuple(tensor.shape), tuple(stride), 0)
 
@@ -38,5 +38,5 @@ def copied_to(tensor: torch.Tensor, stride: Sequence[int], offset: int) -> torch
     """The same elements at a place in a new storage; autograd sees no view."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, stride, strict=True))
     memory = tensor.new_empty(offset + last + 1)
-    reinterpret = torch._C._dynamo.guards._reinterpret_tensor
+    reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
     return reinterpret(memory, tuple(tensor.shape), tuple(stride), offset).copy_(tensor)

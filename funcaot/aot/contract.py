@@ -300,9 +300,10 @@ class Executable:
         if self._checked:
             plain = run
 
-            def run(operands: list[Any]) -> Sequence[Any]:
+            def run_checked(operands: list[Any]) -> Sequence[Any]:
                 return self._run_checked(plain, operands)
 
+            run = run_checked
         self.settled = run
 
     def _run_checked(self, run: Run, operands: list[Any]) -> Sequence[Any]:

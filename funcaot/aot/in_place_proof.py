@@ -342,7 +342,7 @@ def _is_scatter(node: fx.Node) -> bool:
     )
 
 
-def _updates(node: fx.Node, operand: fx.Node) -> bool:
+def _updates(node: fx.Node, operand: Any) -> bool:
     """Whether an op updates an operand, or puts a view of one back after it was updated."""
     if node.args.count(operand) + list(node.kwargs.values()).count(operand) != 1:
         return False
@@ -351,7 +351,7 @@ def _updates(node: fx.Node, operand: fx.Node) -> bool:
     inverse: Callable[..., Any] | None = _INVERSES.get(node.target)  # type: ignore[arg-type]
     inner = operand
     while _is_scatter(inner):
-        inner = inner.args[0]  # type: ignore[assignment]
+        inner = inner.args[0]
     return (
         inverse is not None
         and node.args[1] is operand

@@ -122,21 +122,20 @@ class Lifting(TorchFunctionMode):
         if _describes_fake(func, args):
             return func(*args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}))
-        args, kwargs = entered
-        kwargs = kwargs or {}
+        args, keywords = entered
         stale: dict[int, torch.Tensor] = {}
         if self.events.history.changes:
-            (args, kwargs), stale = self._with_fresh_views(func, args, kwargs)
+            (args, keywords), stale = self._with_fresh_views(func, args, keywords)
         if func in tracing.RECURRENT:
             with untraced():
-                return run_recurrent(func, args, kwargs)
-        if kwargs.get("out") is not None:
-            outs.prepare(self._tape, func, args, kwargs, self._resize)
+                return run_recurrent(func, args, keywords)
+        if keywords.get("out") is not None:
+            outs.prepare(self._tape, func, args, keywords, self._resize)
         try:
             with untraced() if calls_no_user(func) else _RECORDED:
-                result = self._run(func, args, kwargs)
+                result = self._run(func, args, keywords)
         except Exception as error:
-            theirs = error_of_eager(error, self._tape, func, (args, kwargs))
+            theirs = error_of_eager(error, self._tape, func, (args, keywords))
             if theirs is None:
                 raise
             raise theirs from None

@@ -148,8 +148,8 @@ def recorded(
             results = code(*own)
         return recorder.recording(results), results
     except NotDifferentiableError as error:
-        function = function or code.function  # type: ignore[attr-defined]
-        raise _refusal(function, str(error)) from None
+        known: Any = function or code.function  # type: ignore[attr-defined]
+        raise _refusal(known, str(error)) from None
 
 
 def _refusal(function: type, got: str) -> MissingRuleError:
