@@ -199,10 +199,15 @@ def of_closure(function: types.FunctionType) -> Iterator[Step]:
 
 def _of_function(function: types.FunctionType) -> Iterator[Step]:
     yield from of_closure(function)
+    yield from of_defaults(function)
+    yield from of_attributes(function)
+
+
+def of_defaults(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to the defaults of a function's arguments."""
     for index, value in enumerate(function.__defaults__ or ()):
         yield Step(f"{{parent}}.__defaults__[{index}]", "", value)
     yield from entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
-    yield from of_attributes(function)
 
 
 def of_attributes(function: types.FunctionType) -> Iterator[Step]:
@@ -281,7 +286,8 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
     """The steps to one attribute of a class: by lookup, which sees what comes to hide it."""
     access = f"{{parent}}.{name}" if name.isidentifier() else None
-    if isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType):
+    slot = isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType)
+    if slot and raw.__objclass__ in kind.__mro__:
         return
     simple = type(kind) is type or name not in dir(type(kind))
     if access is None or not simple or not _is_looked_up_plainly(raw):

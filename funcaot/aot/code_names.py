@@ -40,7 +40,7 @@ _LOOKUP_ERRORS = {
     "BaseException",
 }
 # What autograd and the operator read of a Function's class.
-_PROTOCOL = {
+PROTOCOL = {
     "forward",
     "backward",
     "setup_context",
@@ -134,8 +134,8 @@ class ReadNames:
             made._used |= names.used
             made._read |= names.read
             made._all |= names.reads_all and code.co_name in _COPIES
-        made._used |= _PROTOCOL
-        made._read |= _PROTOCOL
+        made._used |= PROTOCOL
+        made._read |= PROTOCOL
         return made
 
     def add_names(self, names: Names) -> None:

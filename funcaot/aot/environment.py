@@ -25,7 +25,7 @@ import torch
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, Step
-from funcaot.aot.code_names import ReadNames, names_of
+from funcaot.aot.code_names import PROTOCOL, ReadNames, names_of
 from funcaot.aot.constants import is_array, is_scalar, is_setting
 from funcaot.aot.ran import Ran, is_library, is_machinery
 
@@ -293,6 +293,10 @@ class Walk:
         """
         for step in children.of_attributes(function):
             if self.found.names.mentions(step.name):
+                self._take(id(function), step)
+        if function.__name__ in PROTOCOL:
+            # It runs later, in a derivative.
+            for step in children.of_defaults(function):
                 self._take(id(function), step)
         if is_library(str(function.__globals__.get("__name__"))):
             for step in children.of_closure(function):

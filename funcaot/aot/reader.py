@@ -105,7 +105,7 @@ def make_reader(
         stored = StateEffects(function, changes, reach, positions, tracker.in_arguments)
     if not values and not writer.checks:
         return None, stored
-    reader = Reader(writer.build(values), writer.explain, positions, tuple(writer.checks))
+    reader = Reader(writer.build(values), writer.explanation(), positions, tuple(writer.checks))
     return reader, stored
 
 

@@ -13,16 +13,17 @@ import torch
 from funcaot._torch.guards import dict_version
 from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
+from funcaot.aot.code_names import PROTOCOL
 from funcaot.aot.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.environment import Environment, Place
 from funcaot.aot.paths import path_of, text_of
 from funcaot.aot.ran import is_library
+from funcaot.aot.reader_code import Explanation, built
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change
 from funcaot.errors import UnsupportedError
 
-_CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
 _LARGE = 32
 # Methods of modules by which code may see how many parameters and buffers there are.
 _LISTING = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
@@ -48,7 +49,6 @@ class EnvironmentWriter:
         self.checks: list[str] = []
         self._dictionaries: dict[int, str] = {}
         self._lines: list[tuple[str, str | None]] = [("f = root[0]", None)]
-        self._explain: Callable[..., str] | None = None
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -246,7 +246,9 @@ class EnvironmentWriter:
             if not read and identity not in environment.anchors:
                 continue
             name = self.variable(identity)
-            if isinstance(target, types.FunctionType) and environment.may_run(target.__code__):
+            if isinstance(target, types.FunctionType) and (
+                target.__name__ in PROTOCOL or environment.may_run(target.__code__)
+            ):
                 code = self.source.constant(target.__code__, "code")
                 self.require(f"{name}.__code__ is {code}", f"the code of {self._says(identity)}")
                 self._require_defaults(name, target, self._says(identity))
@@ -433,27 +435,12 @@ class EnvironmentWriter:
     def build(self, values: Sequence[str]) -> Callable[..., Any]:
         """The function that reads: the values of these expressions, or None."""
         result = f"({''.join(f'{value}, ' for value in values)})"
-        return self._built("read(root)", result, lambda says: "None", "None")
+        results = (result, lambda says: "None", "None")
+        return built(self.source.namespace, self._lines, "read(root)", results)
 
-    def explain(self, root: tuple[Any, ...]) -> str:
-        """What isn't as it was, in words; empty if everything is."""
-        if self._explain is None:
-            self._explain = self._built(
-                "why(root)", "''", repr, "'something that it reads is gone'"
-            )
-        return self._explain(root)
-
-    def _built(
-        self, header: str, result: str, missed: Callable[[str], str], caught: str
-    ) -> Callable[..., Any]:
-        source = Source(**self.source.namespace)
-        source.line("try:")
-        for text, says in self._lines:
-            source.line(text if says is None else f"if not ({text}): return {missed(says)}", 2)
-        source.line(f"return {result}", 2)
-        source.line(f"except {_CAUGHT}:")
-        source.line(f"return {caught}", 2)
-        return source.build(header)
+    def explanation(self) -> Explanation:
+        """What says what isn't as it was; it keeps nothing of the environment alive."""
+        return Explanation(self.source.namespace, tuple(self._lines))
 
 
 def _hooks_condition(own: str, module: torch.nn.Module, hooks: str) -> str:
