@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import autograd, functorch, tracing
 from funcaot._torch.pytree import tree_map
+from funcaot._torch.recurrent import RECURRENT
 from funcaot._torch.shapes import SizeError
 from funcaot.aot import data_dependent_ops, outs, storages, writes
 from funcaot.aot.bounds import check_bounds
@@ -126,7 +127,7 @@ class Lifting(TorchFunctionMode):
         stale: dict[int, torch.Tensor] = {}
         if self.events.history.changes:
             (args, keywords), stale = self._with_fresh_views(func, args, keywords)
-        if func in tracing.RECURRENT:
+        if func in RECURRENT:
             with untraced():
                 return run_recurrent(func, args, keywords)
         if keywords.get("out") is not None:

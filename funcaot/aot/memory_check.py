@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.functorch import is_functorch_wrapped_tensor
 from funcaot.errors import GraphError
 
 _REMEDY = 'compile with backend="eager", and please report this with the function.'
@@ -24,6 +25,10 @@ class MemoryCheck:
             operands: The operands.
             written: Positions of those that may change.
         """
+        if any(is_functorch_wrapped_tensor(operand) for operand in operands):
+            # What a level wraps has no memory of its own.
+            operands = ()
+            written = ()
         memory = {operands[position].untyped_storage().data_ptr() for position in written}
         self._before = [
             (position, operand, _version(operand), operand.clone())

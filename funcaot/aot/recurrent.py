@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import tracing
+from funcaot._torch import recurrent
 from funcaot._torch.guards import without_autocast
 from funcaot._torch.pytree import tree_map
 
@@ -19,7 +19,7 @@ from funcaot._torch.pytree import tree_map
 def run_recurrent(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a recurrent layer by kernels that record what a backward needs."""
     lowered = _lowered_dtype(func, args)
-    with tracing.without_fused_recurrence():
+    with recurrent.without_fused_recurrence():
         if lowered is None:
             return func(*args, **kwargs)
         with without_autocast():
@@ -34,9 +34,9 @@ def run_recurrent(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 def _lowered_dtype(func: Callable[..., Any], args: tuple[Any, ...]) -> torch.dtype | None:
     """The dtype that oneDNN's LSTM computes in under autocast, if eager takes it."""
-    if func is not tracing.LSTM or not torch.is_autocast_enabled("cpu"):
+    if func is not recurrent.LSTM or not torch.is_autocast_enabled("cpu"):
         return None
-    if not (torch.backends.mkldnn.is_available() and tracing.mkldnn_enabled()):
+    if not (torch.backends.mkldnn.is_available() and recurrent.mkldnn_enabled()):
         return None
     first, states = args[0], args[1]
     # A packed sequence has its batch sizes here, and isn't for oneDNN; nor are projections.
