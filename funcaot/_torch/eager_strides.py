@@ -32,6 +32,9 @@ _OPS = {
     aten.log_sigmoid_forward.default,
     aten.binary_cross_entropy.default,
     aten.isin.Tensor_Tensor,
+    aten.native_layer_norm_backward.default,
+    aten.native_batch_norm_backward.default,
+    aten.native_group_norm_backward.default,
 }
 
 

@@ -25,7 +25,9 @@ class MemoryCheck:
             operands: The operands.
             written: Positions of those that may change.
         """
-        if any(is_functorch_wrapped_tensor(operand) for operand in operands):
+        if any(
+            isinstance(one, torch.Tensor) and is_functorch_wrapped_tensor(one) for one in operands
+        ):
             # What a level wraps has no memory of its own.
             operands = ()
             written = ()
