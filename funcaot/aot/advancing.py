@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from types import BuiltinMethodType
 from typing import Any
 
 from funcaot.aot.environment import Environment
@@ -20,6 +21,7 @@ class Draws:
     def __init__(self, environment: Environment) -> None:
         """Look at Python's own, NumPy's own, and those that the function can reach."""
         things = [*environment.objects.values(), *(thing for _, thing in environment.identities)]
+        things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
         self._before = [(thing, _state(thing)) for thing in things if _state(thing) is not None]
         self._python = random.getstate()
         self._numpy = _numpy_state()

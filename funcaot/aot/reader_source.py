@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -110,6 +111,10 @@ class EnvironmentWriter:
             self._check_container(name, target)
             return
         if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
+            return
+        if type(target) is functools.partial:  # its parts are compared
+            partial = self.source.constant(functools.partial, "T")
+            self.require(f"type({name}) is {partial}", f"{self._says(id(target))} is a partial")
             return
         says = f"{self._says(id(target))} is the same {type(target).__name__}"
         try:
@@ -238,7 +243,9 @@ class EnvironmentWriter:
         """
         environment = self.environment
         for identity, target in list(environment.objects.items()):
-            if isinstance(target, torch.Tensor | types.MethodType | weakref.ref):
+            if isinstance(
+                target, torch.Tensor | types.MethodType | weakref.ref | functools.partial
+            ):
                 continue
             if identity in environment.namespaces or is_setting(target):
                 continue
@@ -327,7 +334,7 @@ class EnvironmentWriter:
         }
         if module:
             hidden.add("forward")
-        if names.reads_everything and not module and not is_library(_module_of(holder)):
+        if names.reads_everything and not module:
             known = self.source.constant([*own], "keys")
             says = f"the names of the attributes of {self._says(identity)}"
             self.require(f"[*{self.variable(identity)}.__dict__] == {known}", says)

@@ -235,7 +235,6 @@ for _name, _special, _expression in (
     ("an item", "__getitem__", "box[0]"),
     ("an iteration", "__iter__", "next(iter(box))"),
     ("an index", "__index__", "operator.index(box)"),
-    ("a conversion", "__float__", "float(box)"),
     ("a membership", "__contains__", "(3 if 1 in box else 2)"),
     ("a representation", "__repr__", "len(repr(box))"),
     ("a format", "__format__", "len(f'{box}')"),

@@ -240,10 +240,26 @@ def misses(source: str, statement: str, *, start: int = 2) -> int:
         vars(torch).pop("unread", None)
 
 
-@pytest.mark.parametrize("case", UNREAD)
+# Right, but compiled again: which items of a container code reads isn't known.
+COMPARED_WHOLE = {
+    "another item of a dictionary",
+    "a new item of a dictionary",
+    "another of 10,000 items",
+    "an environment variable",
+    "another default argument's content",
+}
+
+
+@pytest.mark.parametrize("case", [case for case in UNREAD if case not in COMPARED_WHOLE])
 def test_what_no_code_reads_is_not_compared(case):
     source, statement = UNREAD[case]
     assert misses(source, statement, start=1) == 0
+
+
+@pytest.mark.parametrize("case", sorted(COMPARED_WHOLE))
+def test_what_is_compared_whole(case):
+    source, statement = UNREAD[case]
+    assert misses(source, statement, start=1) > 0
 
 
 @pytest.mark.parametrize("case", EQUAL)
