@@ -4,6 +4,7 @@
 #   make demo                  train a network eager and compiled, compare
 #   make test                  the fast tests; TORCH=2.15.0 for another torch
 #   make test-slow             the slow ones
+#   make test-long             many more random programs and hostile runs; not in CI
 #   make lint | format | docs | bench | clean
 
 TORCH ?=
@@ -23,7 +24,7 @@ EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
 PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs bench clean compiler
+.PHONY: help demo test test-slow test-long lint format docs bench clean compiler
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -39,7 +40,10 @@ test: | compiler $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
 
 test-slow: | compiler $(VENV)/.installed-test
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m "slow and not long" $(ARGS)
+
+test-long: | compiler $(VENV)/.installed-test
+	$(PYTEST) -m long $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(RUN)/ruff check .

@@ -21,16 +21,16 @@ HOSTILE = os.environ.get("FUNCAOT_TEST_BACKEND") == "hostile"
 
 # Files whose tests run on the backends that they name and on the hostile one; there in which group.
 ON_BOTH = {
-    "test_aliases": "slow",
-    "test_backward_mutations": "slow",
-    "test_bases": "slow",
-    "test_detached_writes": "slow",
-    "test_effects": "slow",
-    "test_effects_levels": "slow",
-    "test_effects_regressions": "slow",
+    "test_aliases": "long",
+    "test_backward_mutations": "long",
+    "test_bases": "long",
+    "test_detached_writes": "long",
+    "test_effects": "long",
+    "test_effects_levels": "long",
+    "test_effects_regressions": "long",
     "test_epilogue_plan": "fast",
-    "test_orders": "slow",
-    "test_state": "slow",
+    "test_orders": "long",
+    "test_state": "long",
 }
 
 
@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests of some files run on the hostile backend too."""
     module = Path(metafunc.module.__file__).stem
     if module in ON_BOTH and not HOSTILE:
-        marks = () if ON_BOTH[module] == "fast" else pytest.mark.slow
+        marks = () if ON_BOTH[module] == "fast" else [pytest.mark.slow, pytest.mark.long]
         backends = ["named", pytest.param("hostile", marks=marks)]
         metafunc.parametrize("what_compiles", backends, indirect=True)
 

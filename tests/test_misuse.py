@@ -143,6 +143,7 @@ def _run(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["cut", "garbled"])
 def test_a_damaged_cache_is_built_anew(tmp_path, damage):
     assert _run(tmp_path).returncode == 0

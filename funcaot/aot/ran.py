@@ -6,6 +6,7 @@ same code runs again. So the code that ran, and nothing else, says which names m
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from collections.abc import Callable
@@ -65,6 +66,8 @@ class Ran:
         if code in self._seen:
             return False
         self._seen.add(code)
+        if code.co_name == "__del__":  # whenever an object dies
+            return False
         module = namespace.get("__name__")
         if not isinstance(module, str):
             module = ""
@@ -77,6 +80,10 @@ class Ran:
             return False
         self.users[code] = namespace
         return True
+
+    def leave_out(self, code: types.CodeType) -> None:
+        """Never note a code object."""
+        self._seen.add(code)
 
     @property
     def codes(self) -> frozenset[types.CodeType]:
@@ -103,6 +110,11 @@ class Recorder(PausableTrace):
             started: Called before code of the user's runs for the first time.
         """
         self.ran = Ran()
+        # The garbage collector calls these wherever it runs.
+        for callback in gc.callbacks:
+            code = getattr(callback, "__code__", None)
+            if isinstance(code, types.CodeType):
+                self.ran.leave_out(code)
         self._started = started
         self._outer: Recorder | None = None
 

@@ -341,7 +341,10 @@ def test_a_view_of_what_an_input_was_before_it_shrank():
         return x, y
 
     compiled = funcaot.compile(function, backend="eager")
-    with pytest.raises(UnsupportedError, match=r"what argument 0 .* was before it changed"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"what argument 0 .* was before it changed|uses an earlier view of it",
+    ):
         compiled(*parts(slice(None), grad=True)().args)
     check(function, parts(slice(None)))
 

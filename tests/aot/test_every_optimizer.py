@@ -132,6 +132,7 @@ def test_steps(name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("between", ["scheduler", "loaded"])
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name not in OFTEN_WRONG])
@@ -147,6 +148,7 @@ def test_what_changes_between_steps_that_branch(name, between):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["RAdam", "Adafactor", "Adam"])
 def test_steps_on_inductor(name):

@@ -41,6 +41,7 @@ def test_on_inductor(seeds):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", groups(2000, 240, 12), ids=str)
 def test_many_on_inductor(seeds):
     check(seeds, "inductor")

@@ -82,6 +82,7 @@ def test_some_programs_on_the_hostile_backend():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(10))
 def test_many_programs(block):
     outcomes = run_programs(range(150 * block, 150 * (block + 1)), COMPILER)
@@ -89,6 +90,7 @@ def test_many_programs(block):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(8))
 def test_many_programs_with_rarer_ops(block):
     outcomes = run_programs(range(150 * block, 150 * (block + 1)), COMPILER, wide=True)
@@ -96,6 +98,7 @@ def test_many_programs_with_rarer_ops(block):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(16))
 def test_many_programs_of_equal_results(block):
     wide = {"wide": True} if block % 4 == 3 else {}
@@ -136,6 +139,7 @@ BLOCKS = ["narrow"] * 2 + ["wide"] + ["equal"] * 3 + ["equal and wide"]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_programs_on_inductor(block):
     seeds = range(5000 + 60 * block, 5000 + 60 * (block + 1))
@@ -145,6 +149,7 @@ def test_programs_on_inductor(block):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(3))
 def test_programs_that_write_inside_the_graph_on_inductor(block):
     def draw():

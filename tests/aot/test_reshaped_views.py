@@ -187,6 +187,7 @@ def test_gradients_are_those_of_eager_or_it_is_refused(function):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("function", [case for n, case in enumerate(ALL) if n % 61])
 def test_all_gradients_are_those_of_eager_or_it_is_refused(function):
     check(function)

@@ -15,7 +15,7 @@ from funcaot.testing.parametrize import parameters
 from funcaot.testing.program import Program, program_of
 from tests.hostile import COMPILER
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CHAINS = (
     "autograd_strided_of_compile",
@@ -40,7 +40,8 @@ def hostile_cases():
 
 def pytest_generate_tests(metafunc):
     # Collecting them takes seconds, which the fast group need not pay.
-    wanted = "slow" in metafunc.config.getoption("markexpr").replace("not slow", "")
+    chosen = metafunc.config.getoption("markexpr")
+    wanted = "slow" in chosen.replace("not slow", "") or chosen == "long"
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", parameters(hostile_cases()) if wanted else [])
     elif "group" in metafunc.fixturenames:

@@ -41,6 +41,7 @@ def test_funcaot_is_right(case):
 
 @no_warnings
 @pytest.mark.slow
+@pytest.mark.long
 @each_case
 def test_funcaot_is_right_with_inductor(case):
     is_right(case, with_funcaot("inductor"))

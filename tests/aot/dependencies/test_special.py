@@ -1,5 +1,6 @@
 """Changes that no composition of the matrix makes, and modules that are really imported."""
 
+import gc
 import importlib
 import sys
 
@@ -193,3 +194,17 @@ def test_what_advances_at_each_call(kind):
                 return
         results.append(found)
     assert results[1] == results[0]
+
+
+def test_what_the_garbage_collector_calls_is_not_read():
+    names: dict = {"gc": gc, "n": 0}
+    source = "def count(phase, info):\n    global n\n    n = n * 2 + 1\n"
+    exec(source + "def target(x):\n    gc.collect()\n    return x * 2\n", names)
+    compiled = funcaot.compile(names["target"], backend="eager")
+    gc.callbacks.append(names["count"])
+    try:
+        for _ in range(4):
+            assert torch.equal(compiled(argument()), argument() * 2)
+    finally:
+        gc.callbacks.remove(names["count"])
+    assert funcaot.report(compiled).cache_misses == 1
