@@ -341,12 +341,9 @@ def test_a_view_of_what_an_input_was_before_it_shrank():
         return x, y
 
     compiled = funcaot.compile(function, backend="eager")
-    with pytest.raises(
-        UnsupportedError,
-        match=r"what argument 0 .* was before it changed|uses an earlier view of it",
-    ):
-        compiled(*parts(slice(None), grad=True)().args)
-    check(function, parts(slice(None)))
+    for grad in (True, False):
+        with pytest.raises(UnsupportedError, match="uses an earlier view of it"):
+            compiled(*parts(slice(None), grad=grad)().args)
 
 
 @pytest.mark.parametrize("name", ["relu_", "leaky_relu_", "hardtanh_"])
