@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map
 
 __all__ = ["laid_out_as_in_eager"]
 
@@ -58,10 +58,11 @@ def laid_out_as_in_eager(
         return result
     with _disable_current_modes(), torch.no_grad():
         like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
-    orders = iter(map(_order, tree_leaves(like_eager)))
 
-    def laid_out(value: torch.Tensor) -> torch.Tensor:
-        order, strides = next(orders)
+    def laid_out(value: Any, like: Any) -> Any:
+        if not (isinstance(value, torch.Tensor) and isinstance(like, torch.Tensor)):
+            return value
+        order, strides = _order(like)
         wide = [dim for dim, size in enumerate(value.shape) if _number(size) > 1]
         if order is None or all(_number(value.stride(d)) == strides[d] for d in wide):
             return value
@@ -75,7 +76,7 @@ def laid_out_as_in_eager(
         with mode:
             return FunctionalTensor.to_functional(restored)
 
-    return tree_map_only(torch.Tensor, laid_out, result)
+    return tree_map(laid_out, result, like_eager)
 
 
 def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:

@@ -88,7 +88,11 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         for kind, attributes in _WRAPPERS:
             if isinstance(holder, kind):
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
-        yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
+        own = getattr(holder, "__dict__", {})
+        if isinstance(holder, torch.optim.Optimizer):
+            # A step finds its state by itself (see optimizer_step).
+            own = {name: value for name, value in own.items() if name != "state"}
+        yield from entries(own, "{parent}.__dict__", named=True)
         yield from _of_slots(holder)
 
 

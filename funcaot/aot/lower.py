@@ -130,6 +130,8 @@ def _compile(
     examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
     tensors = [graphs.value_of(node) for node in graphs.inputs(module)]
     computes = any(node.op == "call_function" for node in module.graph.nodes)
+    if compiler.runs_eager_ops:
+        contract = contract.without_strides()
     if not (computes and compiler.handles(tensors) and _has_layouts_for(module, compiler)):
         kept = Executable(_interpreter(module), contract, settles=_settles(module))
         return Lowered(kept, kept, module, "eager")

@@ -29,6 +29,8 @@ class Compiler:
         compiles: Whether making an executable takes time, so that equal graphs share one.
         writes_inputs: Whether a graph may end by copying new values into its inputs.
         checks_layouts: Whether what it makes looks at its inputs' shapes and strides by itself.
+        runs_eager_ops: Whether it runs the ops of the capture as eager does, so that strides are
+            eager's by themselves.
         chooses_layouts: Whether it may be left to it how outputs that nobody sees lie in memory.
         settles: Whether what an executable returns has the same structure in each run: objects,
             memory and strides. Otherwise that is looked at each time.
@@ -43,6 +45,7 @@ class Compiler:
     compiles: bool = True
     writes_inputs: bool = False
     chooses_layouts: bool = False
+    runs_eager_ops: bool = False
     settles: bool = False
 
     def handles(self, examples: Sequence[Any]) -> bool:

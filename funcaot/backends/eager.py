@@ -26,4 +26,5 @@ COMPILER = Compiler(
     compiles=False,
     writes_inputs=True,
     settles=True,
+    runs_eager_ops=True,
 )
