@@ -19,6 +19,7 @@ from funcaot.aot import data_dependent_ops, outs, storages, writes
 from funcaot.aot.bounds import check_bounds
 from funcaot.aot.eager_errors import error_of_eager
 from funcaot.aot.geometry import extent, is_dense
+from funcaot.aot.idle_dropout import given_back
 from funcaot.aot.optimizer_step import FirstStepError
 from funcaot.aot.ran import calls_no_user
 from funcaot.aot.recurrent import run_recurrent
@@ -167,6 +168,9 @@ class Lifting(TorchFunctionMode):
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op, and note what can't be seen afterwards."""
+        unchanged = given_back(func, args, kwargs)
+        if unchanged is not None:
+            return unchanged
         name = getattr(func, "__name__", "")
         if "input" in kwargs and not args and (name == "as_strided" or writes.is_write(name)):
             kwargs = dict(kwargs)

@@ -411,3 +411,20 @@ class TestMarks:
         x = torch.randn(1)
         funcaot.mark_dynamic(x, 0)
         check_equal(compiled(x), x * 2)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_dropout_that_drops_nothing_gives_back_its_input(dynamic, training):
+    def function(x):
+        y = F.dropout(x, 0.0 if training else 0.5, training)
+        y += 1
+        return y
+
+    compiled = funcaot.compile(function, backend="eager", dynamic=dynamic)
+    for size in (3, 5, 4):
+        ours, theirs = torch.ones(size, 2), torch.ones(size, 2)
+        result, wanted = compiled(ours), function(theirs)
+        assert torch.equal(ours, theirs)
+        assert torch.equal(result, wanted)
+        assert (result is ours) == (wanted is theirs)

@@ -121,7 +121,11 @@ def inside_and_outside_of_autocast(compile):
     return call
 
 
-@case("An LSTM in autocast returns another dtype.", issue=None)
+@case(
+    "An LSTM in autocast returns another dtype.",
+    issue=None,
+    gap="the dtype is eager's; torch's fused kernel rounds to bfloat16 in other places",
+)
 def lstm_in_autocast(compile):
     torch.manual_seed(0)
     lstm = nn.LSTM(3, 4)
