@@ -25,10 +25,8 @@ class MemoryCheck:
             operands: The operands.
             written: Positions of those that may change.
         """
-        if any(
-            isinstance(one, torch.Tensor) and is_functorch_wrapped_tensor(one) for one in operands
-        ):
-            # What a level wraps has no memory of its own.
+        if not all(map(_has_memory, operands)):
+            # What a level or a capture wraps has no memory of its own.
             operands = ()
             written = ()
         memory = {operands[position].untyped_storage().data_ptr() for position in written}
@@ -53,6 +51,19 @@ class MemoryCheck:
                     f"The {what} changed its operand {position}, which it doesn't write to.",
                     remedy=_REMEDY,
                 )
+
+
+def _has_memory(operand: Any) -> bool:
+    """Whether an operand's contents can be looked at: no level and no capture wraps it."""
+    if not isinstance(operand, torch.Tensor) or operand.layout is not torch.strided:
+        return True
+    if is_functorch_wrapped_tensor(operand):
+        return False
+    try:
+        operand.untyped_storage().data_ptr()
+    except RuntimeError:  # "invalid python storage": of a tensor that has none
+        return False
+    return True
 
 
 def _version(tensor: torch.Tensor) -> int:
