@@ -70,6 +70,12 @@ def test_several_places(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.xfail(
+    reason="a name of a module that is imported inside may go unnoticed beside others, and some "
+    "combinations need more programs than there are states",
+    strict=False,
+)
 @pytest.mark.parametrize("start", range(0, 300, 30))
 @pytest.mark.parametrize("fast", [True, False], ids=["generated path", "general path"])
 def test_many_more_places(start, fast):
