@@ -176,8 +176,9 @@ class _Examined:
             # Strides of one element: nothing lies elsewhere. And what an interpreter returns may be
             # a view for autograd, which forbids to write to it.
             self.mends[position] = functools.partial(restrided_in_place, stride=stride)
-        elif value._base is not None and not holders:
-            # Autograd would forbid to write to a view of what nobody has.
+        elif type(value) is torch.Tensor and value._base is not None and not holders:
+            # Autograd would forbid to write to a view of what nobody has. (A subclass makes such a
+            # view of each of its results, in eager too.)
             self.mends[position] = torch.detach
         if value.numel():
             self._holders.setdefault(storage, []).append((result.memory, result.private))

@@ -8,7 +8,8 @@ from funcaot._torch.pytree import NAMEDTUPLE, TreeSpec, flattener_of
 from funcaot.aot.signature import Constant, Identity
 from funcaot.aot.source import Source, listed, unpacked
 
-MISS = "        return MISS"
+# Python's parser takes 200 open brackets.
+_DEEPEST = 100
 
 
 def write_arguments(source: Source, tree: TreeSpec) -> list[str]:
@@ -102,16 +103,24 @@ def constant_condition(source: Source, name: str, constant: Constant) -> str:
     return f"type({name}) is {kind} and {name} == {source.constant(value)}"
 
 
-def result_expression(source: Source, values: list[str], tree: TreeSpec) -> str:
-    """The expression that builds a function's value from its flat outputs."""
+def result_expression(source: Source, values: list[str], tree: TreeSpec, depth: int = 0) -> str:
+    """The expression that builds a function's value from its flat outputs.
+
+    Args:
+        source: The function being written.
+        values: The expression of each output.
+        tree: Structure of the value.
+        depth: How many brackets are open around it.
+    """
     if tree.is_leaf():
         return values[0]
-    if tree.type in (tuple, list, dict) or tree.type is NAMEDTUPLE:
+    written = tree.type in (tuple, list, dict) or tree.type is NAMEDTUPLE
+    if written and depth < _DEEPEST:
         parts: list[str] = []
         start = 0
         for child in tree.children():
             part = values[start : start + child.num_leaves]
-            parts.append(result_expression(source, part, child))
+            parts.append(result_expression(source, part, child, depth + 1))
             start += child.num_leaves
         return _display(source, parts, tree)
     unflatten = source.constant(tree.unflatten, "U")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.functorch import is_functorch_wrapped_tensor
+from funcaot.aot.storages import missing_bytes
 from funcaot.errors import GraphError
 
 _REMEDY = 'compile with backend="eager", and please report this with the function.'
@@ -54,7 +55,7 @@ class MemoryCheck:
 
 
 def _has_memory(operand: Any) -> bool:
-    """Whether an operand's contents can be looked at: no level and no capture wraps it."""
+    """Whether an operand's contents can be looked at: it is plain, and its storage wasn't freed."""
     if not isinstance(operand, torch.Tensor) or operand.layout is not torch.strided:
         return True
     if is_functorch_wrapped_tensor(operand):
@@ -63,7 +64,7 @@ def _has_memory(operand: Any) -> bool:
         operand.untyped_storage().data_ptr()
     except RuntimeError:  # "invalid python storage": of a tensor that has none
         return False
-    return True
+    return not missing_bytes(operand)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -66,7 +66,7 @@ def refuse_missing(tensors: Sequence[torch.Tensor], used: Iterable[int], name: s
     """
     for index in used:
         tensor = tensors[index]
-        missing = _missing_bytes(tensor)
+        missing = missing_bytes(tensor)
         if missing:
             raise UnsupportedError(
                 f"{name} uses input {index}, a tensor {list(tensor.shape)} of {tensor.dtype}, "
@@ -75,7 +75,8 @@ def refuse_missing(tensors: Sequence[torch.Tensor], used: Iterable[int], name: s
             )
 
 
-def _missing_bytes(tensor: Any) -> int:
+def missing_bytes(tensor: Any) -> int:
+    """By how much a tensor's storage is too small for it: its memory was freed."""
     if tensor.layout is not torch.strided or functorch.is_functorch_wrapped_tensor(tensor):
         return 0
     if tensor.numel() == 0 or tensor.device.type == "meta":
