@@ -75,6 +75,27 @@ def test_structures_that_are_nested_deep(depth, kind):
             assert "too deep" in found
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_nested_structures_under_any_recursion_limit(kind):
+    """Wherever the limit strikes: right, or refused by name."""
+    usual = sys.getrecursionlimit()
+    depth = 150
+    for limit in [*range(400, 1600, 40), 10_000]:
+        takes = funcaot.compile(lambda value: _innermost(value) * 2, backend="eager")
+        returns = funcaot.compile(lambda x: _nested(x * 2, depth, kind), backend="eager")
+        for call in (lambda: takes(_nested(X, depth, kind)), lambda: returns(X)):  # noqa: B023
+            for _ in range(3):
+                sys.setrecursionlimit(limit)
+                try:
+                    result = call()
+                except FuncaotError as refusal:
+                    assert "too deep" in str(refusal)  # noqa: PT017
+                else:
+                    assert torch.equal(_innermost(result), 2 * X)
+                finally:
+                    sys.setrecursionlimit(usual)
+
+
 # --- pickling -----------------------------------------------------------------------------------
 
 

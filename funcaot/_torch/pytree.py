@@ -23,6 +23,7 @@ __all__ = [
     "TreeSpec",
     "flattener_of",
     "is_registered",
+    "too_deep",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
@@ -43,11 +44,16 @@ def tree_flatten(
     try:
         return _tree_flatten(tree, is_leaf)
     except RecursionError:
-        raise UnsupportedError(
-            "Arguments or results of a compiled function are containers in one another, too deep "
-            "for Python's recursion limit.",
-            remedy="pass a flat list or dictionary, or raise sys.setrecursionlimit.",
-        ) from None
+        raise too_deep() from None
+
+
+def too_deep() -> UnsupportedError:
+    """The error of containers that can't be taken apart, or compared, within Python's limit."""
+    return UnsupportedError(
+        "Arguments or results of a compiled function are containers in one another, too deep "
+        "for Python's recursion limit.",
+        remedy="pass a flat list or dictionary, or raise sys.setrecursionlimit.",
+    )
 
 
 def flattener_of(kind: Any) -> Callable[[Any], tuple[Any, Any]]:

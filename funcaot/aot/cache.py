@@ -14,6 +14,7 @@ import torch
 
 from funcaot import config
 from funcaot._torch import functorch
+from funcaot._torch.pytree import too_deep
 from funcaot.aot import fast_call
 from funcaot.aot.difference import describe_changes
 from funcaot.aot.entry import Entry
@@ -97,7 +98,11 @@ class EntryCache:
 
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
         """Entries of a signature; then those with open sizes, which run below all transforms."""
-        yield from self._buckets.get(signature, ())
+        try:
+            alike = self._buckets.get(signature, ())
+        except RecursionError:  # from the comparison of two structures
+            raise too_deep() from None
+        yield from alike
         if self._general and not functorch.under_transforms(leaves):
             for entry in self._general:
                 if entry.sizes is not None and entry.sizes.match(signature):

@@ -64,7 +64,10 @@ def generate(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not _is_common(entry, [*tensors, *lifted]):
         return None
-    return _Writer(entry, function, lifted, leaves).write()
+    try:
+        return _Writer(entry, function, lifted, leaves).write()
+    except RecursionError:  # containers nested too deep to be written out
+        return None
 
 
 def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
