@@ -22,6 +22,8 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found = dict(table)
     found[aten.abs.default] = _abs
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
+    for op in (aten.argmax.default, aten.argmin.default):
+        found[op] = _first_in_order(op)
     if aten.celu.default in found:
         found[aten.celu.default] = _checked_celu(found[aten.celu.default])
     return found
@@ -44,6 +46,18 @@ def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
         return NotImplemented if decomposed is None else decomposed(x, y, *rest, **settings)
 
     return bmm
+
+
+def _first_in_order(op: Any) -> Callable[..., Any]:
+    """Of equal elements eager finds the first; Inductor the one that lies first in memory."""
+
+    def position(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is not None or x.dim() < 2:
+            return NotImplemented
+        found = op(x.reshape(-1), 0)
+        return found.reshape([1] * x.dim()) if keepdim else found
+
+    return position
 
 
 def _checked_celu(decomposed: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "forward_ad",
     "function_mode_count",
     "global_state_check",
+    "hooks_of_all_modules",
     "matmul_precision",
     "set_grad_enabled",
     "tensor_check",
@@ -39,6 +40,12 @@ except ImportError:  # A torch without it: large dictionaries are compared in ev
 dict_version: Callable[[dict[Any, Any]], int] | None = _dict_version
 
 without_autocast = torch._C._DisableAutocast
+
+
+def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
+    """The dictionaries of hooks that run for every module."""
+    kinds = ("forward", "forward_pre", "backward", "backward_pre")
+    return tuple(getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
 
 
 def tensor_check(

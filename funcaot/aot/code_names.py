@@ -30,6 +30,7 @@ _BY_NAME = {
     "setattr",
     "delattr",
 }
+_IMPORTING = {"import_module", "__import__", "modules"}
 # Code that catches one of these may look for what isn't there.
 _LOOKUP_ERRORS = {
     "AttributeError",
@@ -69,7 +70,7 @@ class Names:
         fragments: Text that names may be made of, in code that gets attributes by name.
         loaded: Names looked up among globals and builtins.
         stored: Globals that it assigns or deletes.
-        imported: Modules that it imports.
+        imported: Modules that it imports, or may look up by a text that it has.
         tried: Names that it may use where they mean nothing, and go on.
     """
 
@@ -85,6 +86,11 @@ class Names:
     def is_dynamic(self) -> bool:
         """Whether names of attributes may come from data."""
         return not self.used.isdisjoint(_BY_NAME)
+
+    @property
+    def imports_by_text(self) -> bool:
+        """Whether modules are looked up by their names."""
+        return not self.used.isdisjoint(_IMPORTING)
 
     @property
     def reads_all(self) -> bool:
@@ -233,6 +239,8 @@ def names_of(code: types.CodeType) -> Names:
     loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
     stored = {str(item.argval) for item in found if item.opname in _STORES}
     imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
+    if used & _IMPORTING:
+        imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if _catches(code) else set()
     fragments: set[str] = set()
     if used & _BY_NAME:
@@ -252,6 +260,11 @@ def names_of(code: types.CodeType) -> Names:
             imported |= inner.imported
             tried |= inner.tried
     return Names(*map(frozenset, (used, read, fragments, loaded, stored, imported, tried)))
+
+
+def is_dotted(text: str) -> bool:
+    """Whether a text may be the name of a module."""
+    return all(map(str.isidentifier, text.split(".")))
 
 
 def _catches(code: types.CodeType) -> bool:

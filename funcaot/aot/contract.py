@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +120,9 @@ class Contract:
         Raises:
             GraphError: If it isn't.
         """
+        if not self.mends(operands, made):
+            return
+        gc.collect()  # what is held by garbage alone is held by nobody
         broken = self.mends(operands, made)
         if broken:
             positions = ", ".join(str(position) for position, _ in broken)

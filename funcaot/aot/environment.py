@@ -25,7 +25,7 @@ import torch
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, Step
-from funcaot.aot.code_names import PROTOCOL, ReadNames, names_of
+from funcaot.aot.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.constants import is_array, is_scalar, is_setting
 from funcaot.aot.ran import Ran, is_library, is_machinery
 
@@ -216,8 +216,9 @@ class Walk:
             names = names_of(code)
             for module in names.imported:
                 self._look_into_import(module, namespace)
-            if "modules" in names.used:
-                self._look_into_import(str(namespace.get("__name__")), namespace)
+            if names.imports_by_text:
+                for module in (str(namespace.get("__name__")), *filter(is_dotted, self.strings())):
+                    self._look_into_import(module, namespace)
         if self._ran.reads_environ:
             self._anchor(os.environ, "{0}.environ", os)
             self._pending.append(os.environ)

@@ -25,6 +25,7 @@ from funcaot.aot.spec import is_dense, spec_of
 
 aten = torch.ops.aten
 _RELAID = "relaid"
+_REINTERPRETING = {aten.view.dtype, aten.view_as_complex.default}
 # Without a copy, they look at strides; the others look at elements.
 _RESHAPES = {
     aten.view.default: aten.reshape.default,
@@ -122,7 +123,7 @@ def reads_strides(node: fx.Node) -> bool:
         return False
     target = node.target
     if isinstance(target, OpOverload):
-        return "as_strided" in target.name() or target is aten.view.dtype
+        return "as_strided" in target.name() or target in _REINTERPRETING
     return graphs.is_function_node(node)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.guards import dict_version
+from funcaot._torch.guards import dict_version, hooks_of_all_modules
 from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.code_names import PROTOCOL
@@ -200,6 +201,7 @@ class EnvironmentWriter:
             take = self.source.constant(fingerprint, "fingerprint")
             known = self.source.constant(fingerprint(value), "known")
             condition = f"type({name}) is {kind} and {take}({name}) == {known}"
+            condition = self._unless_identical(name, value, kind, condition)
         elif type(value) is dict:
             condition = self._of_dictionary(name, dict(value))
         elif type(value) in (list, tuple):
@@ -236,6 +238,22 @@ class EnvironmentWriter:
             f"({condition}) and {note}({version}, {name}))"
         )
 
+    def _unless_identical(self, name: str, value: Any, kind: str, condition: str) -> str:
+        """A condition that is looked at only if a sequence holds other objects than before.
+
+        What it holds can't change by itself: it is a constant, and so are its items.
+        """
+        if type(value) is tuple:
+            return f"{name} is {self.source.constant(value)} or {condition}"
+        if type(value) is not list:
+            return condition
+        known = self.source.constant([*value], "items")
+        same, every = (self.source.constant(f, f.__name__) for f in (operator.is_, all))
+        return (
+            f"type({name}) is {kind} and len({name}) == {len(value)} and "
+            f"{every}(map({same}, {name}, {known})) or {condition}"
+        )
+
     def _write_objects(self) -> None:
         """Objects that code reads are the ones that they were, wherever it reads them.
 
@@ -259,7 +277,9 @@ class EnvironmentWriter:
                 code = self.source.constant(target.__code__, "code")
                 self.require(f"{name}.__code__ is {code}", f"the code of {self._says(identity)}")
                 self._require_defaults(name, target, self._says(identity))
-            for place in environment.places[identity][1:]:
+            # What was found otherwise isn't known yet to be what the first place holds.
+            first = 0 if identity in environment.anchors else 1
+            for place in environment.places[identity][first:]:
                 if environment.is_read(place) and place.access != "{parent}.__class__":
                     says = f"{text_of(environment, place)} is {self._says(identity)}"
                     self.require(f"{self.at(place)} is {name}", says)
@@ -394,11 +414,17 @@ class EnvironmentWriter:
 
     def _write_modules(self) -> None:
         environment = self.environment
-        kinds = {type(m) for m in environment.objects.values() if isinstance(m, torch.nn.Module)}
+        modules = [m for m in environment.objects.values() if isinstance(m, torch.nn.Module)]
+        kinds = {*map(type, modules)}
+        # Those that code names are made inside.
+        named = [*environment.objects.values(), *(value for _, value in environment.identities)]
+        kinds |= {k for k in named if isinstance(k, type) and issubclass(k, torch.nn.Module)}
         for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
             if is_library(kind.__module__):
                 here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
                 self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
+        if kinds:
+            self._require_hooks_of_all()
         for identity, module in environment.objects.items():
             if not isinstance(module, torch.nn.Module):
                 continue
@@ -414,6 +440,13 @@ class EnvironmentWriter:
                     conditions.append(f"[*{own}[{part!r}]] == {[*vars(module)[part]]}")
             says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
             self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
+
+    def _require_hooks_of_all(self) -> None:
+        """Hooks that torch runs for every module."""
+        hooks = hooks_of_all_modules()
+        known = [(self.source.constant(each, "hooks"), [*each]) for each in hooks]
+        conditions = [f"[*{name}] == {keys}" if keys else f"not {name}" for name, keys in known]
+        self.require(" and ".join(conditions), "the hooks of all modules")
 
     def require_argument(self, identity: int, position: int) -> None:
         """A tensor that is an argument and closed over is both in every call."""

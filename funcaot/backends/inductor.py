@@ -11,12 +11,13 @@ from torch import fx
 from funcaot._torch import inductor
 from funcaot.backends.compiler import Compiler
 from funcaot.backends.overlapping import with_targets_apart
+from funcaot.backends.reinterpreted import with_dense_operands
 
 
 def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
-    apart = with_targets_apart(module)
+    prepared = with_dense_operands(with_targets_apart(module))
     return inductor.compile_graph(
-        apart, examples, is_backward=kind == "backward", is_inference=kind == "inference"
+        prepared, examples, is_backward=kind == "backward", is_inference=kind == "inference"
     )
 
 

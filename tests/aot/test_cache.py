@@ -194,7 +194,7 @@ def test_no_leak_over_ten_thousand_functions():
     objects, size = len(gc.get_objects()), resident_megabytes()
     assert count_lambdas(10_000) == 0
     assert sum(type(thing) is Entry for thing in gc.get_objects()) == entries
-    assert abs(len(gc.get_objects()) - objects) < 1000
+    assert len(gc.get_objects()) - objects < 1000
     assert resident_megabytes() - size < 16
 
 

@@ -9,7 +9,8 @@ import contextlib
 import pytest
 
 import funcaot
-from tests.aot.dependencies.cells import Cell, limitation_of, random_cells, sample
+from tests.aot.dependencies.cells import Cell, cells_of, limitation_of, random_cells, sample
+from tests.aot.dependencies.readers import READERS
 from tests.aot.dependencies.worlds import Seen, World, differences, run
 
 
@@ -75,12 +76,18 @@ def test_a_backward_reads_when_it_runs(holder, value, path):
     check(Cell("function_backward", holder, value, "rebind"), between=True)
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_functions_of_one_factory(reader):
+    """They share their code, and all of them exist from the beginning."""
+    for holder in ("dictionary_item", "imported_inside"):
+        for cell in cells_of(reader, holder, "closure"):
+            check(cell)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_cells(seed):
-    # What is looked up in sys.modules may go unnoticed (docs/limits.md).
-    cells = [cell for cell in random_cells(150, seed=1000 + seed) if "imported" not in cell.holder]
-    assert not wrong(cells)
+    assert not wrong(random_cells(150, seed=1000 + seed))
 
 
 def wrong(cells) -> list[str]:

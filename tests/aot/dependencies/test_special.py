@@ -23,13 +23,9 @@ def seen_by(script, wrap):
 
 # What the limits page says isn't compared, with the reason.
 KNOWN = {
-    "nn.Tanh.forward replaced": "a method of torch's own, of an object that is made inside",
     "torch.Tensor.sinc replaced": "methods of torch.Tensor aren't looked at",
     "a method that torch.Tensor gains": "methods of torch.Tensor aren't looked at",
-    "a hook of every module": "hooks of all modules at once aren't looked at",
     "a list in two places that parts": "whether two plain values are one object isn't compared",
-    "importlib": "a module that is named by text isn't found",
-    "sys.modules": "a module that is named by text isn't found",
 }
 
 
@@ -90,6 +86,11 @@ def target(x): return x * importlib.import_module("matrix_settings").k
     "sys.modules": """
 import sys
 def target(x): return x * sys.modules["matrix_settings"].k
+""",
+    "importlib by a text held elsewhere": """
+import importlib
+names = {"settings": "matrix_settings"}
+def target(x): return x * importlib.import_module(names["settings"]).k
 """,
     "method": """
 import matrix_settings
