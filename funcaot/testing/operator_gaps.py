@@ -51,11 +51,6 @@ GAPS: tuple[OperatorGap, ...] = (
         "results that share memory with their source though autograd doesn't know it, returned",
     ),
     OperatorGap(
-        ("normal.in_place",),
-        ("vmap",),
-        "the numbers of a batched in-place draw come in another order",
-    ),
-    OperatorGap(
         ("linspace.tensor_overload", "logspace.tensor_overload"),
         ("vmap",),
         "torch's own batching of the decomposed operator expands a Python number",
