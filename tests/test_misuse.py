@@ -1,6 +1,7 @@
 """Misuse is refused by name; compiled functions travel; a damaged cache is built anew."""
 
 import copy
+import functools
 import multiprocessing
 import os
 import pickle
@@ -94,6 +95,24 @@ def test_nested_structures_under_any_recursion_limit(kind):
                     assert torch.equal(_innermost(result), 2 * X)
                 finally:
                     sys.setrecursionlimit(usual)
+
+
+def _wrapped(inner):
+    return lambda x: inner(x)
+
+
+def test_closures_that_are_nested_deep():
+    """The innermost one changes, and that is noticed."""
+    holder = {"k": 2.0}
+
+    def innermost(x):
+        return x * holder["k"]
+
+    function = functools.reduce(lambda inner, _: _wrapped(inner), range(500), innermost)
+    compiled = funcaot.compile(function, backend="eager")
+    for k in (2.0, 2.0, 3.0, 2.0):
+        holder["k"] = k
+        assert torch.equal(compiled(X), X * k)
 
 
 # --- pickling -----------------------------------------------------------------------------------
