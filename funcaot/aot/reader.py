@@ -21,6 +21,7 @@ from funcaot.aot.environment import scan_what_ran
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.ran import Ran
 from funcaot.aot.reader_source import EnvironmentWriter
+from funcaot.aot.reader_tensors import require_argument, write_tensor, write_unread_tensors
 from funcaot.aot.state_effects import StateEffects
 from funcaot.aot.state_tracker import StateTracker
 
@@ -90,9 +91,9 @@ def make_reader(
     writer = EnvironmentWriter(environment, root)
     writer.write_checks()
     for offset, identity in enumerate(reached):
-        writer.require_argument(identity, len(root) + offset)
-    values = [writer.write_tensor(tensor, name) for tensor in tensors]
-    writer.write_unread_tensors(tensors)
+        require_argument(writer, identity, len(root) + offset)
+    values = [write_tensor(writer, tensor, name) for tensor in tensors]
+    write_unread_tensors(writer, tensors)
     for bag, change in tracker.found:
         if change.compared:
             writer.write_changed(bag, change)

@@ -24,9 +24,8 @@ from funcaot.aot.reader_code import Explanation, built
 from funcaot.aot.source import Source
 from funcaot.aot.state import MISSING, Bag
 from funcaot.aot.state_effects import Change
-from funcaot.errors import UnsupportedError
 
-_LARGE = 32
+LARGE = 32
 # Methods of modules by which code may see how many parameters and buffers there are.
 _LISTING = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
 
@@ -102,7 +101,8 @@ class EnvironmentWriter:
             self._dictionaries[identity] = self.source.name("d")
             self.line(f"{self._dictionaries[identity]} = {name}.__dict__")
 
-    def _says(self, identity: int) -> str:
+    def says(self, identity: int) -> str:
+        """An object in words: the path to it."""
         return path_of(self.environment, identity)
 
     def _check(self, name: str, target: Any) -> None:
@@ -115,9 +115,9 @@ class EnvironmentWriter:
             return
         if type(target) is functools.partial:  # its parts are compared
             partial = self.source.constant(functools.partial, "T")
-            self.require(f"type({name}) is {partial}", f"{self._says(id(target))} is a partial")
+            self.require(f"type({name}) is {partial}", f"{self.says(id(target))} is a partial")
             return
-        says = f"{self._says(id(target))} is the same {type(target).__name__}"
+        says = f"{self.says(id(target))} is the same {type(target).__name__}"
         try:
             reference = self.source.constant(weakref.ref(target), "ref")
             # Of an object that is gone, the reference is None, as may be what came in its place.
@@ -137,7 +137,7 @@ class EnvironmentWriter:
             measure = self.source.constant(children.base_of(target).__len__, "length")
             size = f"{measure}({name})"
         length = children.length(target)
-        path = self._says(id(target))
+        path = self.says(id(target))
         condition = f"type({name}) is {kind} and {size} == {length}"
         if is_setting(target) or not length:
             self.require(condition, f"{path} is a {type(target).__name__} of {length}")
@@ -147,6 +147,8 @@ class EnvironmentWriter:
             if all(map(is_setting, keys)):
                 known = self.source.constant(keys, "keys")
                 condition += f" and [*{name}] == {known}"
+                if type(target) is dict and length >= LARGE:
+                    condition = self.unless_untouched(name, target, condition)
         if isinstance(target, children.SETS):
             known = self.source.constant({*map(id, children.items_of(target))}, "ids")
             condition += f" and {{*map(id, {name})}} == {known}"
@@ -213,8 +215,8 @@ class EnvironmentWriter:
         else:
             known = self.source.constant(value)
             condition = f"{name} is {known} or type({name}) is {kind} and {name} == {known}"
-        if type(value) is dict and len(value) >= _LARGE:
-            condition = self._unless_untouched(name, value, condition)
+        if type(value) is dict and len(value) >= LARGE:
+            condition = self.unless_untouched(name, value, condition)
         self.require(condition, shown)
 
     def _of_dictionary(self, name: str, known: dict[str, Any]) -> str:
@@ -225,7 +227,7 @@ class EnvironmentWriter:
             f"{kinds} and {name} == {self.source.constant(known)}"
         )
 
-    def _unless_untouched(self, name: str, value: dict[Any, Any], condition: str) -> str:
+    def unless_untouched(self, name: str, value: dict[Any, Any], condition: str) -> str:
         """A condition that is looked at only if a large dictionary was touched since."""
         if dict_version is None:
             return condition
@@ -275,19 +277,17 @@ class EnvironmentWriter:
                 target.__name__ in PROTOCOL or environment.may_run(target.__code__)
             ):
                 code = self.source.constant(target.__code__, "code")
-                self.require(f"{name}.__code__ is {code}", f"the code of {self._says(identity)}")
-                self._require_defaults(name, target, self._says(identity))
+                self.require(f"{name}.__code__ is {code}", f"the code of {self.says(identity)}")
+                self._require_defaults(name, target, self.says(identity))
             # What was found otherwise isn't known yet to be what the first place holds.
             first = 0 if identity in environment.anchors else 1
             for place in environment.places[identity][first:]:
                 if environment.is_read(place) and place.access != "{parent}.__class__":
-                    says = f"{text_of(environment, place)} is {self._says(identity)}"
+                    says = f"{text_of(environment, place)} is {self.says(identity)}"
                     self.require(f"{self.at(place)} is {name}", says)
                 elif place.access == "{parent}.__class__":
                     at = self.variable(place.parent)
-                    self.require(
-                        f"type({at}) is {name}", f"the class of {self._says(place.parent)}"
-                    )
+                    self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
         """How many arguments have defaults; what these are is compared like anything else."""
@@ -308,7 +308,7 @@ class EnvironmentWriter:
             known = self.source.constant(frozenset(names), "names")
             self.require(
                 f"{self.variable(identity)}.keys().isdisjoint({known})",
-                f"none of {_shown(sorted(names))} is a global of {self._says(identity)}",
+                f"none of {_shown(sorted(names))} is a global of {self.says(identity)}",
             )
         for identity, holder in list(environment.objects.items()):
             own = getattr(holder, "__dict__", None)
@@ -329,7 +329,7 @@ class EnvironmentWriter:
             return
         at = self.source.constant(own, "builtins")
         known = [f"{at}[{name!r}] is {self.source.constant(own[name])}" for name in used]
-        condition = self._unless_untouched(at, own, " and ".join(known))
+        condition = self.unless_untouched(at, own, " and ".join(known))
         self.require(condition, f"Python's {_shown(used)}")
 
     def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
@@ -338,7 +338,7 @@ class EnvironmentWriter:
         if names and not is_library(_module_of(holder)):
             known = self.source.constant(tuple(names), "names")
             look = self.source.constant(_has_none, "has_none")
-            says = f"{self._says(identity)} has none of {_shown(names)}"
+            says = f"{self.says(identity)} has none of {_shown(names)}"
             self.require(f"{look}({self.variable(identity)}, {known})", says)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
@@ -356,7 +356,7 @@ class EnvironmentWriter:
             hidden.add("forward")
         if names.reads_everything and not module:
             known = self.source.constant([*own], "keys")
-            says = f"the names of the attributes of {self._says(identity)}"
+            says = f"the names of the attributes of {self.says(identity)}"
             self.require(f"[*{self.variable(identity)}.__dict__] == {known}", says)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
         absent = (asked | hidden) - here
@@ -364,7 +364,7 @@ class EnvironmentWriter:
             return
         at = self.variable(identity)
         dictionary = self._dictionaries.get(identity, f"{at}.__dict__")
-        says = f"{self._says(identity)} has none of its own of {_shown(sorted(absent))}"
+        says = f"{self.says(identity)} has none of its own of {_shown(sorted(absent))}"
         if len(absent) <= 2:
             conditions = [f"{name!r} not in {dictionary}" for name in sorted(absent)]
         else:
@@ -374,18 +374,6 @@ class EnvironmentWriter:
             known = self.source.constant(frozenset(asked - here), "names")
             conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
         self.require(" and ".join(conditions), says)
-
-    def write_unread_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Code may look whether a tensor is there without an op on it."""
-        read = {id(tensor) for tensor in tensors}
-        kind = self.source.constant(torch.Tensor, "T")
-        environment = self.environment
-        for identity, thing in environment.objects.items():
-            if isinstance(thing, torch.Tensor) and identity not in read:
-                for place in environment.places[identity]:
-                    if environment.is_read(place):
-                        says = f"{text_of(environment, place)} is a tensor"
-                        self.require(f"isinstance({self.at(place)}, {kind})", says)
 
     def write_changed(self, bag: Bag, change: Change) -> None:
         """What the function changes, and also reads, has to be what it was at the capture."""
@@ -397,7 +385,7 @@ class EnvironmentWriter:
         thing = self.thing(bag)
         if not isinstance(bag.thing, dict):
             return  # compared as settings, or read as tensors
-        path = self._says(bag.holder)
+        path = self.says(bag.holder)
         if not bag.named:
             known = self.source.constant([*bag.before], "keys")
             self.require(f"[*{thing}] == {known}", f"the keys of {path}")
@@ -429,7 +417,7 @@ class EnvironmentWriter:
             if not isinstance(module, torch.nn.Module):
                 continue
             at = self.variable(identity)
-            own, path = self._dictionaries[identity], self._says(identity)
+            own, path = self._dictionaries[identity], self.says(identity)
             training = f"{own}['training']" if "training" in vars(module) else f"{at}.training"
             conditions = [f"{training} is {module.training}"]
             conditions += [_hooks_condition(own, module, hooks) for hooks in MODULE_HOOKS]
@@ -447,28 +435,6 @@ class EnvironmentWriter:
         known = [(self.source.constant(each, "hooks"), [*each]) for each in hooks]
         conditions = [f"[*{name}] == {keys}" if keys else f"not {name}" for name, keys in known]
         self.require(" and ".join(conditions), "the hooks of all modules")
-
-    def require_argument(self, identity: int, position: int) -> None:
-        """A tensor that is an argument and closed over is both in every call."""
-        for place in self.environment.places[identity]:
-            says = f"{text_of(self.environment, place)} is an argument"
-            self.require(f"{self.at(place)} is root[{position}]", says)
-
-    def write_tensor(self, tensor: torch.Tensor, name: str) -> str:
-        """Read a closed-over tensor; it is shared where it was."""
-        places = self.environment.places.get(id(tensor))
-        if not places:
-            raise UnsupportedError(
-                f"{name} uses a tensor ({list(tensor.shape)}, {tensor.dtype}) that isn't an "
-                "argument and wasn't found in its closure, its globals or its modules.",
-                remedy="pass it as an argument.",
-            )
-        variable = self.source.name("t")
-        self.line(f"{variable} = {self.at(places[0])}")
-        for place in places[1:]:
-            says = f"{text_of(self.environment, place)} is the same tensor as before"
-            self.require(f"{self.at(place)} is {variable}", says)
-        return variable
 
     # --- the functions --------------------------------------------------------------------------
 

@@ -342,3 +342,36 @@ def test_a_module_read_by_name_is_looked_at():
     assert_close(compiled(x), 2 * x)
     helpers.scale = 5
     assert_close(compiled(x), 5 * x)
+
+
+TENSOR = torch.full((2,), 7.0)
+CHANGES = {
+    "another tensor": (5, TENSOR),
+    "of another shape": (5, torch.ones(3, 2)),
+    "a tensor that isn't read becomes a number": (6, 3.0),
+    "nothing": (7, None),
+    "a parameter": (7, torch.nn.Parameter(TENSOR)),
+}
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["generated path", "general path"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_a_large_container_of_tensors_is_compared_as_one(kind, change, fast):
+    held = {index: torch.full((2,), float(index)) for index in range(40)}
+    items = held if kind is dict else kind(held.values())
+
+    def function(x):
+        return x * items[5] if isinstance(items[6], torch.Tensor) else x + items[6]
+
+    key, value = CHANGES[change]
+    with funcaot.config.patch(fast_path=fast):
+        compiled = funcaot.compile(function, backend="eager")
+        for after in ({}, {}, {key: value}, {key: value}, {}):
+            found = {**held, **after}
+            if kind is dict:
+                items.update(found)
+            else:
+                items = kind(found.values())
+            assert_close(compiled(torch.ones(2)), function(torch.ones(2)))
+    assert len(funcaot.report(compiled).entries[0].checks) < 10
