@@ -166,6 +166,13 @@ def test_a_compiled_program_is_its_program(program, names, order):
 
 @pytest.mark.slow
 @given(programs, nestings, st.integers(0, 3))
+@settings(common, max_examples=150)
+def test_some_compiled_programs_are_their_programs(program, names, order):
+    compare(program, names, order)
+
+
+@pytest.mark.long
+@given(programs, nestings, st.integers(0, 3))
 @settings(common, max_examples=600)
 def test_many_compiled_programs_are_their_programs(program, names, order):
     compare(program, names, order)
