@@ -172,6 +172,7 @@ def test_some_compiled_programs_are_their_programs(program, names, order):
 
 
 @pytest.mark.long
+@pytest.mark.slow
 @given(programs, nestings, st.integers(0, 3))
 @settings(common, max_examples=600)
 def test_many_compiled_programs_are_their_programs(program, names, order):
