@@ -21,7 +21,7 @@ _SUMMED_AS_INT64 = (*_NARROW, torch.int32)
 
 def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
-    found = {**table, **special_values.corrections(table)}
+    found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     if aten.celu.default in found:

@@ -172,7 +172,7 @@ def _compiled(
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
         special_values.without_folded_zeros(module)
-        with special_values.exact_casts():
+        with special_values.exact_passes():
             module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
         # The strides of an output are part of the contract, unless it comes back to Inductor.

@@ -1,7 +1,8 @@
 """NaN, infinities, zeros of both signs and tiny numbers: where Inductor's code isn't eager's.
 
-Three kinds of code are at fault: decompositions, passes over the graph, and the C++ that is written
-for vectors. What costs next to nothing is mended always; the rest with `config.exact_special_values`.
+Three kinds of code are at fault: decompositions, passes over the graph, and the C++ that is
+written for vectors. What costs next to nothing, and a wrong result, is mended always; the rest
+with `config.exact_special_values`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch.compile_lock import replaced_here
-from funcaot.scopes import holding
 
-__all__ = ["corrections", "exact_casts", "mended", "tag", "without_folded_zeros"]
+__all__ = ["corrected", "exact_passes", "mended", "tag", "without_folded_zeros"]
 
 aten = torch.ops.aten
 
@@ -26,9 +26,42 @@ Table = Mapping[Any, Callable[..., Any]]
 Number = bool | int | float
 
 
-def corrections(table: Table) -> dict[Any, Callable[..., Any]]:
-    """The decompositions that compute what eager's kernels compute."""
+# Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
+_KERNELS = (
+    # Small numbers: of vectors, it is exact to 1e-7, not relatively.
+    aten.erf.default,
+    aten.gelu.default,
+    # Zeros of both signs, of which these choose one.
+    aten.amax.default,
+    aten.amin.default,
+    aten.aminmax.default,
+    aten.clamp.default,
+    aten.clamp.Tensor,
+    aten.clamp_max.default,
+    aten.clamp_max.Tensor,
+    aten.clamp_min.default,
+    aten.clamp_min.Tensor,
+    aten.elu.default,
+    aten.fmax.default,
+    aten.fmin.default,
+    aten.hardtanh.default,
+    aten.lerp.Scalar,
+    aten.lerp.Tensor,
+    aten.max.dim,
+    aten.maximum.default,
+    aten.min.dim,
+    aten.minimum.default,
+    aten.softshrink.default,
+    # Infinities, and a NaN that eager's kernel leaves out.
+    aten.var_mean.correction,
+    aten.multi_margin_loss.default,
+)
+
+
+def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
+    """A table of decompositions with those replaced that aren't what eager's kernels compute."""
     found: dict[Any, Callable[..., Any]] = {
+        **table,
         aten.remainder.Tensor: _remainder,
         aten.remainder.Scalar: _remainder,
         aten.remainder.Scalar_Tensor: _remainder,
@@ -40,10 +73,15 @@ def corrections(table: Table) -> dict[Any, Callable[..., Any]]:
         aten.elu_backward.default: _elu_backward,
         aten.hardswish_backward.default: _hardswish_backward,
     }
+    if aten.addmv.default in table:
+        found[aten.addmv.default] = _addmv(table[aten.addmv.default])
     if aten.smooth_l1_loss_backward.default in table:
         found[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward(table)
     if aten.sgn.default in table:
         found[aten.sgn.default] = _without_complex(table[aten.sgn.default])
+    if config.get().exact_special_values:
+        for op in _KERNELS:
+            found.pop(op, None)
     return found
 
 
@@ -73,14 +111,16 @@ def _rounded(op: Any, table: Table) -> Callable[..., Any]:
             return _floor_divided(x, y)
         if decomposed is None:
             return NotImplemented
-        settings = {} if op.overloadpacket is aten.floor_divide else {"rounding_mode": rounding_mode}
+        settings = (
+            {} if op.overloadpacket is aten.floor_divide else {"rounding_mode": rounding_mode}
+        )
         return decomposed(x, y, **settings)
 
     return divide
 
 
 def _floor_divided(x: torch.Tensor, y: Any) -> torch.Tensor:
-    """By `fmod` too: of a quotient that was rounded up to an integer, the floor is one too large."""
+    """By `fmod` too: the floor of a quotient that was rounded up to an integer is one too large."""
     x = torch.as_tensor(x)
     rest, quotient = torch.fmod(x, y), torch.div(x, y)
     # What `fmod` of vectors says there isn't a remainder.
@@ -96,7 +136,9 @@ def _floor_divided(x: torch.Tensor, y: Any) -> torch.Tensor:
 
 
 def _is_zero(y: Any, like: torch.Tensor) -> Any:
-    return y == 0 if isinstance(y, torch.Tensor) else torch.full_like(like, y == 0, dtype=torch.bool)
+    return (
+        y == 0 if isinstance(y, torch.Tensor) else torch.full_like(like, y == 0, dtype=torch.bool)
+    )
 
 
 def _inverse_root(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -108,6 +150,25 @@ def _inverse_root(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
         return NotImplemented if decomposed is None else decomposed(x, exponent)
 
     return power
+
+
+def _addmv(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """No times a product is nothing, whatever the product is."""
+
+    def addmv(
+        x: torch.Tensor,
+        matrix: torch.Tensor,
+        vector: torch.Tensor,
+        *,
+        beta: Number = 1,
+        alpha: Number = 1,
+    ) -> Any:
+        if alpha != 0:
+            return decomposed(x, matrix, vector, beta=beta, alpha=alpha)
+        shown = x.expand(matrix.shape[0])
+        return torch.zeros_like(shown) if beta == 0 else shown * beta
+
+    return addmv
 
 
 def _elu_backward(
@@ -176,13 +237,13 @@ def tag() -> str:
 @contextlib.contextmanager
 def mended() -> Iterator[None]:
     """Let Inductor write C++ that keeps eager's values."""
-    with _vectors(expm1=_expm1, atanh=_atanh, acosh=_acosh), exact_casts():
+    with _vectors(expm1=_expm1, atanh=_atanh, acosh=_acosh), exact_passes(), _exact_kernels():
         yield
 
 
 @contextlib.contextmanager
-def exact_casts() -> Iterator[None]:
-    """With the option: round to narrow floats where eager does, keep what adds zeros."""
+def exact_passes() -> Iterator[None]:
+    """With the option, Inductor adds constant zeros, and rounds to narrow floats, as written."""
     if not config.get().exact_special_values:
         yield
         return
@@ -201,7 +262,31 @@ def exact_casts() -> Iterator[None]:
         yield
 
 
-# As eager's kernels compute them. Inductor has shorter formulas, which lose small numbers and signs.
+@contextlib.contextmanager
+def _exact_kernels() -> Iterator[None]:
+    """With the option, what Inductor has no exact code for are eager's kernels.
+
+    For other threads, which may read the table meanwhile, that is slower and not less right.
+    """
+    from torch._inductor import lowering
+
+    lowerings: dict[Any, Any] = lowering.lowerings
+    if not config.get().exact_special_values:
+        yield
+        return
+    usual = {op: lowerings[op] for op in _KERNELS if op in lowerings}
+    lowerings.update(
+        {op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in _KERNELS}
+    )
+    try:
+        yield
+    finally:
+        for op in _KERNELS:
+            del lowerings[op]
+        lowerings.update(usual)
+
+
+# As eager's kernels compute them. Inductor's shorter formulas lose small numbers and signs.
 def _expm1(x: Any) -> str:
     return f"{x}.expm1()"
 
@@ -226,9 +311,7 @@ def _vectors(**functions: Callable[..., Any]) -> Iterator[None]:
 
     def chosen(name: str) -> Any:
         usual, ours = before[name].__func__, functions[name]
-        return staticmethod(
-            lambda x: ours(x) if threading.get_ident() == here else usual(x)
-        )
+        return staticmethod(lambda x: ours(x) if threading.get_ident() == here else usual(x))
 
     try:
         for name in functions:

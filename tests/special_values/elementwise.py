@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tests.special_values.records import (
     COMPLEX64,
@@ -22,25 +25,29 @@ _LAYOUTS = (CONTIGUOUS, TRANSPOSED, FEW)
 _ALL = (*FLOATS, *NARROW)
 
 _UNARY = """
-abs acos acosh angle asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2
-expm1 floor frac i0 lgamma log log10 log1p log2 logit nan_to_num neg positive rad2deg reciprocal
-relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc
-""".split()
-_QUESTIONS = "isfinite isinf isnan isneginf isposinf isreal logical_not signbit".split()
+abs acos acosh angle asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp
+exp2 expm1 floor frac i0 lgamma log log10 log1p log2 logit nan_to_num neg positive rad2deg
+reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc
+""".split()  # noqa: SIM905 - a list of words
+_QUESTIONS = """
+isfinite isinf isnan isneginf isposinf isreal logical_not signbit
+""".split()  # noqa: SIM905 - a list of words
 _SPECIAL = """
 airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx i0e i1 i1e log_ndtr
 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtr ndtri
 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0
-""".split()
+""".split()  # noqa: SIM905 - a list of words
 _COMPLEX = """
-abs acos acosh angle asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 neg reciprocal
-rsqrt sgn sigmoid sin sinh sqrt square tan tanh
-""".split()
+abs acos acosh angle asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 neg
+reciprocal rsqrt sgn sigmoid sin sinh sqrt square tan tanh
+""".split()  # noqa: SIM905 - a list of words
 _BINARY = """
-add atan2 copysign div floor_divide fmax fmin fmod hypot logaddexp logaddexp2 maximum minimum mul
-pow remainder sub xlogy
-""".split()
-_COMPARISONS = "eq ge gt isclose le logical_and logical_or logical_xor lt ne".split()
+add atan2 copysign div floor_divide fmax fmin fmod hypot logaddexp logaddexp2 maximum minimum
+mul pow remainder sub xlogy
+""".split()  # noqa: SIM905 - a list of words
+_COMPARISONS = """
+eq ge gt isclose le logical_and logical_or logical_xor lt ne
+""".split()  # noqa: SIM905 - a list of words
 
 _FURTHER_UNARY: dict[str, Function] = {
     "frexp": torch.frexp,
@@ -61,9 +68,9 @@ _ACTIVATIONS: dict[str, Function] = {
     **{
         name: getattr(F, name)
         for name in """
-        celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu6
-        selu silu softplus softshrink softsign tanhshrink
-        """.split()
+celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu6 selu
+silu softplus softshrink softsign tanhshrink
+""".split()  # noqa: SIM905 - a list of words
     },
     "gelu(tanh)": lambda x: F.gelu(x, approximate="tanh"),
     "elu(-1)": lambda x: F.elu(x, -1.0),
@@ -76,11 +83,17 @@ _ACTIVATIONS: dict[str, Function] = {
     "dropout, eval": lambda x: F.dropout(x, 0.5, training=False),
     "hardtanh(0, 0)": lambda x: F.hardtanh(x, -0.0, 0.5),
 }
+
+
+def _converted(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x.to(dtype)
+
+
 _CONVERSIONS: dict[str, Function] = {
-    f"to({name})": (lambda dtype: lambda x: x.to(dtype))(getattr(torch, name))
+    f"to({name})": functools.partial(_converted, getattr(torch, name))
     for name in """
-    bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64
-    """.split()
+bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64
+""".split()  # noqa: SIM905 - a list of words
 } | {
     "half().float()": lambda x: x.half().float(),
     "bfloat16().double()": lambda x: x.bfloat16().double(),
@@ -115,11 +128,11 @@ _FURTHER_BINARY: dict[str, Function] = {
     "cdist(p=inf)": lambda x, y: torch.cdist(x[None], y[None], float("inf")) if x.dim() > 1 else x,
 }
 _LOSSES: dict[str, Function] = {
-    name: (lambda loss: lambda x, y: loss(x, y, reduction="none"))(getattr(F, name))
+    name: functools.partial(getattr(F, name), reduction="none")
     for name in """
-    binary_cross_entropy_with_logits hinge_embedding_loss huber_loss kl_div l1_loss mse_loss
-    poisson_nll_loss smooth_l1_loss soft_margin_loss
-    """.split()
+binary_cross_entropy_with_logits hinge_embedding_loss huber_loss kl_div l1_loss mse_loss
+poisson_nll_loss smooth_l1_loss soft_margin_loss
+""".split()  # noqa: SIM905 - a list of words
 } | {
     "binary_cross_entropy": lambda x, y: F.binary_cross_entropy(
         x.nan_to_num(0.5).clamp(0, 1), y, reduction="none"
@@ -140,7 +153,9 @@ _TERNARY: dict[str, Function] = {
     "where": lambda x, y, z: torch.where(x > 0, y, z),
     "x * y + z": lambda x, y, z: x * y + z,
 }
-_COMPLEX_BINARY = "add sub mul div eq ne pow".split()
+_COMPLEX_BINARY = """
+add sub mul div eq ne pow
+""".split()  # noqa: SIM905 - a list of words
 
 
 def _cases(

@@ -51,8 +51,8 @@ _CONSTANTS: dict[str, Function] = {
     "x / 3": lambda x: x / 3,
     "x / x": lambda x: x / x,
     "x - x": lambda x: x - x,
-    "x == x": lambda x: x == x,  # noqa: PLR0124 - false for NaN
-    "x != x": lambda x: x != x,  # noqa: PLR0124 - true for NaN
+    "x == x": lambda x: x == x,
+    "x != x": lambda x: x != x,
     "maximum(x, x)": lambda x: torch.maximum(x, x),
     "x ** 0": lambda x: x**0,
     "x ** 1": lambda x: x**1,
@@ -84,7 +84,7 @@ _CONSTANTS: dict[str, Function] = {
     "x // -2": lambda x: x // -2,
     "x // inf": lambda x: x // INF,
     "1 // x": lambda x: 1 // x,
-    "-(-x)": lambda x: -(-x),
+    "-(-x)": lambda x: x.neg().neg(),
     "log(exp(x))": lambda x: x.exp().log(),
     "sqrt(x) ** 2": lambda x: x.sqrt() ** 2,
     "sqrt(x * x)": lambda x: (x * x).sqrt(),

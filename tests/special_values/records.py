@@ -20,7 +20,8 @@ FLOATS = (FLOAT32, FLOAT64)
 NARROW = (FLOAT16, BFLOAT16)
 
 # How operands lie in memory. Few elements are computed one by one, where many are vectors.
-CONTIGUOUS, TRANSPOSED, CHANNELS_LAST, FEW = "contiguous", "transposed", "channels last", "few"
+CONTIGUOUS, TRANSPOSED, CHANNELS_LAST = "contiguous", "transposed", "channels last"
+FEW, APART = "few", "apart"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def _is_data(value: Tensor) -> bool:
 
 
 def _laid_out(value: Tensor, layout: str) -> Tensor:
+    if layout == APART:
+        return torch.stack([value, value], -1)[..., 0]
     if layout == TRANSPOSED and value.dim() > 1:
         return value.transpose(-1, -2).contiguous().transpose(-1, -2)
     if layout == CHANNELS_LAST and value.dim() == 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +30,9 @@ _ALONG: dict[str, Callable[[Tensor, int], Any]] = {
     **{
         name: getattr(torch, name)
         for name in """
-        amax amin argmax argmin cumprod cumsum logcumsumexp logsumexp log_softmax max mean min
-        nanmean nansum prod softmax std sum var
-        """.split()
+amax amin argmax argmin cumprod cumsum logcumsumexp logsumexp log_softmax max mean min nanmean
+nansum prod softmax std sum var
+""".split()  # noqa: SIM905 - a list of words
     },
     "aminmax": lambda x, dim: torch.aminmax(x, dim=dim),
     "all": torch.all,
@@ -77,7 +78,10 @@ _SORTS: dict[str, Callable[[Tensor, int], Any]] = {
 }
 FLOAT = {torch.float32: torch.float32, torch.float64: torch.float64}
 _WHOLE: dict[str, Function] = {
-    **{f"{name}()": getattr(torch, name) for name in "argmax argmin max min sum prod mean".split()},
+    **{
+        f"{name}()": getattr(torch, name)
+        for name in ("argmax", "argmin", "max", "min", "sum", "prod", "mean")
+    },
     "median()": torch.median,
     "std()": torch.std,
     "norm()": torch.norm,
@@ -112,12 +116,13 @@ def _index(x: Tensor) -> Tensor:
     return (torch.arange(x.shape[1]) % 5).expand(x.shape[0], -1)
 
 
+def _scattered(how: str) -> Function:
+    return lambda x: x[:, :5].scatter_reduce(1, _index(x), x, how)
+
+
 _SCATTERS: dict[str, Function] = {
     **{
-        f"scatter_reduce({how})": (
-            lambda how: lambda x: x[:, :5].scatter_reduce(1, _index(x), x, how)
-        )(how)
-        for how in ("sum", "prod", "mean", "amax", "amin")
+        f"scatter_reduce({how})": _scattered(how) for how in ("sum", "prod", "mean", "amax", "amin")
     },
     "scatter_reduce(amax, not self)": lambda x: x[:, :5].scatter_reduce(
         1, _index(x), x, "amax", include_self=False
@@ -218,9 +223,13 @@ def _grid(x: Tensor) -> Tensor:
     return grid.expand(2, -1, -1, -1)
 
 
+def _call_along(function: Callable[[Tensor, int], Any], dim: int, x: Tensor) -> Any:
+    return function(x, dim)
+
+
 def _along(functions: dict[str, Callable[[Tensor, int], Any]]) -> list[tuple[str, Function]]:
     return [
-        (f"{name}, dim {dim}", (lambda function, dim: lambda x: function(x, dim))(function, dim))
+        (f"{name}, dim {dim}", functools.partial(_call_along, function, dim))
         for name, function in functions.items()
         for dim in (0, 1)
     ]
