@@ -8,6 +8,7 @@ with `config.exact_special_values`.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,6 +26,9 @@ aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 Number = bool | int | float
 
+
+_MAX_POOL2D = aten.max_pool2d_with_indices.default
+_MAX_POOL3D = aten.max_pool3d_with_indices.default
 
 # Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
 _KERNELS = (
@@ -52,6 +56,13 @@ _KERNELS = (
     aten.min.dim,
     aten.minimum.default,
     aten.softshrink.default,
+    # Of several NaN in a window, the last one's place.
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
+    _MAX_POOL2D,
+    _MAX_POOL3D,
+    # Weights of 0, and what they are multiplied by.
+    aten.grid_sampler_2d.default,
     # Infinities, and a NaN that eager's kernel leaves out.
     aten.var_mean.correction,
     aten.multi_margin_loss.default,
@@ -79,6 +90,9 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
         found[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward(table)
     if aten.sgn.default in table:
         found[aten.sgn.default] = _without_complex(table[aten.sgn.default])
+    for op, rank in ((_MAX_POOL2D, 2), (_MAX_POOL3D, 3)):
+        if op in table:
+            found[op] = _padded_pool(table[op], rank)
     if config.get().exact_special_values:
         for op in _KERNELS:
             found.pop(op, None)
@@ -212,6 +226,43 @@ def _without_complex(decomposed: Callable[..., Any]) -> Callable[..., Any]:
         return NotImplemented if x.is_complex() else decomposed(x)
 
     return sign
+
+
+def _padded_pool(decomposed: Callable[..., Any], rank: int) -> Callable[..., Any]:
+    """Of a window that is -inf throughout, the first place in the input, not in its padding."""
+
+    def pool(
+        x: torch.Tensor,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        found = decomposed(x, kernel_size, stride, padding, dilation, ceil_mode)
+        pads = _for_each(padding, rank)
+        if found is NotImplemented or not any(pads) or not x.is_floating_point():
+            return found
+        values, indices = found
+        steps, gaps = _for_each(stride or kernel_size, rank), _for_each(dilation, rank)
+        place: Any = 0
+        for size, out, step, pad, gap in zip(
+            x.shape[-rank:], values.shape[-rank:], steps, pads, gaps, strict=True
+        ):
+            start = torch.arange(out, device=x.device) * step - pad
+            if gap == 1:
+                start = start.clamp(min=0)
+            for _ in range(-(-pad // gap) if gap > 1 else 0):
+                start = torch.where(start < 0, start + gap, start)
+            place = (place * size).unsqueeze(-1) + start if torch.is_tensor(place) else start
+        return values, torch.where(values == -math.inf, place, indices)
+
+    return pool
+
+
+def _for_each(given: Any, rank: int) -> list[int]:
+    values = [given] if isinstance(given, int) else list(given)
+    return values * rank if len(values) == 1 else values
 
 
 def without_folded_zeros(module: fx.GraphModule) -> None:

@@ -177,6 +177,27 @@ def test_complex_signs_have_eagers_zeros():
         assert_same(torch.view_as_real(found)[..., part], torch.view_as_real(expected)[..., part])
 
 
+def test_windows_of_minus_infinity_are_in_the_input():
+    def pooled(x):
+        return [
+            *F.max_pool2d(x, 3, 1, 1, return_indices=True),
+            *F.max_pool2d(x, (3, 2), (1, 2), (1, 0), ceil_mode=True, return_indices=True),
+            *F.max_pool2d(x, 3, 2, 1, dilation=2, return_indices=True),
+            *F.max_pool1d(x[0], 2, 1, 1, return_indices=True),
+            *F.max_pool3d(x, 2, padding=1, return_indices=True),
+        ]
+
+    x = torch.full((2, 2, 7, 7), -INF)
+    x[0, 0, 3:, 2:] = torch.arange(20.0).reshape(4, 5)
+    x[1] = x[0].transpose(-1, -2)
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    found, expected = funcaot.compile(pooled)(one), pooled(other)
+    assert_all_same(range(10), found, expected)
+    for results in (found, expected):
+        torch.autograd.backward(results[::2], [torch.ones_like(value) for value in results[::2]])
+    assert_same(one.grad, other.grad)
+
+
 WITH_THE_OPTION = {
     "x + zeros": lambda x: x + torch.zeros_like(x),
     "zeros + x": lambda x: torch.zeros_like(x) + x,
@@ -202,6 +223,25 @@ def test_the_option_keeps_special_values():
     with funcaot.config.patch(exact_special_values=True):
         found = funcaot.compile(everything)(x)
     assert_all_same(WITH_THE_OPTION, found, everything(x))
+
+
+def test_the_option_keeps_places_in_windows():
+    def pooled(x):
+        values, indices = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+        return values, indices, F.adaptive_max_pool2d(x, 2, return_indices=True)[1]
+
+    image = torch.arange(128.0).reshape(1, 2, 8, 8)
+    image[0, 0] = NAN
+    image[0, 1, :5] = -INF
+    with funcaot.config.patch(exact_special_values=True):
+        compiled = funcaot.compile(pooled)
+        gradients = []
+        for call in (compiled, pooled):
+            x = image.clone().requires_grad_()
+            results = call(x)
+            gradients.append(torch.autograd.grad(results[0].sum(), x)[0])
+            assert_all_same(("values", "indices", "adaptive"), results, pooled(image))
+    assert_same(*gradients)
 
 
 def test_the_option_is_part_of_inductors_cache():

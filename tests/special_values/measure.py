@@ -22,7 +22,8 @@ VALUES, GRADIENTS = "values", "gradients"
 # Marks what eager computes too, for the same numbers in memory with gaps: one by one.
 AS_STRIDED = " (as eager, strided)"
 
-_AT_ONCE = 40
+# How many calls are compiled together. Windows of images become long code, if they are fused.
+_AT_ONCE, _IMAGES_AT_ONCE = 40, 8
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ def _say(text: str) -> None:
 def _differing(
     cases: Sequence[Case], setting: Setting, compiler: Compiler
 ) -> Iterator[tuple[str, list[str]]]:
-    for start in range(0, len(cases), _AT_ONCE):
-        yield from _of_batch(cases[start : start + _AT_ONCE], setting, compiler)
+    together = _IMAGES_AT_ONCE if cases and cases[0].operands == "image" else _AT_ONCE
+    for start in range(0, len(cases), together):
+        yield from _of_batch(cases[start : start + together], setting, compiler)
 
 
 def _of_batch(
