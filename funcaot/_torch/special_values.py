@@ -30,6 +30,10 @@ Number = bool | int | float
 _MAX_POOL2D = aten.max_pool2d_with_indices.default
 _MAX_POOL3D = aten.max_pool3d_with_indices.default
 
+# An op that is eager's kernel on a CPU, always: Inductor's code gives numbers for places that are
+# NaN, and takes four times as long.
+_SAMPLER = aten.grid_sampler_2d.default
+
 # Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
 _KERNELS = (
     # Small numbers: of vectors, it is exact to 1e-7, not relatively.
@@ -61,8 +65,6 @@ _KERNELS = (
     aten.adaptive_max_pool3d.default,
     _MAX_POOL2D,
     _MAX_POOL3D,
-    # Weights of 0, and what they are multiplied by.
-    aten.grid_sampler_2d.default,
     # Infinities, and a NaN that eager's kernel leaves out.
     aten.var_mean.correction,
     aten.multi_margin_loss.default,
@@ -93,6 +95,8 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     for op, rank in ((_MAX_POOL2D, 2), (_MAX_POOL3D, 3)):
         if op in table:
             found[op] = _padded_pool(table[op], rank)
+    if _SAMPLER in table:
+        found[_SAMPLER] = _sampler(table[_SAMPLER])
     if config.get().exact_special_values:
         for op in _KERNELS:
             found.pop(op, None)
@@ -228,6 +232,13 @@ def _without_complex(decomposed: Callable[..., Any]) -> Callable[..., Any]:
     return sign
 
 
+def _sampler(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    def sample(x: torch.Tensor, *rest: Any) -> Any:
+        return NotImplemented if x.device.type == "cpu" else decomposed(x, *rest)
+
+    return sample
+
+
 def _padded_pool(decomposed: Callable[..., Any], rank: int) -> Callable[..., Any]:
     """Of a window that is -inf throughout, the first place in the input, not in its padding."""
 
@@ -288,7 +299,7 @@ def tag() -> str:
 @contextlib.contextmanager
 def mended() -> Iterator[None]:
     """Let Inductor write C++ that keeps eager's values."""
-    with _vectors(expm1=_expm1, atanh=_atanh, acosh=_acosh), exact_passes(), _exact_kernels():
+    with _vectors(expm1=_expm1, atanh=_atanh, acosh=_acosh), exact_passes(), _eager_kernels():
         yield
 
 
@@ -314,25 +325,21 @@ def exact_passes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _exact_kernels() -> Iterator[None]:
-    """With the option, what Inductor has no exact code for are eager's kernels.
+def _eager_kernels() -> Iterator[None]:
+    """What Inductor has no exact code for are eager's kernels.
 
     For other threads, which may read the table meanwhile, that is slower and not less right.
     """
     from torch._inductor import lowering
 
     lowerings: dict[Any, Any] = lowering.lowerings
-    if not config.get().exact_special_values:
-        yield
-        return
-    usual = {op: lowerings[op] for op in _KERNELS if op in lowerings}
-    lowerings.update(
-        {op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in _KERNELS}
-    )
+    ops = (_SAMPLER, *(_KERNELS if config.get().exact_special_values else ()))
+    usual = {op: lowerings[op] for op in ops if op in lowerings}
+    lowerings.update({op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops})
     try:
         yield
     finally:
-        for op in _KERNELS:
+        for op in ops:
             del lowerings[op]
         lowerings.update(usual)
 

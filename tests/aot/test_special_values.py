@@ -198,6 +198,25 @@ def test_windows_of_minus_infinity_are_in_the_input():
     assert_same(one.grad, other.grad)
 
 
+def test_what_is_sampled_at_nan_is_nan():
+    def sampled(x, grid):
+        return [
+            F.grid_sample(x, grid, mode=mode, align_corners=False)
+            for mode in ("bilinear", "nearest")
+        ]
+
+    x = torch.ones(1, 2, 6, 6)
+    x[0, 0, 2, 2], x[0, 1, 3, 4] = INF, NAN
+    grid = torch.linspace(-1.2, 1.2, 64).reshape(1, 4, 8, 2)
+    grid[0, 1] = NAN
+    one, other = grid.clone().requires_grad_(), grid.clone().requires_grad_()
+    found, expected = funcaot.compile(sampled)(x, one), sampled(x, other)
+    assert_all_same(("bilinear", "nearest"), found, expected)
+    for results in (found, expected):
+        results[0].sum().backward()
+    assert_same(one.grad, other.grad)
+
+
 WITH_THE_OPTION = {
     "x + zeros": lambda x: x + torch.zeros_like(x),
     "zeros + x": lambda x: torch.zeros_like(x) + x,
