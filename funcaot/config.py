@@ -32,6 +32,9 @@ class Config:
         fallback_random: Whether random ops compiled by Inductor draw eager's numbers and leave the
             generator where eager leaves it. They run as eager's kernels then, unfused. Read when
             a graph is compiled.
+        exact_special_values: Whether functions compiled by Inductor keep eager's NaN, infinities,
+            signs of zero and smallest numbers also where that costs speed. Read when a graph is
+            compiled.
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
@@ -47,6 +50,7 @@ class Config:
     backward_layouts: int = 8
     derived_programs: int = 64
     fallback_random: bool = False
+    exact_special_values: bool = False
     specialize_on_values: bool = True
     check_aliases: bool = False
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from funcaot._torch import special_values
+
 __all__ = ["corrected"]
 
 aten = torch.ops.aten
@@ -19,7 +21,7 @@ _SUMMED_AS_INT64 = (*_NARROW, torch.int32)
 
 def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
-    found = dict(table)
+    found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     for op in (aten.argmax.default, aten.argmin.default):

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops, reinplacing, scalars
+from funcaot._torch import loops, reinplacing, scalars, special_values
 from funcaot._torch.compile_lock import compiling, replaced_here
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
@@ -178,7 +178,9 @@ def _compiled(
         # Inductor uses parts of torch that are deprecated; its user can't do anything about it.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        module = _recursive_joint_graph_passes(module)
+        special_values.without_folded_zeros(module)
+        with special_values.exact_passes():
+            module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
         # The strides of an output are part of the contract, unless it comes back to Inductor.
         hidden = output.meta.get(FREE_LAYOUTS, frozenset())
@@ -186,12 +188,14 @@ def _compiled(
         output.meta["user_visible_output_idxs"] = shown
         tag = "funcaot" + "".join(f" {index}" for index in sorted(hidden))
         tag += " bernoulli" if config.get().fallback_random else ""
+        tag += special_values.tag()
         with (
             taken_over() as products,
             _without_input_checks(example_inputs) as checks,
             loops.mended(),
             scalars.computed_once(),
             reinplacing.apart(),
+            special_values.mended(),
             _tagged(tag + loops.TAG + scalars.TAG + reinplacing.TAG + products + checks),
             _kernels_together(),
         ):
