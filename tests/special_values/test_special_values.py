@@ -27,7 +27,6 @@ no_warnings = pytest.mark.filterwarnings("ignore")
 @no_warnings
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.parametrize("title", TITLES)
 def test_nothing_else_differs(title):
     """A new difference fails, and so does one that was mended and is still listed."""
