@@ -60,6 +60,9 @@ def run_nodes(plan: Plan, inputs: list[Any]) -> tuple[Sequence[Any], set[int]]:
             arguments = fx.map_arg(node.args, values.__getitem__)
             keywords = fx.map_arg(node.kwargs, values.__getitem__)
             values[node] = node.target(*arguments, **keywords)
+            if values[node] is None and arguments and isinstance(arguments[0], list):
+                # A foreach op that a pass has put in place: its results are what it wrote to.
+                values[node] = arguments[0]
         if node.op != "call_function":
             foreign |= _storages(values[node])
         elif plan.poisons and getattr(node.target, "overloadpacket", None) in _EMPTY:
