@@ -24,6 +24,9 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
+    rrelu = aten.rrelu_with_noise_functional.default
+    if rrelu in found:
+        found[rrelu] = _with_its_noise(found[rrelu])
     for op in (aten.argmax.default, aten.argmin.default):
         found[op] = _first_in_order(op)
     if aten.celu.default in found:
@@ -60,6 +63,16 @@ def _first_in_order(op: Any) -> Callable[..., Any]:
         return found.reshape([1] * x.dim()) if keepdim else found
 
     return position
+
+
+def _with_its_noise(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """In evaluation mode Inductor's returns a tensor without elements in the place of the noise."""
+
+    def rrelu(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        output, drawn = decomposed(x, noise, *args, **kwargs)
+        return output, drawn if drawn.shape == noise.shape else noise.clone()
+
+    return rrelu
 
 
 def _checked_celu(decomposed: Callable[..., Any]) -> Callable[..., Any]:
