@@ -1,4 +1,4 @@
-"""Views as another dtype of what Inductor lays out, and positions among equal elements."""
+"""Results whose layout or place Inductor would choose: views of them, positions, noise."""
 
 import pytest
 import torch
@@ -94,3 +94,15 @@ def test_the_first_of_equal_elements(op, layout, keepdim):
         generator = torch.Generator().manual_seed(seed)
         x = torch.randint(-1, 2, (4, 3, 5, 6), generator=generator).float()
         assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_gradient_of_a_randomized_leaky_relu(training):
+    compiled = funcaot.compile(lambda x: F.rrelu(x, training=training))
+    for seed in range(2):
+        x = torch.randn(8, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        result = compiled(x)
+        (gradient,) = torch.autograd.grad(result.sum(), x)
+        assert_close(gradient * x, result)
+        if not training:
+            assert_close(result, F.rrelu(x))
