@@ -12,10 +12,11 @@ from funcaot._torch import inductor
 from funcaot.backends.compiler import Compiler
 from funcaot.backends.overlapping import with_targets_apart
 from funcaot.backends.reinterpreted import with_dense_operands
+from funcaot.backends.shuffled import with_unchecked_permutations
 
 
 def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
-    prepared = with_dense_operands(with_targets_apart(module))
+    prepared = with_dense_operands(with_targets_apart(with_unchecked_permutations(module)))
     return inductor.compile_graph(
         prepared, examples, is_backward=kind == "backward", is_inference=kind == "inference"
     )
