@@ -374,4 +374,5 @@ def test_a_large_container_of_tensors_is_compared_as_one(kind, change, fast):
             else:
                 items = kind(found.values())
             assert_close(compiled(torch.ones(2)), function(torch.ones(2)))
-    assert len(funcaot.report(compiled).entries[0].checks) < 10
+    checks = funcaot.report(compiled).entries[0].checks
+    assert sum("items" in check for check in checks) < 6
