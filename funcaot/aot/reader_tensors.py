@@ -28,14 +28,14 @@ def write_unread_tensors(writer: EnvironmentWriter, tensors: Sequence[torch.Tens
 def _write_containers_of_tensors(writer: EnvironmentWriter) -> set[int]:
     """Of large containers of nothing but tensors, all items at once; which those are."""
     found = set()
+    left_out = writer.environment.unread | writer.environment.namespaces.keys()
     for identity, thing in list(writer.environment.objects.items()):
-        if type(thing) not in (list, tuple, dict) or len(thing) < LARGE:
+        if type(thing) not in (list, tuple, dict) or len(thing) < LARGE or identity in left_out:
             continue
         if not any(map(writer.environment.is_read, writer.environment.places[identity])):
             continue
         kinds = {*map(type, thing.values() if type(thing) is dict else thing)}
-        left_out = writer.environment.unread | writer.environment.namespaces.keys()
-        if identity in left_out or not all(map(_is_tensor_type, kinds)):
+        if not all(map(_is_tensor_type, kinds)):
             continue
         name = writer.variable(identity)
         items = f"{name}.values()" if type(thing) is dict else name
