@@ -23,6 +23,8 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
+    found[aten.add.Tensor] = _scaled_apart(torch.add)
+    found[aten.sub.Tensor] = _scaled_apart(torch.sub)
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     rrelu = aten.rrelu_with_noise_functional.default
     if rrelu in found:
@@ -39,6 +41,18 @@ def _abs(x: torch.Tensor) -> Any:
     if x.dtype not in _NARROW:
         return NotImplemented
     return x.clone() if x.dtype is torch.uint8 else torch.where(x < 0, -x, x)
+
+
+def _scaled_apart(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor's patterns overlook ``alpha``: it makes ``addmm(y, a, b)`` of ``a @ b + alpha * y``."""
+
+    def scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+        if (type(alpha) is int and alpha == 1) or not isinstance(y, torch.Tensor):
+            return NotImplemented
+        dtype = torch.result_type(x, y)
+        return NotImplemented if dtype is torch.bool else op(x, y.to(dtype) * alpha)
+
+    return scaled
 
 
 def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -36,8 +36,6 @@ _OPS = {
     aten.native_batch_norm_backward.default,
     aten.native_group_norm_backward.default,
 }
-
-
 def laid_out_as_in_eager(
     mode: FunctionalTensorMode,
     func: Any,
@@ -54,17 +52,21 @@ def laid_out_as_in_eager(
         kwargs: Its keywords.
         result: What it returned.
     """
-    if func not in _OPS or all(map(_is_plain, tree_leaves((args, kwargs)))):
+    tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    laid = func in _OPS and any(map(_has_a_layout, tensors))
+    if not laid and not (any(map(_has_odd_strides, tensors)) and _computes(func)):
         return result
-    with _disable_current_modes(), torch.no_grad():
-        like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
+    except (RuntimeError, IndexError, ValueError):
+        return result  # of ones, it may be something that can't be computed
 
     def laid_out(value: Any, like: Any) -> Any:
         if not (isinstance(value, torch.Tensor) and isinstance(like, torch.Tensor)):
             return value
         order, strides = _order(like)
-        wide = [dim for dim, size in enumerate(value.shape) if _number(size) > 1]
-        if order is None or all(_number(value.stride(d)) == strides[d] for d in wide):
+        if order is None or tuple(map(_number, value.stride())) == strides:
             return value
         torch._sync(value)
         inner = torch._from_functional_tensor(value.elem)  # type: ignore[attr-defined]
@@ -91,10 +93,34 @@ def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:
     return (order if step else None), stride
 
 
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or (
-        value.device.type != "cpu" or value.layout is not torch.strided or value.is_contiguous()
-    )
+def _has_a_layout(value: torch.Tensor) -> bool:
+    on_cpu = value.device.type == "cpu" and value.layout is torch.strided
+    return on_cpu and not value.is_contiguous()
+
+
+def _computes(func: Any) -> bool:
+    """Whether an op makes new tensors out of elements, the same ones each time."""
+    if func.namespace not in ("aten", "prims") or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    return all(returned.alias_info is None for returned in func._schema.returns)
+
+
+def _has_odd_strides(value: torch.Tensor) -> bool:
+    """Whether strides of dimensions of size 1 aren't those of a new tensor.
+
+    For fake tensors they are nothing; eager keeps them in some ops and not in others.
+    """
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        return False
+    shape = list(map(_number, value.shape))
+    if 1 not in shape or not value.is_contiguous():
+        return False
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(value.stride()), strict=True):
+        if _number(stride) != step:
+            return True
+        step *= max(size, 1)
+    return False
 
 
 def _ones(value: Any) -> Any:

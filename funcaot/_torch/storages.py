@@ -37,6 +37,6 @@ def restrided_in_place(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Ten
 def copied_to(tensor: torch.Tensor, stride: Sequence[int], offset: int) -> torch.Tensor:
     """The same elements at a place in a new storage; autograd sees no view."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, stride, strict=True))
-    memory = tensor.new_empty(offset + last + 1)
+    memory = tensor.new_empty(offset + max(last, 0) + 1)
     reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
     return reinterpret(memory, tuple(tensor.shape), tuple(stride), offset).copy_(tensor)

@@ -167,7 +167,7 @@ class _Examined:
         layout = None if stride is None else Layout(tuple(value.shape), stride)
         # A view of an operand lies where the operand does, and is a view for autograd too.
         own = result.memory not in self._memories
-        moved = own and result.offset not in (None, value.storage_offset()) and value.numel() > 0
+        moved = own and result.offset not in (None, value.storage_offset())
         if not planned or moved or not (layout is None or layout.fits(value)):
             self.mends[position] = _copying(value, stride, (own and result.offset) or 0)
             return
@@ -180,9 +180,7 @@ class _Examined:
             # Strides of one element: nothing lies elsewhere. And what an interpreter returns may be
             # a view for autograd, which forbids to write to it.
             self.mends[position] = functools.partial(restrided_in_place, stride=stride)
-        elif type(value) is torch.Tensor and value._base is not None and not holders:
-            # Autograd would forbid to write to a view of what nobody has. (A subclass makes such a
-            # view of each of its results, in eager too.)
+        elif _is_marked(value, holders):
             self.mends[position] = torch.detach
         if value.numel():
             self._holders.setdefault(storage, []).append((result.memory, result.private))
@@ -197,6 +195,19 @@ class _Examined:
                 self.mends[position] = _copying(value, stride)
 
 
+def _is_marked(value: torch.Tensor, holders: Sequence[Any]) -> bool:
+    """Whether autograd knows more of a result than that it is one.
+
+    It would forbid to write to a view of what nobody has. (A subclass makes such a view of each of
+    its results, in eager too.) And some ops that torch interprets return leaves that require grad.
+    """
+    if type(value) is not torch.Tensor:
+        return False
+    if value.requires_grad and value.is_leaf and not torch.is_grad_enabled():
+        return True
+    return value._base is not None and not holders
+
+
 def _viewing(value: torch.Tensor) -> torch.Tensor:
     # Of an operand that a Function returned as it is.
     return value.view_as(value)
@@ -205,7 +216,7 @@ def _viewing(value: torch.Tensor) -> torch.Tensor:
 def _copying(value: torch.Tensor, stride: tuple[int, ...] | None, offset: int = 0) -> Mend:
     if stride is None:
         return torch.clone
-    if offset and value.numel():
+    if offset:
         return functools.partial(copied_to, stride=stride, offset=offset)
     layout = Layout(tuple(value.shape), stride)
     return lambda value: restrided(value, layout)

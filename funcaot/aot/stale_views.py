@@ -112,7 +112,7 @@ class ShapeHistory:
             # One of several results, or made in no_grad: torch has no way to make it again.
             return base.requires_grad and not self.changes.keys().isdisjoint((id(base), id(view)))
         with torch.no_grad():
-            return not _is_in_place(_attempt(lambda: autograd.view_again(view, base)), view)
+            return not _is_same(_attempt(lambda: autograd.view_again(view, base)), view)
 
     def is_outdated(self, tensor: torch.Tensor) -> bool:
         """Whether a view is stale for what happened to its base, not to its own shape."""
@@ -123,6 +123,7 @@ class ShapeHistory:
         if base is None or autograd.creation_meta(view) != autograd.CreationMeta.DEFAULT:
             return None
         own = self.changes.get(id(view), ())
+        near = None
         later = [None, *reversed(self.changes.get(id(base), ()))]
         for change in later:
             undone = base if change is None else _attempt(lambda c=change, b=base: c.undone(b))
@@ -132,9 +133,11 @@ class ShapeHistory:
             found = _attempt(lambda b=base: autograd.view_again(view, b))
             for step in own:
                 found = None if found is None else _attempt(lambda s=step, f=found: s.again(f))
-            if _is_in_place(found, view):
+            if _is_same(found, view):
                 return found
-        return None
+            if near is None and _is_in_place(found, view):
+                near = found
+        return near
 
 
 def stale_view(view: torch.Tensor, name: str) -> UnsupportedError:
@@ -152,6 +155,11 @@ def _attempt(make: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
         return make()
     except (RuntimeError, ValueError, IndexError):
         return None
+
+
+def _is_same(found: torch.Tensor | None, view: torch.Tensor) -> bool:
+    """Whether a view made again is the view: strides of dimensions of size 1 are seen, too."""
+    return _is_in_place(found, view) and found is not None and found.stride() == view.stride()
 
 
 def _is_in_place(found: torch.Tensor | None, view: torch.Tensor) -> bool:
