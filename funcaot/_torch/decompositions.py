@@ -23,6 +23,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
+    found[aten.cumsum.default] = _cast_before
     found[aten.add.Tensor] = _scaled_apart(torch.add)
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
@@ -44,7 +45,7 @@ def _abs(x: torch.Tensor) -> Any:
 
 
 def _scaled_apart(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Inductor's patterns overlook ``alpha``: it makes ``addmm(y, a, b)`` of ``a @ b + alpha * y``."""
+    """Inductor's patterns overlook ``alpha``: of ``a @ b + alpha * y`` they make ``addmm``."""
 
     def scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
         if (type(alpha) is int and alpha == 1) or not isinstance(y, torch.Tensor):
@@ -53,6 +54,11 @@ def _scaled_apart(op: Callable[..., Any]) -> Callable[..., Any]:
         return NotImplemented if dtype is torch.bool else op(x, y.to(dtype) * alpha)
 
     return scaled
+
+
+def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Inductor's pattern for the cumulative sum of a constant overlooks ``dtype``."""
+    return NotImplemented if dtype in (None, x.dtype) else x.to(dtype).cumsum(dim)
 
 
 def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:

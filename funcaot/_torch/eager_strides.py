@@ -3,10 +3,12 @@
 Of a transposed tensor, ``copysign`` and ``roll`` are transposed in eager and contiguous on fake
 tensors, and everything that follows would be computed for that. The strides are asked of eager
 itself, on tensors of ones, where an argument isn't contiguous; the result is laid out like them.
+So they are for every op on tensors with a dimension of size 1 that aren't laid out as new ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +38,10 @@ _OPS = {
     aten.native_batch_norm_backward.default,
     aten.native_group_norm_backward.default,
 }
+# With more elements, what eager would do isn't worth its time.
+_LARGE = 1 << 20
+
+
 def laid_out_as_in_eager(
     mode: FunctionalTensorMode,
     func: Any,
@@ -75,6 +81,12 @@ def laid_out_as_in_eager(
         )
         back = [order.index(dim) for dim in range(len(order))]
         restored = aten.permute.default(dense, back)
+        if tuple(map(_number, restored.stride())) != strides:  # of a dimension of size 1
+            exact = [
+                own if size != 1 else stride
+                for own, size, stride in zip(restored.stride(), like.shape, strides, strict=True)
+            ]
+            restored = aten.as_strided.default(restored, list(restored.shape), exact)
         with mode:
             return FunctionalTensor.to_functional(restored)
 
@@ -106,14 +118,14 @@ def _computes(func: Any) -> bool:
 
 
 def _has_odd_strides(value: torch.Tensor) -> bool:
-    """Whether strides of dimensions of size 1 aren't those of a new tensor.
+    """Whether a dimension of size 1 is among others that aren't laid out as in a new tensor.
 
-    For fake tensors they are nothing; eager keeps them in some ops and not in others.
+    Where its stride says nothing, eager keeps it in some ops and not in others.
     """
     if value.device.type != "cpu" or value.layout is not torch.strided:
         return False
     shape = list(map(_number, value.shape))
-    if 1 not in shape or not value.is_contiguous():
+    if 1 not in shape or math.prod(shape) > _LARGE:
         return False
     step = 1
     for size, stride in zip(reversed(shape), reversed(value.stride()), strict=True):

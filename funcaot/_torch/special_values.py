@@ -8,6 +8,7 @@ with `config.exact_special_values`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -369,7 +370,12 @@ def _vectors(**functions: Callable[..., Any]) -> Iterator[None]:
 
     def chosen(name: str) -> Any:
         usual, ours = before[name].__func__, functions[name]
-        return staticmethod(lambda x: ours(x) if threading.get_ident() == here else usual(x))
+
+        @functools.wraps(usual)  # of numbers, Inductor calls the other table's by its name
+        def function(x: Any) -> Any:
+            return ours(x) if threading.get_ident() == here else usual(x)
+
+        return staticmethod(function)
 
     try:
         for name in functions:

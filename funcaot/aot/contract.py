@@ -8,7 +8,7 @@ with the graph that went in:
 - Two results are two objects, and none is an input's, unless the graph returns one node twice.
 - Results share memory with each other, or with an input, only where the graph says so; what is
   kept for a backward may share with the rest of it. Nothing else holds their memory.
-- Strides are those of the capture, but where the compiler may choose them.
+- Dtypes are those of the capture; so are strides, but where the compiler may choose them.
 
 If sizes are fixed, all of this is a property of the executable: it is examined in its first run,
 and what has to be mended is compiled into the ones that follow. With open sizes that is done once
@@ -59,6 +59,7 @@ class Result:
         stride: Its strides, maybe with open sizes; None if they are free or there are none.
         private: Whether it is kept for a backward, so that nobody sees it.
         offset: Where it begins in its storage; None if that is free or depends on open sizes.
+        dtype: Its dtype.
     """
 
     node: int
@@ -66,6 +67,7 @@ class Result:
     stride: tuple[Any, ...] | None
     private: bool
     offset: int | None = None
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +106,20 @@ class Contract:
         Args:
             operands: What it was given.
             made: What it returned.
+
+        Raises:
+            GraphError: For a result of another dtype, which no copy mends.
         """
         sizes = dict(zip([symbol for _, symbol in self.symbols], self.sizes(operands), strict=True))
         examined = _Examined(self, operands)
         for position, (result, value) in enumerate(zip(self.results, made, strict=True)):
             if isinstance(value, torch.Tensor) and result is not None:
+                if result.dtype not in (None, value.dtype):
+                    raise GraphError(
+                        f"Result {position} of the compiled {self.what} is {value.dtype}, and "
+                        f"{result.dtype} in the captured graph.",
+                        remedy=_REMEDY,
+                    )
                 stride = concrete(result.stride, sizes) if sizes else result.stride
                 examined.add(position, result, value, stride)
         examined.find_held_elsewhere()
@@ -263,7 +274,8 @@ def contract_of(
         memory = number(graphs.memory_of(node))
         begin = None if free else value.storage_offset()
         offset = begin if type(begin) is int else None
-        results.append(Result(number(node), memory, stride, position in roles.private, offset))
+        private = position in roles.private
+        results.append(Result(number(node), memory, stride, private, offset, value.dtype))
     chosen = results if kept is None else [results[position] for position in kept]
     return Contract(what, tuple(operands), tuple(chosen), tuple(symbols), written)
 

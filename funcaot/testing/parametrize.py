@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcaot.testing.composition import Composition, pairs, parse, singles
@@ -63,16 +63,25 @@ def select(transforms: Sequence[str] | None, depth: int) -> list[Composition]:
     return [*chosen, *pairs()] if depth > 1 else chosen
 
 
-def parameters(cases: Iterable[Case]) -> list[Any]:
-    """The cases as pytest parameters, with their ids and expected failures."""
+def parameters(
+    cases: Iterable[Case], is_long: Callable[[int, Case], bool] | None = None
+) -> list[Any]:
+    """The cases as pytest parameters, with their ids and expected failures.
+
+    Args:
+        cases: What to test.
+        is_long: Given a position and its case, whether that gets the mark ``long``.
+    """
     import pytest
 
     made = []
-    for case in cases:
+    for position, case in enumerate(cases):
         limitation = case.info.limitation_for(case.composition.name, case.sample)
         marks = []
         # Where a rule is missing, the refusal is what should happen.
         if limitation is not None and not case.missing:
             marks.append(pytest.mark.xfail(reason=limitation.reason, strict=limitation.strict))
+        if is_long is not None and is_long(position, case):
+            marks.append(pytest.mark.long)
         made.append(pytest.param(case, id=case.id, marks=marks))
     return made

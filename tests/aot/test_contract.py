@@ -317,3 +317,84 @@ def test_the_proof_names_what_is_not_as_planned(name):
     one._contract.check([x], (x.sin(), x.sin()))
     # Eager's own ops have eager's strides, whatever the capture says.
     one._contract.check([x], (x.sin(), x.sin().t().contiguous().t().detach()))
+
+
+def test_a_result_of_another_dtype_is_refused():
+    def halves(module, examples):
+        return lambda *operands: [made.half() for made in module(*operands)]
+
+    with pytest.raises(GraphError, match=r"is torch.float16, and torch.float32 in the captured"):
+        funcaot.compile(torch.sin, backend=halves)(torch.ones(2))
+
+
+def test_a_leaf_that_requires_grad_is_none_for_the_caller():
+    def leaves(module, examples):
+        return lambda *operands: [made.requires_grad_() for made in module(*operands)]
+
+    compiled = funcaot.compile(torch.sin, backend=leaves)
+    for _ in range(3):
+        with torch.no_grad():
+            assert not compiled(torch.ones(2, requires_grad=True)).requires_grad
+
+
+def test_an_empty_result_begins_where_eagers_does():
+    def elsewhere(module, examples):
+        return lambda *operands: [
+            torch.empty(9).as_strided(made.shape, made.stride(), 3) for made in module(*operands)
+        ]
+
+    compiled = funcaot.compile(lambda x: x[1:].sin(), backend=elsewhere)
+    for _ in range(3):
+        assert compiled(torch.ones(1, 2)).storage_offset() == 0
+
+
+ONE_WIDE = {
+    "by a number": lambda x: x * 1,
+    "by itself": lambda x: x * x,
+    "by ones": lambda x: x / torch.ones_like(x),
+    "to the power of 1": lambda x: x**1,
+    "a sine": torch.sin,
+    "a clone": torch.clone,
+    "cat": lambda x: torch.cat([x]),
+    "a mask": lambda x: torch.where(x > 0, x, -x),
+    "padded": lambda x: torch.nn.functional.pad(x, (0, 0)),
+    "a softmax": lambda x: x.softmax(0),
+    "a sum": lambda x: x.sum(0, keepdim=True),
+    "a product": lambda x: x @ x.mT,
+    "by index": lambda x: x[torch.tensor([0])],
+}
+
+
+def reshapes_a_view(x):
+    y = x * 1
+    view = y.view_as(y).unsqueeze_(0)
+    y.transpose_(0, -1)
+    other = x.view_as(x)
+    other.unsqueeze_(0)
+    x.transpose_(0, -1)
+    return view, other, x
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("strides", [(1, 4), (1, 1), (7, 2), (4, 1)], ids=str)
+def test_strides_of_single_elements_are_eagers(strides, backend):
+    def function(x, y):
+        return [f(z) for f in ONE_WIDE.values() for z in (x, y)]
+
+    x, y = (torch.randn(40).as_strided(shape, strides) for shape in ((4, 1), (1, 4)))
+    expected = [made.stride() for made in function(x, y)]
+    compiled = funcaot.compile(function, backend=backend)
+    for _ in range(2):
+        assert [made.stride() for made in compiled(x, y)] == expected
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_so_are_those_of_a_view_whose_base_is_transposed(grad):
+    def make():
+        return torch.randn(4).as_strided((4, 1), (1, 4))
+
+    expected = [made.stride() for made in reshapes_a_view(make())]
+    compiled = funcaot.compile(reshapes_a_view)
+    with torch.set_grad_enabled(grad):
+        for _ in range(2):
+            assert [made.stride() for made in compiled(make())] == expected

@@ -1,4 +1,4 @@
-"""Arguments that are rarely given, in every pair of ops: a compiler's patterns may overlook them."""
+"""Arguments that are rarely given, in pairs of ops: a compiler's patterns may overlook them."""
 
 import pytest
 import torch
@@ -95,15 +95,15 @@ CONSUMERS = {
     "cross entropy": lambda h, z: F.cross_entropy(
         h,
         torch.tensor([1, 0, 3, 2]),
-        weight=torch.arange(1.0, SIZE + 1), label_smoothing=0.2, ignore_index=3
+        weight=torch.arange(1.0, SIZE + 1),
+        label_smoothing=0.2,
+        ignore_index=3,
     ),
     "layer norm": lambda h, z: F.layer_norm(h, (SIZE,), z[0], None, 0.1),
     "sorted": lambda h, z: h.sort(stable=True, dim=0, descending=True).values,
     "largest": lambda h, z: h.topk(2, largest=False, sorted=True).values,
     "padded": lambda h, z: F.pad(h, (1, 0, 0, 2), value=0.5),
-    "averaged": lambda h, z: F.avg_pool1d(
-        h, 2, padding=1, ceil_mode=True, count_include_pad=False
-    ),
+    "averaged": lambda h, z: F.avg_pool1d(h, 2, padding=1, ceil_mode=True, count_include_pad=False),
     "bucketized": lambda h, z: torch.bucketize(h, z[0].sort().values, right=True),
     "lerped": lambda h, z: torch.lerp(h, z, 0.75),
     "foreach": lambda h, z: torch._foreach_add([h], [z], alpha=0.5)[0],
@@ -124,21 +124,29 @@ def compare(producer, names):
     given = [[torch.randn(SIZE, SIZE) for _ in range(3)] for _ in names]
     leaves = [tensor.requires_grad_() for three in given for tensor in three]
     compiled = funcaot.compile(row, backend="inductor")
+    wrong = set()
     for _ in range(2):
         expected, actual = row(given), compiled(given)
-        for name, wanted, found in zip(names, expected, actual, strict=True):
-            assert_close(found, wanted, msg=lambda text, name=name: f"{name}: {text}")
+        wrong |= different(names, expected, actual)
     gradients = []
     for results in (expected, actual):
         flat = [r for result in results for r in (result if type(result) is tuple else [result])]
         loss = sum(r.double().sin().sum() for r in flat if r.requires_grad)
-        gradients.append(torch.autograd.grad(loss, leaves, allow_unused=True))
-    for number, (wanted, found) in enumerate(zip(*gradients, strict=True)):
-        name = names[number // 3]
-        if wanted is None:
-            assert found is None, name
-        else:
-            assert_close(found, wanted, msg=lambda text, name=name: f"gradient, {name}: {text}")
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        gradients.append([found[i : i + 3] for i in range(0, len(found), 3)])
+    assert not wrong, wrong
+    wrong = different(names, *gradients)
+    assert not wrong, f"gradients: {wrong}"
+
+
+def different(names, expected, actual):
+    found = set()
+    for name, wanted, given in zip(names, expected, actual, strict=True):
+        try:
+            assert_close(given, wanted, rtol=1e-4, atol=1e-4)
+        except AssertionError as error:
+            found.add(f"{name}: {error}")
+    return found
 
 
 @pytest.mark.parametrize("producer", FEW)
@@ -147,6 +155,15 @@ def test_alpha_after_products(producer):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("producer", ["itself", "mm", "full", "mean of all"])
+def test_some_pairs(producer):
+    compare(producer, list(CONSUMERS))
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_every_pair(producer):
-    compare(producer, list(CONSUMERS))
+    # By default what narrow floats lose is sometimes kept (docs/special-values.md).
+    with funcaot.config.patch(exact_special_values=producer == "in half and back"):
+        compare(producer, list(CONSUMERS))

@@ -8,13 +8,22 @@ from funcaot.testing.parametrize import parameters
 
 pytestmark = pytest.mark.slow
 
+# Every third case runs with the slow group, the others with the long one.
+SHARE = 3
+
 
 def pytest_generate_tests(metafunc):
     # Collecting twenty thousand tests takes seconds, which the fast group need not pay.
-    wanted = "slow" in metafunc.config.getoption("markexpr").replace("not slow", "")
-    source = {"test_transform": all_cases, "test_on_inductor": inductor_cases}
-    cases = source[metafunc.function.__name__](FUNCTIONS) if wanted else ()
-    metafunc.parametrize("case", parameters(cases))
+    chosen = metafunc.config.getoption("markexpr").replace("not slow", "")
+    wanted = "slow" in chosen or chosen == "long"
+    if metafunc.function is test_on_inductor:
+        metafunc.parametrize("case", parameters(inductor_cases(FUNCTIONS) if wanted else ()))
+    else:
+        metafunc.parametrize("case", parameters(all_cases(FUNCTIONS) if wanted else (), is_long))
+
+
+def is_long(position, _):
+    return position % SHARE != 0
 
 
 def test_transform(case):
