@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._device import DeviceContext
 __all__ = [
     "active_modes",
     "any_autocast_enabled",
+    "attributes_of_tensors",
     "autocast_state",
     "dict_version",
     "float32_matmul_precision",
@@ -40,6 +42,11 @@ except ImportError:  # A torch without it: large dictionaries are compared in ev
 dict_version: Callable[[dict[Any, Any]], int] | None = _dict_version
 
 without_autocast = torch._C._DisableAutocast
+
+
+def attributes_of_tensors() -> dict[str, Any]:
+    """The dictionary of ``torch.Tensor``: a method that somebody puts there hides torch's own."""
+    return gc.get_referents(vars(torch.Tensor))[0]
 
 
 def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:

@@ -72,6 +72,7 @@ class Names:
         stored: Globals that it assigns or deletes.
         imported: Modules that it imports, or may look up by a text that it has.
         tried: Names that it may use where they mean nothing, and go on.
+        compares_identity: Whether it asks if two things are one object.
     """
 
     used: frozenset[str]
@@ -81,6 +82,7 @@ class Names:
     stored: frozenset[str] = frozenset()
     imported: frozenset[str] = frozenset()
     tried: frozenset[str] = frozenset()
+    compares_identity: bool = False
 
     @property
     def is_dynamic(self) -> bool:
@@ -116,6 +118,7 @@ class ReadNames:
         self._tried: set[str] = set()
         self._all = False
         self.is_dynamic = False
+        self.compares_identity = False
 
     @classmethod
     def of(cls, users: Iterable[types.CodeType], libraries: Iterable[types.CodeType]) -> ReadNames:
@@ -134,6 +137,7 @@ class ReadNames:
             made._tried |= names.tried
             made._functions_ask |= bool(names.fragments or names.tried)
             made.is_dynamic |= names.is_dynamic
+            made.compares_identity |= names.compares_identity
             made._all |= names.reads_all
         for code in libraries:
             names = names_of(code)
@@ -242,6 +246,7 @@ def names_of(code: types.CodeType) -> Names:
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if _catches(code) else set()
+    identity = "id" in loaded or _compares_identity(code)
     fragments: set[str] = set()
     if used & _BY_NAME:
         fragments.update(
@@ -259,7 +264,9 @@ def names_of(code: types.CodeType) -> Names:
             stored |= inner.stored
             imported |= inner.imported
             tried |= inner.tried
-    return Names(*map(frozenset, (used, read, fragments, loaded, stored, imported, tried)))
+            identity |= inner.compares_identity
+    found_names = map(frozenset, (used, read, fragments, loaded, stored, imported, tried))
+    return Names(*found_names, compares_identity=identity)
 
 
 def is_dotted(text: str) -> bool:
@@ -273,6 +280,17 @@ def _catches(code: types.CodeType) -> bool:
         return True
     ops = {item.opname for item in dis.get_instructions(code)}
     return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
+
+
+def _compares_identity(code: types.CodeType) -> bool:
+    """Whether code has an ``is`` between two things none of which is a constant."""
+    before = ""
+    for item in dis.get_instructions(code):
+        if item.opname == "IS_OP" and before != "LOAD_CONST":
+            return True
+        if item.opname not in _SKIPPED:
+            before = item.opname
+    return False
 
 
 def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:

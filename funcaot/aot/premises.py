@@ -95,7 +95,10 @@ class _Question:
             if captor.are_examples(self.tensors):
                 return NotImplemented
             reason = f"{reason} is {str(found)[:40]}"
-            made = premise.number_function(self.compute, found, self.name, reason)
+            made = captor.outside(
+                # Its result is that of the present call, a real tensor.
+                lambda: premise.number_function(self.compute, found, self.name, reason)
+            )
             captor.call(made, *self.tensors)
             return found
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):

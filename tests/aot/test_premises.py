@@ -269,3 +269,23 @@ def test_between_parts_compiled_by_inductor():
             output.sum().backward()
             results.append((output.detach(), x.grad))
         torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum().item(),
+        lambda x: float((x > 0).double().mean()),
+        lambda x: bool((x > 0).all()),
+        lambda x: torch.allclose(x, x.abs()),
+        lambda x: (x.sum().item(), [x.max().item()]),
+        lambda x: x.tolist(),
+    ],
+)
+def test_functions_that_return_nothing_but_numbers(function, backend):
+    compiled = funcaot.compile(function, backend=backend)
+    for requires_grad in (False, True):
+        for value in (1.0, 1.0, -1.0, 1.0):
+            x = torch.full((2,), value, requires_grad=requires_grad)
+            assert compiled(x) == function(x)

@@ -321,6 +321,41 @@ def target(x):
     "b = a",
 )
 case(
+    "two lists that become one",
+    """
+a, b = [2], [2]
+def target(x):
+    return x * a[0] * (3 if a is b else 5)
+""",
+    "b = a",
+    "b = [2]",
+)
+case(
+    "a dictionary in an object that parts",
+    """
+class Box:
+    pass
+box, kept = Box(), {"k": 2}
+box.kept = kept
+def target(x):
+    return x * (kept["k"] if id(box.kept) == id(kept) else 5)
+""",
+    "box.kept = dict(kept)",
+    "box.kept = kept",
+)
+case(
+    "an operator of torch.Tensor replaced",
+    "def target(x):\n    return x * 3",
+    "saved = torch.Tensor.__mul__; torch.Tensor.__mul__ = torch.Tensor.add",
+    "torch.Tensor.__mul__ = saved",
+)
+case(
+    "a method of torch.Tensor deleted again",
+    "def target(x):\n    return x.sin()",
+    "torch.Tensor.sin = torch.Tensor.cos",
+    "del torch.Tensor.sin",
+)
+case(
     "one object under two names",
     """
 class Box:

@@ -22,25 +22,8 @@ def seen_by(script, wrap):
 
 
 # What the limits page says isn't compared, with the reason.
-KNOWN = {
-    "torch.Tensor.sinc replaced": "methods of torch.Tensor aren't looked at",
-    "a method that torch.Tensor gains": "methods of torch.Tensor aren't looked at",
-    "a list in two places that parts": "whether two plain values are one object isn't compared",
-}
-
-
-def marked(cases):
-    """Cases, those that are known to go unnoticed with the reason."""
-    return [
-        pytest.param(case, marks=pytest.mark.xfail(reason=KNOWN[case], strict=True))
-        if case in KNOWN
-        else case
-        for case in cases
-    ]
-
-
 @pytest.mark.parametrize("fast", [True, False], ids=["generated path", "general path"])
-@pytest.mark.parametrize("case", marked(CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_a_special_change_is_noticed(case, fast):
     eager = seen_by(CASES[case], lambda target: target)
     assert eager[2] != eager[1] == eager[0], "the change changes nothing"
@@ -114,7 +97,7 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("read", marked(READS))
+@pytest.mark.parametrize("read", READS)
 def test_an_imported_module(folder, read):
     (folder / "matrix_main.py").write_text(READS[read])
     main = importlib.import_module("matrix_main")
