@@ -20,10 +20,10 @@ from funcaot.aot.advancing import refuse_iterators
 from funcaot.aot.environment import scan_what_ran
 from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.ran import Ran
+from funcaot.aot.reader_identity import write_identities
 from funcaot.aot.reader_source import EnvironmentWriter
 from funcaot.aot.reader_tensors import (
     require_argument,
-    write_methods_of_tensors,
     write_tensor,
     write_unread_tensors,
 )
@@ -100,7 +100,7 @@ def make_reader(
     values = [write_tensor(writer, tensor, name) for tensor in tensors]
     write_unread_tensors(writer, tensors)
     if tracker.ran.users:
-        write_methods_of_tensors(writer)
+        write_identities(writer)
     for bag, change in tracker.found:
         if change.compared:
             writer.write_changed(bag, change)
@@ -131,7 +131,7 @@ def make_check(ran: Ran) -> Callable[[], bool] | None:
     root = (object(),)
     writer = EnvironmentWriter(scan_what_ran(root, ran), root)
     writer.write_checks()
-    write_methods_of_tensors(writer)
+    write_identities(writer)
     if not writer.checks:
         return None
     read = writer.build(())

@@ -180,8 +180,6 @@ class EnvironmentWriter:
             says = f"the contents of {text_of(environment, place)}"
             self.require(f"{compare}({self.at(place)}) == {known}", says)
         self._write_objects()
-        if environment.names.compares_identity:
-            self._write_which_are_one()
         self._write_absent()
 
     def _constant(self, value: Any) -> str:
@@ -290,24 +288,6 @@ class EnvironmentWriter:
                 elif place.access == "{parent}.__class__":
                     at = self.variable(place.parent)
                     self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
-
-    def _write_which_are_one(self) -> None:
-        """Code asks by ``is`` which containers are one; of other plain values that says nothing."""
-        environment = self.environment
-        found: dict[int, list[Place]] = {}
-        for place, value in environment.settings:
-            if type(value) in (list, dict, set, bytearray) and environment.is_read(place):
-                found.setdefault(id(value), []).append(place)
-        for places in found.values():
-            for place in places[1:]:
-                first = text_of(environment, places[0])
-                says = f"{text_of(environment, place)} and {first} are one object"
-                self.require(f"{self.at(place)} is {self.at(places[0])}", says)
-        if len(found) > 1:
-            each = ", ".join(self.at(places[0]) for places in found.values())
-            known = self.source.constant(id, "id")
-            says = f"{len(found)} containers are as many objects"
-            self.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
         """How many arguments have defaults; what these are is compared like anything else."""

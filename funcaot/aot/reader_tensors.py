@@ -6,33 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from funcaot._torch.guards import attributes_of_tensors
 from funcaot.aot.paths import text_of
 from funcaot.aot.reader_source import LARGE, EnvironmentWriter
 from funcaot.errors import UnsupportedError
-
-
-# Python calls these without a name in the code.
-_OPERATORS = frozenset(
-    name
-    for name in dir(torch.Tensor)
-    if name.startswith("__") and name.endswith("__") and callable(getattr(torch.Tensor, name))
-)
-
-
-def write_methods_of_tensors(writer: EnvironmentWriter) -> None:
-    """Somebody may replace a method of ``torch.Tensor`` that code calls, or an operator."""
-    names = writer.environment.names
-    own = attributes_of_tensors()
-    called = {name for name in {*dir(torch.Tensor), *own} if names.mentions(name)} | _OPERATORS
-    at = writer.source.constant(own, "methods")
-    known = [
-        f"{at}[{name!r}] is {writer.source.constant(own[name])}"
-        for name in sorted(called & own.keys())
-    ]
-    absent = writer.source.constant(frozenset(called - own.keys()), "names")
-    condition = " and ".join([*known, f"{at}.keys().isdisjoint({absent})"])
-    writer.require(writer.unless_untouched(at, own, condition), "the methods of torch.Tensor")
 
 
 def write_unread_tensors(writer: EnvironmentWriter, tensors: Sequence[torch.Tensor]) -> None:

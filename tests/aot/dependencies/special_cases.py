@@ -322,24 +322,14 @@ def target(x):
 )
 case(
     "two lists that become one",
-    """
-a, b = [2], [2]
-def target(x):
-    return x * a[0] * (3 if a is b else 5)
-""",
+    "a, b = [2], [2]\ndef target(x):\n    return x * a[0] * (3 if a is b else 5)",
     "b = a",
     "b = [2]",
 )
 case(
     "a dictionary in an object that parts",
-    """
-class Box:
-    pass
-box, kept = Box(), {"k": 2}
-box.kept = kept
-def target(x):
-    return x * (kept["k"] if id(box.kept) == id(kept) else 5)
-""",
+    "box, kept = nn.Tanh(), {'k': 2}\nbox.kept = kept\n"
+    "def target(x):\n    return x * (kept['k'] if id(box.kept) == id(kept) else 5)",
     "box.kept = dict(kept)",
     "box.kept = kept",
 )
