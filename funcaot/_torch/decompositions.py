@@ -24,6 +24,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten.cumsum.default] = _cast_before
+    found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
     found[aten.add.Tensor] = _scaled_apart(torch.add)
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
@@ -54,6 +55,22 @@ def _scaled_apart(op: Callable[..., Any]) -> Callable[..., Any]:
         return NotImplemented if dtype is torch.bool else op(x, y.to(dtype) * alpha)
 
     return scaled
+
+
+def _of_nothing(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The mean of no elements is NaN; Inductor's is 0 if it computes a variance beside it."""
+
+    def var_mean(x: torch.Tensor, dim: Any = None, **settings: Any) -> Any:
+        reduced = x.shape if not dim else [x.shape[d] for d in dim]
+        if any(isinstance(size, int) and size == 0 for size in reduced):
+            keepdim = settings.get("keepdim", False)
+            nothing = x.sum([*dim] if dim else list(range(x.dim())), keepdim=keepdim)
+            mean = torch.full_like(nothing, torch.nan)
+            real = mean.real if mean.is_complex() else mean
+            return real.clone(), mean
+        return NotImplemented if decomposed is None else decomposed(x, dim, **settings)
+
+    return var_mean
 
 
 def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "active_modes",
     "any_autocast_enabled",
     "attributes_of_tensors",
+    "autocast_as",
     "autocast_state",
     "dict_version",
     "float32_matmul_precision",
@@ -118,6 +120,33 @@ def autocast_state() -> tuple[tuple[str, torch.dtype, bool], ...]:
         for device in _AUTOCAST_DEVICES
         if torch.is_autocast_enabled(device)
     )
+
+
+@contextlib.contextmanager
+def autocast_as(state: tuple[tuple[str, torch.dtype, bool], ...]) -> Iterator[None]:
+    """A block in which these device types autocast, and no others.
+
+    Args:
+        state: As ``autocast_state`` gives it.
+    """
+    now = autocast_state()
+    if now == state:
+        yield
+        return
+    wanted = {device: dtype for device, dtype, _ in state}
+    before = {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in {device for device, _, _ in (*now, *state)}
+    }
+    try:
+        for device, (_, dtype) in before.items():
+            torch.set_autocast_dtype(device, wanted.get(device, dtype))
+            torch.set_autocast_enabled(device, device in wanted)
+        yield
+    finally:
+        for device, (enabled, dtype) in before.items():
+            torch.set_autocast_dtype(device, dtype)
+            torch.set_autocast_enabled(device, enabled)
 
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla", "maia")

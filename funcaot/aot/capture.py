@@ -175,7 +175,7 @@ def capture(
     lifting.inputs = entrance.inputs
     for tensor in sharing.lifted:
         lifting.lift(tensor)
-    with tape.recording(grad_mode=signature.ambient.grad_mode):
+    with tape.recording(grad_mode=signature.ambient.grad_mode, autocast=True):
         with _explained(name, lifting.events), tape.running_function(), lifting:
             before = read_ambient(forward_mode=False)
             result = function(*args, **kwargs)

@@ -177,7 +177,8 @@ class GraphProgram:
     def _lower(self) -> Lowered:
         start = time.perf_counter()
         settings = self.settings
-        lowered = self._executable()
+        with guards.autocast_as(()):  # a compiler traces, too
+            lowered = self._executable()
         self.timings["lower"] = time.perf_counter() - start
         if lowered.shared:
             settings.statistics.graphs_shared += 1
@@ -264,7 +265,7 @@ class GraphProgram:
         if guards.any_autocast_enabled():
             # What autocasts was recorded as casts; casting again would undo a region of the
             # function that switched it off.
-            with torch.no_grad(), guards.without_autocast():
+            with torch.no_grad(), guards.autocast_as(()):
                 return tuple(run(list(operands)))
         with torch.no_grad():
             return tuple(run(list(operands)))

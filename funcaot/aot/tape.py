@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, nodes, shapes, tracing
+from funcaot._torch import autograd, guards, nodes, shapes, tracing
 from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.detached import DetachedWrites
 from funcaot._torch.dynamo import without_dynamo
@@ -111,14 +111,17 @@ class Tape:
         return self._tracer.root
 
     @contextlib.contextmanager
-    def recording(self, *, grad_mode: bool = True) -> Iterator[None]:
+    def recording(self, *, grad_mode: bool = True, autocast: bool = False) -> Iterator[None]:
         """Enter the modes: what runs inside is recorded, below every transform of the caller.
 
         Args:
             grad_mode: Whether autograd records too.
+            autocast: Whether what runs inside may autocast, as the caller does. What is recorded
+                once more has been cast, where the function said so.
         """
         with (
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
+            nullcontext() if autocast else guards.autocast_as(()),
             without_dynamo(),
             without_reports(),
             _outside_of_transforms(),
@@ -430,7 +433,7 @@ class Tape:
         Returns:
             One gradient per input, None where autograd gives None.
         """
-        with self.recording(grad_mode=create_graph):
+        with self.recording(grad_mode=create_graph, autocast=True):
             return torch.autograd.grad(
                 list(outputs),
                 list(inputs),

@@ -13,6 +13,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
+from funcaot._torch.guards import autocast_as, autocast_state
 from funcaot._torch.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing import (
     FakeTensor,
@@ -45,6 +46,7 @@ class FunctionNode:
     Attributes:
         function: The Function class.
         opaque: Why forward can't be traced and what its outputs look like; None if it can.
+        autocast: What autocasts where it is called, for its forward and its rules.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class FunctionNode:
         """Remember which operands were given by the graph, and the values of the rest."""
         self.function = function
         self.opaque = opaque
+        self.autocast = autocast_state()
         leaves, self._spec = _flat(operands)
         self._is_given = tuple(isinstance(value, _GIVEN) for value in leaves)
         self._constants = tuple(value for value in leaves if not isinstance(value, _GIVEN))
@@ -68,6 +71,10 @@ class FunctionNode:
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
+        with autocast_as(self.autocast):
+            return self._call(tensors)
+
+    def _call(self, tensors: tuple[Any, ...]) -> Any:
         if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
             return self._execute(tensors)
         if self.opaque is None or transforms_active():
@@ -80,7 +87,7 @@ class FunctionNode:
 
         Its rules see what the node computes; nothing new is recorded for its forward.
         """
-        with _known_output(self.opaque, node):
+        with autocast_as(self.autocast), _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
     def _execute(self, tensors: tuple[Any, ...]) -> Any:
@@ -95,7 +102,8 @@ class FunctionNode:
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
-        return distinct(self.function.forward(*self.operands(*tensors)), tensors)
+        with autocast_as(self.autocast):
+            return distinct(self.function.forward(*self.operands(*tensors)), tensors)
 
     def __repr__(self) -> str:
         """One line, for graph printouts."""
