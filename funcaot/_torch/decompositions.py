@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten.cumsum.default] = _cast_before
+    found[aten.upsample_nearest2d_backward.default] = _nearest_by_scale
     found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
     found[aten.add.Tensor] = _scaled_apart(torch.add)
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
@@ -71,6 +72,26 @@ def _of_nothing(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
         return NotImplemented if decomposed is None else decomposed(x, dim, **settings)
 
     return var_mean
+
+
+def _nearest_by_scale(
+    grad: torch.Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Any:
+    """Inductor's sums over pixels by the ratio of the sizes, whatever scale the caller gave."""
+    if scales_h is None and scales_w is None:
+        return NotImplemented
+    for dim, scale in ((2, scales_h), (3, scales_w)):
+        size, pixels = input_size[dim], torch.arange(grad.shape[dim], device=grad.device)
+        step = size / grad.shape[dim] if not scale else 1 / scale
+        source = (pixels.to(torch.float32) * step).to(torch.int64).clamp(max=size - 1)
+        shape = [*grad.shape]
+        shape[dim] = size
+        grad = grad.new_zeros(shape).index_add(dim, source, grad)
+    return grad
 
 
 def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:

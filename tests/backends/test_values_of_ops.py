@@ -1,0 +1,113 @@
+"""Values and gradients of ops of which Inductor once computed others than eager."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+import funcaot
+
+
+def leaf(*shape):
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+
+RESIZED = [
+    {"scale_factor": 1.7},
+    {"scale_factor": 0.6},
+    {"scale_factor": (1.7, 0.7)},
+    {"scale_factor": 2},
+    {"scale_factor": 1.3, "recompute_scale_factor": True},
+    {"size": (7, 9)},
+    {"size": (2, 3)},
+]
+
+
+def resized(x):
+    return [F.interpolate(x, mode="nearest", **sizes) for sizes in RESIZED]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_gradient_of_nearest_pixels_by_any_scale(channels_last):
+    x = leaf(2, 3, 4, 5)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = x.detach().to(memory_format=layout).requires_grad_()
+    compiled = funcaot.compile(resized)
+    for _ in range(2):
+        expected, actual = resized(x), compiled(x)
+        assert_close(actual, expected)
+        for wanted, found in zip(expected, actual, strict=True):
+            weights = torch.randn_like(wanted)
+            gradients = [
+                torch.autograd.grad(y, x, weights, retain_graph=True)[0] for y in (wanted, found)
+            ]
+            assert_close(*gradients)
+
+
+EMPTY = {
+    "variance": lambda x: torch.var_mean(x),
+    "deviation": lambda x: torch.std_mean(x, 0, keepdim=True),
+    "of columns": lambda x: torch.var_mean(x, 1),
+    "of complex numbers": lambda x: torch.var_mean(x.to(torch.complex128)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom", "ignore:.*complex operators")
+@pytest.mark.parametrize("name", EMPTY)
+def test_the_mean_of_nothing_is_nan(name):
+    function, x = EMPTY[name], torch.empty(0, 5)
+    compiled = funcaot.compile(function)
+    for _ in range(2):
+        assert_close(compiled(x), function(x), equal_nan=True)
+
+
+def of_one_number(x):
+    every = x.mean().expand(3, 4)
+    return torch.expm1(every), torch.atanh(every / 4), torch.acosh(every + 3), F.elu(every, 2.0)
+
+
+def test_functions_of_one_number_among_many():
+    compiled = funcaot.compile(of_one_number)
+    for _ in range(2):
+        x = torch.rand(2, 3)
+        assert_close(compiled(x), of_one_number(x))
+
+
+def sums_of_a_constant(x):
+    full = torch.full_like(x, 0.1)
+    return [full.cumsum(0), full.cumsum(1, dtype=torch.float64), x.cumsum(0, dtype=torch.float64)]
+
+
+def test_the_dtype_of_a_cumulative_sum():
+    compiled = funcaot.compile(sums_of_a_constant)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        assert_close(compiled(x), sums_of_a_constant(x))
+
+
+def scaled_sums(x, y, ints):
+    return [
+        torch.add(x @ y, x, alpha=0.5),
+        torch.add(x, x @ y, alpha=0.5),
+        torch.add(x @ y, y[0], alpha=-2),
+        torch.add(x @ y, y @ x, alpha=0.25),
+        torch.sub(x @ y, x, alpha=0.5),
+        (y @ x).add_(x.float(), alpha=0.5),
+        torch.add(ints @ ints, ints, alpha=3),
+        torch.add(x.float(), x, alpha=0.1),
+        torch.add(x, ints, alpha=0.5),
+        torch.add(x, 2, alpha=0.5),
+    ]
+
+
+def test_sums_with_products_keep_their_scale():
+    compiled = funcaot.compile(scaled_sums)
+    for _ in range(2):
+        x, y, ints = leaf(4, 4), leaf(4, 4), torch.randint(9, (4, 4))
+        expected, actual = scaled_sums(x, y, ints), compiled(x, y, ints)
+        assert_close(actual, expected)
+        gradients = [
+            torch.autograd.grad(sum(r.sum() for r in made if r.requires_grad), [x, y])
+            for made in (expected, actual)
+        ]
+        assert_close(*gradients)
