@@ -23,6 +23,8 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
+    for op in (aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default):
+        found[op] = _in_usual_layouts(found.get(op))
     found[aten.cumsum.default] = _cast_before
     found[aten.upsample_nearest2d_backward.default] = _nearest_by_scale
     found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
@@ -92,6 +94,19 @@ def _nearest_by_scale(
         shape[dim] = size
         grad = grad.new_zeros(shape).index_add(dim, source, grad)
     return grad
+
+
+def _in_usual_layouts(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Of pixels that lie in another order, Inductor's code stores some indices elsewhere."""
+
+    def pool(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+        usual = x.is_contiguous() or (last is not None and x.is_contiguous(memory_format=last))
+        if decomposed is None or not usual:
+            return NotImplemented
+        return decomposed(x, *args, **kwargs)
+
+    return pool
 
 
 def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:

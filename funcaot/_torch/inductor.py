@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops, reinplacing, scalars, special_values
+from funcaot._torch import loops, reinplacing, rigid_kernels, scalars, special_values
 from funcaot._torch.compile_lock import compiling, replaced_here
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
@@ -196,7 +196,16 @@ def _compiled(
             scalars.computed_once(),
             reinplacing.apart(),
             special_values.mended(),
-            _tagged(tag + loops.TAG + scalars.TAG + reinplacing.TAG + products + checks),
+            rigid_kernels.operands_as_captured(),
+            _tagged(
+                tag
+                + loops.TAG
+                + scalars.TAG
+                + reinplacing.TAG
+                + rigid_kernels.TAG
+                + products
+                + checks
+            ),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(

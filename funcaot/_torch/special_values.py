@@ -33,7 +33,13 @@ _MAX_POOL3D = aten.max_pool3d_with_indices.default
 
 # An op that is eager's kernel on a CPU, always: Inductor's code gives numbers for places that are
 # NaN, and takes four times as long.
+# Always eager's kernels: the sampler for its values, pools that no decomposition takes for indices.
 _SAMPLER = aten.grid_sampler_2d.default
+_ALWAYS = (
+    _SAMPLER,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+)
 
 # Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
 _KERNELS = (
@@ -334,7 +340,7 @@ def _eager_kernels() -> Iterator[None]:
     from torch._inductor import lowering
 
     lowerings: dict[Any, Any] = lowering.lowerings
-    ops = (_SAMPLER, *(_KERNELS if config.get().exact_special_values else ()))
+    ops = (*_ALWAYS, *(_KERNELS if config.get().exact_special_values else ()))
     usual = {op: lowerings[op] for op in ops if op in lowerings}
     lowerings.update({op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops})
     try:

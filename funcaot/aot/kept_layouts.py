@@ -19,6 +19,7 @@ from torch import fx
 from funcaot._torch import functorch, tracing
 from funcaot._torch.inductor import FREE_LAYOUTS
 from funcaot._torch.ops import OpOverload
+from funcaot._torch.rigid_kernels import RIGID_KERNELS
 from funcaot.aot import graphs
 from funcaot.aot.layout import Layout, restrided
 from funcaot.aot.spec import is_dense, spec_of
@@ -123,7 +124,8 @@ def reads_strides(node: fx.Node) -> bool:
         return False
     target = node.target
     if isinstance(target, OpOverload):
-        return "as_strided" in target.name() or target in _REINTERPRETING
+        rigid = target in _REINTERPRETING or target in RIGID_KERNELS
+        return rigid or "as_strided" in target.name()
     return graphs.is_function_node(node)
 
 

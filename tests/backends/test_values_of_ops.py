@@ -111,3 +111,43 @@ def test_sums_with_products_keep_their_scale():
             for made in (expected, actual)
         ]
         assert_close(*gradients)
+
+
+def permuted(x, order):
+    """The same elements with dimensions that lie in memory in another order."""
+    back = [order.index(dim) for dim in range(x.dim())]
+    return x.permute(order).contiguous().permute(back)
+
+
+POOLS = {
+    "large windows": (lambda x: F.max_pool2d(x, 5, 1, return_indices=True), (2, 3, 9, 9)),
+    "over the edge": (
+        lambda x: F.max_pool3d(x, 3, 2, padding=1, ceil_mode=True, return_indices=True),
+        (1, 2, 3, 6, 5),
+    ),
+    "volumes": (lambda x: F.max_pool3d(x, 2, return_indices=True), (1, 2, 4, 6, 6)),
+    "to a size": (lambda x: F.adaptive_max_pool3d(x, 2, return_indices=True), (1, 2, 4, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_maxima_of_pixels_in_any_layout(name):
+    """The gradient went to other pixels, or beyond the memory."""
+    function, shape = POOLS[name]
+    dims = list(range(len(shape)))
+    layouts = [dims, dims[::-1], [0, *dims[2:], 1], [dims[-1], *dims[:-1]]]
+
+    def pools(*inputs):
+        return [function(x) for x in inputs]
+
+    compiled = funcaot.compile(pools)
+    for _ in range(2):
+        inputs = [permuted(torch.randn(shape), order).requires_grad_() for order in layouts]
+        expected, actual = pools(*inputs), compiled(*inputs)
+        assert_close(actual, expected)
+        weights = torch.randn_like(expected[0][0])
+        gradients = [
+            torch.autograd.grad([made for made, _ in results], inputs, [weights] * len(layouts))
+            for results in (expected, actual)
+        ]
+        assert_close(*gradients)

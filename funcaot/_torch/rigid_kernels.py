@@ -1,0 +1,48 @@
+"""Kernels of eager that read some operand as if it lay as in eager: Inductor must leave it so.
+
+Given indices in another layout, the gradients of these pools go to other elements, or beyond the
+memory. Found by calling every kernel of torch's database on operands of other strides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["RIGID_KERNELS", "TAG", "operands_as_captured"]
+
+aten = torch.ops.aten
+
+RIGID_KERNELS = frozenset(
+    {
+        aten.max_pool3d_with_indices_backward.default,
+        aten.adaptive_max_pool3d_backward.default,
+        aten.fractional_max_pool2d_backward.default,
+        aten.fractional_max_pool3d_backward.default,
+        aten._embedding_bag_backward.default,
+        aten._embedding_bag_per_sample_weights_backward.default,
+    }
+)
+# Part of the key under which Inductor keeps what it compiled.
+TAG = " rigid"
+
+
+@contextlib.contextmanager
+def operands_as_captured() -> Iterator[None]:
+    """Have Inductor give them operands of the strides that the graph says.
+
+    For other threads, which may compile meanwhile, that is a copy more and not less right.
+    """
+    from torch._inductor import lowering
+
+    constraints: dict[Any, Any] = lowering._maybe_layout_constraints
+    ours = {op: lowering.constrain_to_fx_strides for op in RIGID_KERNELS if op not in constraints}
+    constraints.update(ours)
+    try:
+        yield
+    finally:
+        for op in ours:
+            del constraints[op]
