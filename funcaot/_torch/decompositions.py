@@ -25,6 +25,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found[aten.abs.default] = _abs
     for op in (aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default):
         found[op] = _in_usual_layouts(found.get(op))
+    found[aten.avg_pool2d_backward.default] = _with_two_sizes
     found[aten.cumsum.default] = _cast_before
     found[aten.upsample_nearest2d_backward.default] = _nearest_by_scale
     found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
@@ -107,6 +108,22 @@ def _in_usual_layouts(decomposed: Callable[..., Any] | None) -> Callable[..., An
         return decomposed(x, *args, **kwargs)
 
     return pool
+
+
+def _with_two_sizes(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *rest: Any,
+) -> Any:
+    """Inductor fails for sizes that eager takes for both dimensions."""
+    given = (kernel, stride, padding)
+    if all(len(sizes) != 1 for sizes in given):
+        return NotImplemented
+    both = [[*sizes] * 2 if len(sizes) == 1 else sizes for sizes in given]
+    return aten.avg_pool2d_backward.default(grad, x, *both, *rest)
 
 
 def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:

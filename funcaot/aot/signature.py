@@ -161,9 +161,16 @@ def read_signature(
     return Signature(tree, tuple(described), tuple(kinds), tuple(repeats), ambient), leaves
 
 
+def _is_plain_slice(value: Any) -> bool:
+    """Whether it is a slice by numbers: before Python 3.12 it has no hash."""
+    if type(value) is not slice:
+        return False
+    return all(type(each) in (int, type(None)) for each in (value.start, value.stop, value.step))
+
+
 def _constant(name: str, position: int, value: Any) -> Constant:
     kind = type(value)
-    if kind in (float, complex):
+    if kind in (float, complex) or _is_plain_slice(value):
         return Constant(kind, repr(value), by_text=True)
     if kind.__eq__ is object.__eq__ and value is not None:
         try:

@@ -243,3 +243,20 @@ def test_a_constant_object_is_not_kept_alive():
     other.scale = 3.0
     assert_close(compiled(torch.ones(2), other), torch.full((2,), 3.0))
     assert len(compiled.entries) == 1, "the entry of a dead object goes with the next capture"
+
+
+def test_slices_among_arguments():
+    compiled = funcaot.compile(lambda x, part: x[part] * 2, backend="eager")
+    x = torch.randn(4, 5)
+    parts = [
+        slice(0, 2),
+        slice(1, 3),
+        slice(0, 2),
+        (slice(0, 2), slice(None, None, 2)),
+        slice(1, 3),
+    ]
+    for part in parts:
+        assert_close(compiled(x, part), x[part] * 2)
+    assert funcaot.report(compiled).cache_misses == 3
+    with pytest.raises(UnsupportedError, match="unhashable slice"):
+        compiled(x, slice(torch.tensor(0), 2))

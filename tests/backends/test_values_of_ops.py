@@ -151,3 +151,16 @@ def test_maxima_of_pixels_in_any_layout(name):
             for results in (expected, actual)
         ]
         assert_close(*gradients)
+
+
+def averaged(x):
+    return F.avg_pool2d(x, (4,), (2,), (2,), ceil_mode=True)
+
+
+def test_one_size_for_both_dimensions():
+    compiled = funcaot.compile(averaged)
+    for _ in range(2):
+        x = leaf(1, 2, 6, 6)
+        expected, actual = averaged(x), compiled(x)
+        assert_close(actual, expected)
+        assert_close(*(torch.autograd.grad(y.sin().sum(), x) for y in (expected, actual)))
