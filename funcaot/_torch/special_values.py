@@ -340,7 +340,7 @@ def _eager_kernels() -> Iterator[None]:
     from torch._inductor import lowering
 
     lowerings: dict[Any, Any] = lowering.lowerings
-    ops = (*_ALWAYS, *(_KERNELS if config.get().exact_special_values else ()))
+    ops = {*_ALWAYS, *(_KERNELS if config.get().exact_special_values else ())}
     usual = {op: lowerings[op] for op in ops if op in lowerings}
     lowerings.update({op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops})
     try:

@@ -212,11 +212,10 @@ def _is_marked(value: torch.Tensor, holders: Sequence[Any]) -> bool:
     It would forbid to write to a view of what nobody has. (A subclass makes such a view of each of
     its results, in eager too.) And some ops that torch interprets return leaves that require grad.
     """
-    if type(value) is not torch.Tensor:
+    if type(value) is not torch.Tensor or holders:
         return False
-    if value.requires_grad and value.is_leaf and not torch.is_grad_enabled():
-        return True
-    return value._base is not None and not holders
+    leaf = value.requires_grad and value.is_leaf and not torch.is_grad_enabled()
+    return leaf or value._base is not None
 
 
 def _viewing(value: torch.Tensor) -> torch.Tensor:
