@@ -6,6 +6,9 @@ from funcaot.testing.operator_gaps import GAPS, gap_for
 from funcaot.testing.operators import INCONSISTENT, NOT_EAGER, WORKS, examine
 from funcaot.testing.torch_opinfo import full_name
 
+# torch says so once in a process, in whichever test comes first.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.qr is deprecated")
+
 # Elementwise, reduction, view, matrix, normalisation, indexing, random, several outputs.
 FAST = {
     "add",
