@@ -7,7 +7,11 @@ from torch.testing import assert_close
 
 import funcaot
 
-pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
+# torch says both once in a process.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:index_reduce"),
+    pytest.mark.filterwarnings("ignore:torch.searchsorted"),
+]
 
 SIZE = 4
 
