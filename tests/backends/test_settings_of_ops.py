@@ -159,7 +159,7 @@ def test_alpha_after_products(producer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("producer", ["itself", "mm", "full", "mean of all"])
+@pytest.mark.parametrize("producer", ["mm", "full"])
 def test_some_pairs(producer):
     compare(producer, list(CONSUMERS))
 
