@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
@@ -58,8 +59,8 @@ def laid_out_as_in_eager(
         kwargs: Its keywords.
         result: What it returned.
     """
-    tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-    laid = func in _OPS and any(map(_has_a_layout, tensors))
+    tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
+    laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
     if not laid and not (any(map(_has_odd_strides, tensors)) and _computes(func)):
         return result
     try:
@@ -105,9 +106,10 @@ def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:
     return (order if step else None), stride
 
 
-def _has_a_layout(value: torch.Tensor) -> bool:
-    on_cpu = value.device.type == "cpu" and value.layout is torch.strided
-    return on_cpu and not value.is_contiguous()
+def _is_strided(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.device.type == "cpu" and value.layout is torch.strided
 
 
 def _computes(func: Any) -> bool:
@@ -122,17 +124,10 @@ def _has_odd_strides(value: torch.Tensor) -> bool:
 
     Where its stride says nothing, eager keeps it in some ops and not in others.
     """
-    if value.device.type != "cpu" or value.layout is not torch.strided:
-        return False
     shape = list(map(_number, value.shape))
     if 1 not in shape or math.prod(shape) > _LARGE:
         return False
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(value.stride()), strict=True):
-        if _number(stride) != step:
-            return True
-        step *= max(size, 1)
-    return False
+    return tuple(map(_number, value.stride())) != make_contiguous_strides_for(shape)
 
 
 def _ones(value: Any) -> Any:

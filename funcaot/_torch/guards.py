@@ -130,10 +130,10 @@ def autocast_as(state: tuple[tuple[str, torch.dtype, bool], ...]) -> Iterator[No
         state: As ``autocast_state`` gives it.
     """
     now = autocast_state()
-    if now == state:
+    wanted = {device: dtype for device, dtype, _ in state}
+    if wanted == {device: dtype for device, dtype, _ in now}:
         yield
         return
-    wanted = {device: dtype for device, dtype, _ in state}
     before = {
         device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         for device in {device for device, _, _ in (*now, *state)}

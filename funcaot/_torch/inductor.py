@@ -24,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 # In an output node's meta: the positions of outputs whose strides Inductor chooses.
 FREE_LAYOUTS = "free_layouts"
 
+# What every graph is compiled with, as part of the key under which Inductor keeps it.
+_MENDED = loops.TAG + scalars.TAG + reinplacing.TAG + rigid_kernels.TAG
+
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table of decompositions that Inductor's lowerings expect."""
@@ -197,15 +200,7 @@ def _compiled(
             reinplacing.apart(),
             special_values.mended(),
             rigid_kernels.operands_as_captured(),
-            _tagged(
-                tag
-                + loops.TAG
-                + scalars.TAG
-                + reinplacing.TAG
-                + rigid_kernels.TAG
-                + products
-                + checks
-            ),
+            _tagged(tag + _MENDED + products + checks),
             _kernels_together(),
         ):
             compiled = compile_fx_inner(

@@ -22,11 +22,7 @@ from funcaot.aot.leaks import warn_of_leaks
 from funcaot.aot.ran import Ran
 from funcaot.aot.reader_identity import write_identities
 from funcaot.aot.reader_source import EnvironmentWriter
-from funcaot.aot.reader_tensors import (
-    require_argument,
-    write_tensor,
-    write_unread_tensors,
-)
+from funcaot.aot.reader_tensors import require_argument, write_tensor, write_unread_tensors
 from funcaot.aot.state_effects import StateEffects
 from funcaot.aot.state_tracker import StateTracker
 

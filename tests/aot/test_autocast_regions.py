@@ -19,11 +19,13 @@ def off():
     return torch.autocast("cpu", enabled=False)
 
 
+def product(ctx, x, w):
+    ctx.save_for_backward(x, w)
+    return x @ w
+
+
 class Plain(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
+    forward = staticmethod(product)
 
     @staticmethod
     def backward(ctx, grad):
@@ -32,11 +34,9 @@ class Plain(torch.autograd.Function):
 
 
 class InSinglePrecision(torch.autograd.Function):
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
+    forward = staticmethod(
+        torch.amp.custom_fwd(product, device_type="cpu", cast_inputs=torch.float32)
+    )
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
@@ -46,11 +46,7 @@ class InSinglePrecision(torch.autograd.Function):
 
 
 class WithStates(torch.autograd.Function):
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu")
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
+    forward = staticmethod(torch.amp.custom_fwd(product, device_type="cpu"))
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")

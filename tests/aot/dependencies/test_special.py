@@ -21,7 +21,6 @@ def seen_by(script, wrap):
         world.close()
 
 
-# What the limits page says isn't compared, with the reason.
 @pytest.mark.parametrize("fast", [True, False], ids=["generated path", "general path"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_special_change_is_noticed(case, fast):
