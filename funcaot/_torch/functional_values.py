@@ -50,6 +50,19 @@ def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
     torch._functionalize_sync(elem)  # type: ignore[attr-defined]
 
 
+def make_growable(tensor: torch.Tensor) -> None:
+    """Let a functional wrapper that is no view be resized to more elements; it counts as written.
+
+    To torch 2.15 such a wrapper and what it wraps look like two views of one storage, which it
+    refuses to resize. A new wrapper of the same value doesn't look so.
+    """
+    if isinstance(tensor, FunctionalTensor):
+        torch._sync(tensor)
+        value = torch._from_functional_tensor(tensor.elem)
+        tensor.elem = torch._to_functional_tensor(value)
+        replace_value(tensor, value)
+
+
 def _written(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[FunctionalTensor]:

@@ -12,6 +12,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from funcaot.aot.environment import Environment
+from funcaot.aot.look import module_of
 from funcaot.errors import UnsupportedError
 
 
@@ -71,7 +72,7 @@ def _state(thing: Any) -> Any:
     """The state of a generator of random numbers; None for anything else."""
     if isinstance(thing, random.Random):
         return thing.getstate()
-    if type(thing).__module__.startswith("numpy.random"):
+    if module_of(type(thing)).startswith("numpy.random"):
         bits = getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
         return None if bits is None else repr(bits.state)
     return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from funcaot._torch.pytree import is_registered, tree_flatten
+from funcaot.aot.children import items_of
 
 Path: TypeAlias = tuple[Any, ...]
 _MUTABLE = (list, dict, OrderedDict, defaultdict, deque)
@@ -28,7 +29,7 @@ def _within(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         for key, item in value.items():
             yield from _within(item, (*path, key))
     elif type(value) in (list, deque) or isinstance(value, tuple):
-        for index, item in enumerate(value):
+        for index, item in enumerate(items_of(value)):
             yield from _within(item, (*path, index))
     elif is_registered(type(value)):
         yield path, value

@@ -18,7 +18,8 @@ import torch
 
 from funcaot.aot.code_names import ReadNames, names_of
 from funcaot.aot.constants import is_immutable, is_setting
-from funcaot.aot.ran import is_library
+from funcaot.aot.look import dictionary_of, in_slot, module_of
+from funcaot.aot.ran import is_users
 
 MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -71,7 +72,7 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         yield Step("{parent}.func", "", holder.func)
         yield Step("{parent}.args", "", holder.args)
         yield Step("{parent}.keywords", "", holder.keywords)
-        yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
+        yield from entries(dictionary_of(holder) or {}, "{parent}.__dict__", named=True)
     elif isinstance(holder, weakref.ref):
         yield Step("{parent}()", "", holder())
     elif isinstance(holder, contextvars.ContextVar):
@@ -88,7 +89,7 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         for kind, attributes in _WRAPPERS:
             if isinstance(holder, kind):
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
-        own = getattr(holder, "__dict__", {})
+        own = dictionary_of(holder) or {}
         if isinstance(holder, torch.optim.Optimizer):
             # A step finds its state by itself (see optimizer_step).
             own = {name: value for name, value in own.items() if name != "state"}
@@ -106,7 +107,7 @@ def in_context(variable: contextvars.ContextVar[Any]) -> Any:
 
 def is_compiled(holder: Any) -> bool:
     """Whether an object is a compiled function or a part of one."""
-    return type(holder).__module__.startswith("funcaot.aot.")
+    return module_of(type(holder)).startswith("funcaot.aot.")
 
 
 def is_exact(holder: Any) -> bool:
@@ -171,7 +172,7 @@ def _of_container(holder: Any) -> Iterator[Step]:
         for index, item in enumerate(base.__iter__(holder)):
             yield Step(f"{{0}}({{parent}}, {index})", "", item, (base.__getitem__,))
     if not is_exact(holder):
-        yield from entries(getattr(holder, "__dict__", {}), "{parent}.__dict__", named=True)
+        yield from entries(dictionary_of(holder) or {}, "{parent}.__dict__", named=True)
 
 
 def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
@@ -238,7 +239,7 @@ def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
 def classes_of(kind: type) -> Iterator[tuple[int, type]]:
     """The classes among a class and its bases that a user wrote, with their positions."""
     for index, base in enumerate(kind.__mro__):
-        if base.__module__ != "builtins" and not is_library(base.__module__):
+        if is_users(base):
             yield index, base
 
 
@@ -254,8 +255,8 @@ def slots_of(holder: Any) -> list[str]:
 
 def _of_slots(holder: Any) -> Iterator[Step]:
     for name in slots_of(holder):
-        if hasattr(holder, name):
-            yield Step(f"{{parent}}.{name}", name, getattr(holder, name))
+        for value in in_slot(holder, name):
+            yield Step(f"{{parent}}.{name}", name, value)
 
 
 def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
@@ -268,7 +269,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
     """
     known: set[str] = set()
     for index, base in enumerate(kind.__mro__):
-        users = base.__module__ != "builtins" and not is_library(base.__module__)
+        users = is_users(base)
         for name, raw in list(vars(base).items()):
             if name in known:
                 continue
@@ -284,7 +285,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
         for name, raw in list(vars(meta).items()):
             if name not in known and names.mentions(name) and not name.startswith("__"):
                 known.add(name)
-                yield Step(f"{{parent}}.__class__.__dict__[{quoted(name)}]", name, raw)
+                yield Step(f"type({{parent}}).__dict__[{quoted(name)}]", name, raw)
 
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:

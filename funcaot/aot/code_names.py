@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from funcaot.aot.look import module_of
+
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 _WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__"}
@@ -178,7 +180,7 @@ class ReadNames:
             self._add(names)
             self._functions_ask |= bool(names.fragments)
         for kind in type(holder).__mro__:
-            if kind not in self._kinds and kind.__module__ != "builtins":
+            if kind not in self._kinds and module_of(kind) != "builtins":
                 self._kinds.add(kind)
                 self._add_methods(kind)
 
@@ -230,7 +232,7 @@ class ReadNames:
             code = getattr(function, "__code__", None)
             if name not in _NOT_RUN and isinstance(code, types.CodeType):
                 self._methods.setdefault(name, []).append(code)
-                if names_of(code).fragments and not kind.__module__.startswith("torch."):
+                if names_of(code).fragments and not module_of(kind).startswith("torch."):
                     self._asking.add(kind)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from funcaot.aot.look import text_of
 from funcaot.aot.signature import Signature
 from funcaot.aot.spec import TensorSpec
 
@@ -27,7 +28,7 @@ def describe_changes(known: Sequence[Signature], new: Signature) -> str:
         for label, value in _parts(signature):
             parts.setdefault(label, []).append(value)
     changing = [
-        (len({repr(value) for value in values}), label, values[-1])
+        (len({text_of(value) for value in values}), label, values[-1])
         for label, values in parts.items()
         if any(value != values[0] for value in values)
     ]

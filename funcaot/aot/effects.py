@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from funcaot.aot import views
+from funcaot.aot.look import text_of
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Output:
         if self.origin is not None:
             return str(self.origin)
         if self.result is None and self.source is None:
-            return repr(self.value)
+            return text_of(self.value)
         return str(Origin(self.source, self.result, view=self.view))
 
 

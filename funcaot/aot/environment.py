@@ -27,7 +27,8 @@ from funcaot.aot import children
 from funcaot.aot.children import CONTAINERS, Step
 from funcaot.aot.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.constants import is_array, is_scalar, is_setting
-from funcaot.aot.ran import Ran, is_library, is_machinery
+from funcaot.aot.look import dictionary_of, module_of, name_of
+from funcaot.aot.ran import Ran, is_library, is_machinery, is_users
 
 _LIMIT = 200_000
 _CHANGEABLE = (list, dict, set, deque)
@@ -285,7 +286,7 @@ class Walk:
             for step in _of_class_of(holder):
                 self._take(id(holder), step)
         elif any(True for _ in children.users_classes(holder)):
-            self._take(id(holder), Step("{parent}.__class__", "", type(holder)))
+            self._take(id(holder), Step("type({parent})", "", type(holder)))
 
     def _visit_what_did_not_run(self, function: types.FunctionType) -> None:
         """Of a function whose code isn't known to have run: what was put on it.
@@ -350,7 +351,7 @@ class Walk:
     def _look_into_modules(self) -> None:
         names = self.found.names
         for identity, module in list(self._modules.items()):
-            library = is_library(module.__name__)
+            library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
                 key = (identity, name)
                 if key in self._looked_at or not names.mentions(name):
@@ -408,9 +409,9 @@ class Walk:
 
     def _is_interesting(self, value: Any) -> bool:
         if isinstance(value, type):
-            return not is_library(value.__module__) and value.__module__ != "builtins"
+            return is_users(value)
         if isinstance(value, types.ModuleType):
-            return self._ran is not None or not is_library(value.__name__)
+            return self._ran is not None or not is_library(name_of(value))
         return _is_interesting(value)
 
 
@@ -419,24 +420,23 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
-        module = value.__module__ or ""
+        module = module_of(value)
         return not (is_machinery(module) or module.partition(".")[0] == "torch")
     if isinstance(value, CONTAINERS):
         return True
     kind = type(value)
-    if kind.__module__.partition(".")[0] in _MACHINES:
+    if module_of(kind).partition(".")[0] in _MACHINES:
         return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True
     if callable(getattr(kind, "__torch_function__", None)):
         return False
-    own = getattr(value, "__dict__", None)
-    return isinstance(own, dict) or bool(children.slots_of(value))
+    return dictionary_of(value) is not None or bool(children.slots_of(value))
 
 
 def _is_of_a_library(holder: Any) -> bool:
     """Whether an object is of a class of Python's library whose attributes nobody else reads."""
-    kind = type(holder).__module__.partition(".")[0]
+    kind = module_of(type(holder)).partition(".")[0]
     return kind in sys.stdlib_module_names and not isinstance(
         holder, (*_NAMESPACES, types.FunctionType, types.ModuleType, *CONTAINERS)
     )
@@ -444,7 +444,7 @@ def _is_of_a_library(holder: Any) -> bool:
 
 def _of_class_of(holder: Any) -> Iterable[Step]:
     """Attributes of an object's class that it doesn't have itself, if they can be changed."""
-    own = getattr(holder, "__dict__", {})
+    own = dictionary_of(holder) or {}
     for index, kind in children.users_classes(holder):
         for name, value in list(vars(kind).items()):
             if name.startswith("__") or name in own:

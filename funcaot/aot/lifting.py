@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.functional_values import make_growable
 from funcaot._torch.pytree import tree_map
 from funcaot._torch.recurrent import RECURRENT
 from funcaot._torch.shapes import SizeError
@@ -297,6 +298,7 @@ class Lifting(TorchFunctionMode):
                         remedy="return a new tensor of that shape.",
                     )
                 self.events.grown.add(id(tensor))
+                make_growable(tensor)
                 return
         if id(tensor) not in self.events.wholes:
             with torch.no_grad():

@@ -51,10 +51,10 @@ def _step(holder: Any, access: str) -> str:
         return "" if found is None else found[1].strip("'")
     key = _KEY.match(access)
     if access.startswith("type("):
-        return access.replace("type({parent})", "")
+        return access.replace("type({parent})", "") or "'s class"
     if key is not None and "._" in access:
         return "." + key[1].strip("'")
     if key is not None:
         return f"[{key[1]}]"
-    hidden = ("__func__", "__self__", "__class__", "__globals__")
+    hidden = ("__func__", "__self__", "__globals__")
     return "" if any(name in access for name in hidden) else access.replace("{parent}", "")

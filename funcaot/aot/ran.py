@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from funcaot.aot.look import module_of
 from funcaot.scopes import PausableTrace
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
@@ -44,6 +45,12 @@ def is_library(module: str) -> bool:
         return False
     # A named tuple's own code says that it is of a module of that name.
     return module.partition(".")[0] in _LIBRARIES or module.startswith("namedtuple_")
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is the user's, so that its attributes are followed."""
+    module = module_of(kind)
+    return module != "builtins" and not is_library(module)
 
 
 @dataclass(eq=False)

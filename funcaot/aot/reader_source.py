@@ -18,6 +18,8 @@ from funcaot.aot.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, 
 from funcaot.aot.code_names import PROTOCOL
 from funcaot.aot.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.environment import Environment, Place
+from funcaot.aot.look import dictionary_of, in_slot, lacks, module_of, name_of
+from funcaot.aot.look import text_of as written
 from funcaot.aot.paths import path_of, text_of
 from funcaot.aot.ran import is_library
 from funcaot.aot.reader_code import Explanation, built
@@ -184,7 +186,7 @@ class EnvironmentWriter:
 
     def _constant(self, value: Any) -> str:
         """What stands for a thing that is compared by identity, which isn't kept alive by it."""
-        if not isinstance(value, type) and not is_library(str(getattr(value, "__module__", ""))):
+        if not isinstance(value, type) and not is_library(module_of(value)):
             try:
                 return f"{self.source.constant(weakref.ref(value), 'ref')}()"
             except TypeError:
@@ -282,10 +284,10 @@ class EnvironmentWriter:
             # What was found otherwise isn't known yet to be what the first place holds.
             first = 0 if identity in environment.anchors else 1
             for place in environment.places[identity][first:]:
-                if environment.is_read(place) and place.access != "{parent}.__class__":
+                if environment.is_read(place) and place.access != "type({parent})":
                     says = f"{text_of(environment, place)} is {self.says(identity)}"
                     self.require(f"{self.at(place)} is {name}", says)
-                elif place.access == "{parent}.__class__":
+                elif place.access == "type({parent})":
                     at = self.variable(place.parent)
                     self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
 
@@ -311,14 +313,14 @@ class EnvironmentWriter:
                 f"none of {_shown(sorted(names))} is a global of {self.says(identity)}",
             )
         for identity, holder in list(environment.objects.items()):
-            own = getattr(holder, "__dict__", None)
+            own = dictionary_of(holder)
             if isinstance(holder, type | types.ModuleType):
                 self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
                 continue
-            unset = [name for name in children.slots_of(holder) if not hasattr(holder, name)]
+            unset = [name for name in children.slots_of(holder) if not in_slot(holder, name)]
             unset = [name for name in unset if environment.names.mentions(name)]
             self._write_absent_by_lookup(identity, holder, unset)
-            if isinstance(own, dict):
+            if own is not None:
                 self._write_absent_of(identity, holder, own)
 
     def _write_builtins(self, names: set[str]) -> None:
@@ -334,10 +336,14 @@ class EnvironmentWriter:
 
     def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
         """The same for what has no dictionary of its own, or inherits from others."""
-        names = [name for name in sorted(asked) if not hasattr(holder, name)]
-        if names and not is_library(_module_of(holder)):
+        if is_library(_module_of(holder)):
+            return
+        names = [name for name in sorted(asked) if lacks(holder, (name,))]
+        if names and isinstance(holder, types.ModuleType) and lacks(holder, ("__getattr__",)):
+            names.append("__getattr__")
+        if names:
             known = self.source.constant(tuple(names), "names")
-            look = self.source.constant(_has_none, "has_none")
+            look = self.source.constant(lacks, "lacks")
             says = f"{self.says(identity)} has none of {_shown(names)}"
             self.require(f"{look}({self.variable(identity)}, {known})", says)
 
@@ -408,7 +414,7 @@ class EnvironmentWriter:
         named = [*environment.objects.values(), *(value for _, value in environment.identities)]
         kinds |= {k for k in named if isinstance(k, type) and issubclass(k, torch.nn.Module)}
         for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
-            if is_library(kind.__module__):
+            if is_library(module_of(kind)):
                 here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
                 self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
         if kinds:
@@ -465,13 +471,9 @@ def _through_dictionary(access: str, own: str) -> str:
 
 def _module_of(thing: Any) -> str:
     """The name of the module that something is or was made in."""
-    kind = thing if isinstance(thing, type) else type(thing)
-    return thing.__name__ if isinstance(thing, types.ModuleType) else kind.__module__
-
-
-def _has_none(holder: Any, names: Sequence[str]) -> bool:
-    """Whether an object has none of some attributes."""
-    return not any(hasattr(holder, name) for name in names)
+    if isinstance(thing, types.ModuleType):
+        return name_of(thing)
+    return module_of(thing if isinstance(thing, type) else type(thing))
 
 
 def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
@@ -482,5 +484,5 @@ def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = written(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -10,6 +10,7 @@ import torch
 
 from funcaot._torch import guards, tracing
 from funcaot._torch.pytree import TreeSpec, tree_flatten
+from funcaot.aot.look import text_of
 from funcaot.aot.spec import TensorSpec, spec_of
 from funcaot.aot.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
@@ -18,18 +19,23 @@ from funcaot.errors import UnsupportedError
 class Identity:
     """An object that is compared by identity, without keeping it alive."""
 
-    __slots__ = ("reference",)
+    __slots__ = ("number", "reference")
 
     def __init__(self, value: Any) -> None:
-        self.reference = weakref.ref(value)
+        self.number = id(value)
+        try:
+            self.reference = weakref.ref(value)
+        except TypeError:  # no weak references to this kind of object
+            self.reference = lambda: value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identity):
             return NotImplemented
-        return self.reference == other.reference
+        value = self.reference()
+        return self is other or (value is not None and value is other.reference())
 
     def __hash__(self) -> int:
-        return hash(self.reference)
+        return hash(self.number)
 
     def __repr__(self) -> str:
         value = self.reference()
@@ -53,7 +59,7 @@ class Constant:
 
     def __str__(self) -> str:
         """The value as it would be written."""
-        return self.value if self.by_text else repr(self.value)
+        return self.value if self.by_text else text_of(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +179,10 @@ def _constant(name: str, position: int, value: Any) -> Constant:
     if kind in (float, complex) or _is_plain_slice(value):
         return Constant(kind, repr(value), by_text=True)
     if kind.__eq__ is object.__eq__ and value is not None:
-        try:
-            return Constant(kind, Identity(value))
-        except TypeError:  # no weak references to this kind of object
-            return Constant(kind, value)
+        return Constant(kind, Identity(value))
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
         raise UnsupportedError(
             f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
             "its arguments, so its value can't be part of the call's signature.",

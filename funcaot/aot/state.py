@@ -18,10 +18,12 @@ from funcaot.aot.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
     is_compiled,
+    items_of,
     slots_of,
     users_classes,
 )
 from funcaot.aot.environment import Environment
+from funcaot.aot.look import dictionary_of, in_slot
 
 MISSING: Any = object()
 _CELL = "cell_contents"
@@ -115,7 +117,7 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     slots = frozenset(slots_of(holder))
     if slots:
         yield "{parent}", holder, slots, True
-    if isinstance(getattr(holder, "__dict__", None), dict):
+    if dictionary_of(holder) is not None:
         yield "{parent}.__dict__", vars(holder), None, True
     for index, kind in users_classes(holder):
         yield f"type({{parent}}).__mro__[{index}]", kind, None, True
@@ -131,14 +133,14 @@ def contents_of(
         except ValueError:
             return {}
     if isinstance(thing, list | deque | set):
-        return tuple(thing)
+        return tuple(items_of(thing))
     if isinstance(thing, type):
         return {key: value for key, value in vars(thing).items() if not key.startswith("__")}
     if names is None:
         return dict(thing)
     if isinstance(thing, dict):
         return {name: thing[name] for name in names if name in thing}
-    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return {name: value for name in names for value in in_slot(thing, name)}
 
 
 def name_of(bag: Bag, key: Any, environment: Environment) -> str:

@@ -1,0 +1,71 @@
+"""Looks at users' objects without running their code; what follows an environment calls it.
+
+A class may define how its objects' attributes are looked up, what is iterated and how long it is.
+Such code may raise, import, count or take long, so only its own program calls it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+
+def module_of(thing: Any) -> str:
+    """The name of the module that a class or function says it is of; empty if it says none."""
+    name = getattr(thing, "__module__", "")
+    return name if isinstance(name, str) else ""
+
+
+def name_of(module: types.ModuleType) -> str:
+    """A module's name; empty if it has none."""
+    name = module.__dict__.get("__name__", "")
+    return name if isinstance(name, str) else ""
+
+
+def dictionary_of(thing: Any) -> dict[str, Any] | None:
+    """An object's dictionary, or None. A proxy may name another's."""
+    kind = type(thing)
+    if hasattr(kind, "__getattr__") and not any("__dict__" in k.__dict__ for k in kind.__mro__):
+        return None
+    try:
+        own = thing.__dict__
+    except Exception:  # noqa: BLE001 - a property may raise anything
+        return None
+    return own if isinstance(own, dict) else None
+
+
+def text_of(value: Any) -> str:
+    """A value as it would be written, or what it is if its own text raises."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - so may this
+        return object.__repr__(value)
+
+
+def in_slot(holder: Any, name: str) -> tuple[Any, ...]:
+    """What is in a slot of an object, as a tuple of one; an empty tuple if there is nothing."""
+    for kind in type(holder).__mro__:
+        member = kind.__dict__.get(name)
+        if isinstance(member, types.MemberDescriptorType):
+            try:
+                return (member.__get__(holder, type(holder)),)
+            except AttributeError:
+                return ()
+    return ()
+
+
+def lacks(holder: Any, names: Sequence[str]) -> bool:
+    """Whether a module, a class or an object with slots has none of some attributes.
+
+    Attributes that a ``__getattr__`` makes up aren't there: it runs when it is asked.
+    """
+    if isinstance(holder, types.ModuleType):
+        return holder.__dict__.keys().isdisjoint(names)
+    if not isinstance(holder, type):
+        return not any(in_slot(holder, name) for name in names)
+    meta = type(holder)
+    if meta.__getattribute__ is type.__getattribute__ and not hasattr(meta, "__getattr__"):
+        return not any(hasattr(holder, name) for name in names)
+    kinds = (*holder.__mro__, *meta.__mro__)
+    return all(kind.__dict__.keys().isdisjoint(names) for kind in kinds)
