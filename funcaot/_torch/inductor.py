@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import loops, reinplacing, rigid_kernels, scalars, special_values
+from funcaot._torch import casts, loops, reinplacing, rigid_kernels, scalars, special_values
 from funcaot._torch.compile_lock import compiling, replaced_here
 from funcaot._torch.decompositions import corrected
 from funcaot._torch.product_calls import taken_over
@@ -176,12 +176,14 @@ def _compiled(
         tracing(TracingContext(fake_mode)),
         _fake(fake_mode),
         eager_random_numbers(),
+        casts.as_written(),
         warnings.catch_warnings(),
     ):
         # Inductor uses parts of torch that are deprecated; its user can't do anything about it.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
         special_values.without_folded_zeros(module)
+        casts.through_single_precision(module)
         with special_values.exact_passes():
             module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))

@@ -300,7 +300,7 @@ def _counts(value: torch.Tensor) -> bool:
 
 def tag() -> str:
     """What tells modules made with this from others in Inductor's caches."""
-    return " special 1" + (" exact" if config.get().exact_special_values else "")
+    return " special 2" + (" exact" if config.get().exact_special_values else "")
 
 
 @contextlib.contextmanager
@@ -312,11 +312,10 @@ def mended() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_passes() -> Iterator[None]:
-    """With the option, Inductor adds constant zeros, and rounds to narrow floats, as written."""
+    """With the option, Inductor adds constant zeros as written."""
     if not config.get().exact_special_values:
         yield
         return
-    import torch._inductor.config as inductor_config
     from torch._inductor.fx_passes import joint_graph
 
     remove: Any = joint_graph.remove_no_ops
@@ -324,10 +323,7 @@ def exact_passes() -> Iterator[None]:
     def remove_no_ops(module: Any, zeros: Any, ones: Any) -> Any:
         return remove(module, type(zeros)(), ones)
 
-    with (
-        inductor_config.patch(emulate_precision_casts=True),
-        replaced_here(joint_graph, "remove_no_ops", remove_no_ops),
-    ):
+    with replaced_here(joint_graph, "remove_no_ops", remove_no_ops):
         yield
 
 

@@ -1,15 +1,6 @@
 """What a function may do to an input and how what it returns may share memory with it."""
 
-import pytest
 import torch
-
-from funcaot.errors import UnsupportedError
-
-a_tensor_grows = pytest.mark.xfail(
-    torch.__version__ >= "2.15",
-    reason="functionalization of torch 2.15 takes every tensor for a view that can't grow",
-    raises=UnsupportedError,
-)
 
 MUTATIONS = {
     "none": lambda x, w: None,

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.differential import Inputs, Stricter, check, compare, run
-from tests.aot.effect_cases import ALIASES, MUTATIONS, a_tensor_grows
+from tests.aot.effect_cases import ALIASES, MUTATIONS
 
 
 def make_inputs(kind):
@@ -164,7 +164,6 @@ def test_metadata(function):
     check(function, make)
 
 
-@a_tensor_grows
 def test_a_larger_size():
     def function(x):
         x.resize_(3, 4).zero_()

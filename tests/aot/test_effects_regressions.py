@@ -6,7 +6,6 @@ import torch
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.differential import Inputs, check
-from tests.aot.effect_cases import a_tensor_grows
 
 
 def parts(*slices, grad=False):
@@ -212,7 +211,6 @@ def test_the_tensor_may_be_given_by_keyword(name):
     check(BY_KEYWORD[name], parts(slice(3, 7), grad=True))
 
 
-@a_tensor_grows
 def test_resize_of_all_there_is():
     def make():
         return Inputs([torch.ones(4)], [], [])

@@ -167,13 +167,14 @@ OBJECTS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "name"), OBJECTS[::5])
+@pytest.mark.parametrize(("make", "name"), OBJECTS[::15])
 def test_nothing_of_theirs_runs(make, name):
     for source in FROM_OUTSIDE.values():
         check(function_of(source, o=make(name)))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("make", "name"), OBJECTS)
 def test_nothing_of_theirs_runs_whatever_minds(make, name):
     for source in FROM_OUTSIDE.values():
