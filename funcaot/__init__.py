@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from funcaot import config
-from funcaot.aot.cache import clear_all as clear
-from funcaot.aot.dynamic import mark_dynamic
+from funcaot.aot.runtime.cache import clear_all as clear
+from funcaot.aot.signature.dynamic import mark_dynamic
 from funcaot.api import aot_function, aot_module, compile
 from funcaot.custom_jvp import custom_jvp
 from funcaot.custom_vjp import custom_vjp

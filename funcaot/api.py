@@ -8,11 +8,11 @@ from typing import Any, overload
 
 import torch
 
-from funcaot.aot.compiled import CompiledFunction, compiled_function
-from funcaot.aot.module import compiled_module
-from funcaot.aot.outermost import follow_transforms
-from funcaot.aot.policy import Choice, Policy
-from funcaot.aot.policy import resolve as resolve_policy
+from funcaot.aot.graph.policy import Choice, Policy
+from funcaot.aot.graph.policy import resolve as resolve_policy
+from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
+from funcaot.aot.runtime.module import compiled_module
+from funcaot.aot.runtime.outermost import follow_transforms
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions

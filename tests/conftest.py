@@ -65,7 +65,7 @@ def what_compiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms straight over a compiled function enter their levels, as others do."""
-    monkeypatch.setattr("funcaot.aot.outermost._is_outermost", lambda: False)
+    monkeypatch.setattr("funcaot.aot.runtime.outermost._is_outermost", lambda: False)
 
 
 @pytest.fixture(params=["whole", "by level"])

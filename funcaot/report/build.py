@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from funcaot._torch.dynamo_functions import compiled_in
-from funcaot.aot import graphs
-from funcaot.aot.call import SegmentFunction, SegmentFunctions
-from funcaot.aot.compiled import CompiledFunction
-from funcaot.aot.entry import Entry
-from funcaot.aot.module import compiled_of
-from funcaot.aot.program import GraphProgram
-from funcaot.aot.segment import Residual
-from funcaot.aot.spec import TensorSpec, spec_of
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.lowering.program import GraphProgram
+from funcaot.aot.runtime.compiled import CompiledFunction
+from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.runtime.module import compiled_of
+from funcaot.aot.segment.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.segment.segment import Residual
 from funcaot.errors import FuncaotError
 from funcaot.report.records import (
     DerivativeReport,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from funcaot.aot.location import Location
-from funcaot.aot.signature import Signature
-from funcaot.aot.spec import TensorSpec
+from funcaot.aot.graph.location import Location
+from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.signature.signature import Signature
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from torch import fx
 
 import funcaot
 from funcaot._torch.make_fx import make_fx
-from funcaot.aot.batchable import batchable
+from funcaot.aot.lowering.batchable import batchable
 
 aten = torch.ops.aten
 

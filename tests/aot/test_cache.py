@@ -17,7 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.entry import Entry
+from funcaot.aot.runtime.entry import Entry
 from funcaot.errors import FuncaotError, RecompileWarning, StageError
 
 

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot import config
-from funcaot.aot import contract
+from funcaot.aot.lowering import contract
 from funcaot.errors import GraphError
 from tests.aot.write_after import assert_same, check_writes_after, observed
 

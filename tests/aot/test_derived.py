@@ -9,8 +9,8 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.call import SegmentFunction
-from funcaot.aot.derived import Derived
+from funcaot.aot.graph.derived import Derived
+from funcaot.aot.segment.call import SegmentFunction
 
 sys.path.insert(0, str(Path(__file__).parent))
 import orders_cases as cases

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.module import compiled_of
+from funcaot.aot.runtime.module import compiled_of
 
 
 class Doubled(torch.autograd.Function):

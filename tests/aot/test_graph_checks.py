@@ -6,8 +6,9 @@ from torch import fx
 
 import funcaot
 from funcaot import config
-from funcaot.aot import analysis, graph_checks
-from funcaot.aot.graph_checks import NO_ROLES, Roles
+from funcaot.aot.effects import analysis
+from funcaot.aot.graph import graph_checks
+from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.errors import GraphError
 from tests.aot.differential import Inputs, check
 

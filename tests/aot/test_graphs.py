@@ -6,7 +6,7 @@ from expecttest import TestCase
 from torch import fx
 
 import funcaot
-from funcaot.aot import graphs
+from funcaot.aot.graph import graphs
 from funcaot.errors import GraphError
 
 

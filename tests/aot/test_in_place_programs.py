@@ -5,7 +5,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import funcaot
-from funcaot.aot.in_place_proof import provable
+from funcaot.aot.segment.in_place_proof import provable
 from tests.aot.in_place_programs import arguments, source_of, together
 from tests.aot.write_after import check_writes_after
 

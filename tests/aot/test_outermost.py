@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot._torch.transform_calls import Transform, transform_of
-from funcaot.aot.stacks import stack_of
+from funcaot.aot.runtime.stacks import stack_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import orders_cases as cases
@@ -249,7 +249,9 @@ def test_keys():
 
 def test_each_call_is_asked_about_once(monkeypatch):
     asked = []
-    monkeypatch.setattr("funcaot.aot.outermost.stack_of", lambda each: asked.append(each.name))
+    monkeypatch.setattr(
+        "funcaot.aot.runtime.outermost.stack_of", lambda each: asked.append(each.name)
+    )
     x, w = rows()
     funcaot.compile(scalar)
     func.grad(scalar)(x, w)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from funcaot.aot import (
-    backward,
-    call,
-    compaction,
-    derivatives,
-    epilogue,
-    in_place,
-    partition,
-    program,
-    segment,
-)
-from funcaot.aot.spec import spec_of
+from funcaot.aot.effects import epilogue
+from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.lowering import program
+from funcaot.aot.segment import backward, call, derivatives, in_place, partition, segment
+from funcaot.aot.tape import compaction
 from tests.testing.planted_in_rules import Mistake, nothing
 
 

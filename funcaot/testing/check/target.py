@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from funcaot._torch.pytree import tree_flatten
-from funcaot.aot.compiled import CompiledFunction
+from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.errors import FuncaotError
 from funcaot.operator import custom_function_call
 from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo

@@ -1,0 +1,429 @@
+"""Capture: run a function once on the tape."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import autograd, functorch, tracing, tracing_errors
+from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot._torch.seeding import seeding_refused
+from funcaot.aot.capture.bases import Region, TracedRegion, trace_region
+from funcaot.aot.capture.joined import Joined, TracedPlace, trace_joined
+from funcaot.aot.capture.lifting import InputEvents, Lifting
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.signature.signature import Ambient, Constant, Signature, read_ambient
+from funcaot.aot.signature.sizes import SizeEnvironment
+from funcaot.aot.tape import storages
+from funcaot.aot.tape.tape import Tape
+from funcaot.errors import FuncaotError, UnsupportedError
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One tensor that a captured function depends on.
+
+    Attributes:
+        spec: Its metadata.
+        leaf: The tape's leaf, which gradients are taken with respect to.
+        tensor: What the function saw: the leaf, or a non-leaf of the same value.
+        node: The node of its value when the function was entered.
+        argument: Position among the call's flat leaves, or None for a lifted tensor.
+        version: Its count of in-place changes when the function was entered.
+        grad_fn: Where its gradient went when the function was entered.
+        geometry: Its shape, strides and storage offset then.
+        kind: ``plain`` is an input of the graph; a ``member`` is a view of a ``family``'s base,
+            which lives in a ``flat`` region (see ``bases``); a ``joined`` one is copied into memory
+            that it shares, of which the function sees a view (see ``joined``).
+        entered: The node of what the function saw, if that isn't ``node``.
+    """
+
+    spec: TensorSpec
+    leaf: torch.Tensor
+    tensor: torch.Tensor
+    node: fx.Node
+    argument: int | None
+    version: int
+    grad_fn: Any
+    geometry: tuple[Any, ...]
+    kind: str = "plain"
+    entered: fx.Node | None = None
+
+    def __str__(self) -> str:
+        """How a message names it."""
+        kind = "a tensor it closes over" if self.argument is None else f"argument {self.argument}"
+        return f"{kind} ({self.spec})"
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A function's run on a tape.
+
+    Attributes:
+        tape: The tape.
+        inputs: Arguments first, then lifted tensors.
+        lifted: The real tensors that were lifted, in order.
+        outputs: Flat outputs: tape tensors and other values.
+        tree: Structure of the outputs.
+        effect_nodes: Nodes that run even if nobody uses their results: random ops, checks.
+        regions: Memory that several inputs share.
+        shared: For each region the flat memory, then its families' bases.
+        events: What happened to inputs that only shows while it happens.
+        leaves_grad_mode: The grad mode that it leaves behind, if it switched it.
+        forward_mode: Whether the call's tensors may carry tangents.
+    """
+
+    tape: Tape
+    inputs: tuple[Input, ...]
+    lifted: tuple[torch.Tensor, ...]
+    outputs: tuple[Any, ...]
+    tree: TreeSpec
+    effect_nodes: tuple[fx.Node, ...]
+    regions: tuple[Region | Joined, ...]
+    shared: tuple[Input, ...]
+    events: InputEvents
+    leaves_grad_mode: bool | None = None
+    forward_mode: bool = False
+
+    @property
+    def slots(self) -> tuple[Input, ...]:
+        """The inputs, then what regions add: one per operand of the graph."""
+        return (*self.inputs, *self.shared)
+
+    def joined(self, index: int) -> Joined | None:
+        """The memory that an input is joined in, if it is."""
+        for region in self.regions:
+            if isinstance(region, Joined) and any(p.input == index for p in region.places):
+                return region
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """What an earlier run of the same call found out about shared memory.
+
+    Attributes:
+        lifted: The tensors that it lifted.
+        regions: Memory that inputs share.
+    """
+
+    lifted: tuple[torch.Tensor, ...] = ()
+    regions: tuple[Region | Joined, ...] = ()
+
+    @property
+    def flat(self) -> tuple[Region, ...]:
+        """Regions that are inputs of the graph."""
+        return tuple(region for region in self.regions if isinstance(region, Region))
+
+    @property
+    def joined(self) -> tuple[Joined, ...]:
+        """Memory that is filled with inputs."""
+        return tuple(region for region in self.regions if isinstance(region, Joined))
+
+
+def capture(
+    function: Callable[..., Any],
+    signature: Signature,
+    leaves: Sequence[Any],
+    name: str,
+    sharing: Sharing | None = None,
+    sizes: SizeEnvironment | None = None,
+) -> Capture:
+    """Run a function on fake, functional, proxied tensors with autograd recording.
+
+    Nothing of the backward is traced.
+
+    Args:
+        function: The user's function.
+        signature: The call's signature.
+        leaves: Flat leaves of ``(args, kwargs)``.
+        name: The user's function, for messages.
+        sharing: Inputs that share memory, if an earlier run found that this matters.
+        sizes: What the signature's open sizes belong to.
+
+    Raises:
+        UnsupportedError: For what can't be captured (data-dependent values, and so on).
+        Exception: Whatever the function raises, unchanged.
+    """
+    tape = Tape(sizes)
+    if signature.ambient.forward_mode or functorch.transforms_active():
+        tape.expect_tangents()
+    sharing = sharing or Sharing()
+    given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted])
+    known: dict[int, torch.Tensor] = {}
+    traced: list[Any] = []
+    for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
+        if isinstance(described, Constant):
+            traced.append(leaf)
+            continue
+        if id(leaf) not in known:
+            known[id(leaf)] = entrance.add(leaf, position, described)
+        traced.append(known[id(leaf)])
+    args, kwargs = tree_unflatten(traced, signature.tree)
+    lifting = Lifting(tape, known, entrance.add, name)
+    lifting.events.shared = bool(sharing.regions)
+    lifting.grad_mode = signature.ambient.grad_mode
+    lifting.forward_mode = signature.ambient.forward_mode
+    lifting.events.fixed |= entrance.fixed()
+    lifting.inputs = entrance.inputs
+    for tensor in sharing.lifted:
+        lifting.lift(tensor)
+    with tape.recording(grad_mode=signature.ambient.grad_mode, autocast=True):
+        with _explained(name, lifting.events), tape.running_function(), lifting:
+            before = read_ambient(forward_mode=False)
+            result = function(*args, **kwargs)
+            after = read_ambient(forward_mode=False)
+            _check_left_behind(before, after, name)
+        flat, tree = tree_flatten(result, is_leaf=_is_constant_size)
+        outputs = tuple(lifting.replace(value) for value in flat)
+        if lifting.events.history.changes:
+            lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
+            outputs, _ = lifting.events.history.refreshed(outputs, name)
+    tape.forget_function_views(outputs)
+    return Capture(
+        tape,
+        tuple(entrance.inputs),
+        tuple(lifting.lifted),
+        outputs,
+        tree,
+        tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
+        sharing.regions,
+        entrance.shared,
+        lifting.events,
+        after.grad_mode if after.grad_mode != before.grad_mode else None,
+        signature.ambient.forward_mode,
+    )
+
+
+def _is_constant_size(value: Any) -> bool:
+    """Whether a value is a ``torch.Size`` of numbers, which torch's pytrees make a tuple."""
+    return isinstance(value, torch.Size) and all(type(size) is int for size in value)
+
+
+def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
+    """Refuse a function that leaves a global setting changed; grad mode can be switched again."""
+    if after == replace(before, grad_mode=after.grad_mode):
+        return
+    changed = [
+        item.name
+        for item in fields(Ambient)
+        if getattr(before, item.name) != getattr(after, item.name)
+    ]
+    torch.set_default_dtype(before.default_dtype)
+    raise UnsupportedError(
+        f"{name} leaves global state changed: {', '.join(changed)}.",
+        remedy="change it outside of the compiled function, or change it back inside.",
+    )
+
+
+def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
+    """What a write that can't be made functional is refused with, if an error says that."""
+    text = str(error)
+    if isinstance(error, UnsupportedError):
+        return None
+    if any(limit in text for limit in tracing_errors.FUNCTIONALIZATION_LIMITS):
+        return UnsupportedError(
+            f"{name} writes to a view that as_strided made out of a view, or resizes one.",
+            remedy="make the view with slices, view, transpose and the like.",
+        )
+    if tracing_errors.OVERLAPPING_WRITE in text:
+        return UnsupportedError(
+            f"{name} writes to a view more than one of whose elements is in one place in memory "
+            "(expand, unfold).",
+            remedy="write to the tensor before such a view is made, or to a clone.",
+        )
+    if tracing_errors.FROZEN_STORAGE in text:
+        return UnsupportedError(
+            f"{name} writes to a tensor that another one was given the memory of by set_.",
+            remedy="write before set_ is called, or return a new tensor.",
+        )
+    return None
+
+
+def is_stale(error: Exception) -> bool:
+    """Whether a view couldn't be made again on what its base became."""
+    return any(text in str(error) for text in tracing_errors.STALE_VIEWS)
+
+
+def stale_view(name: str) -> UnsupportedError:
+    """What is raised where a view can't be made again on what was written to its base."""
+    return UnsupportedError(
+        f"{name} writes to memory by a view, or by a tensor whose shape it changed, and another "
+        "view can't be made again on what it wrote.",
+        remedy="write to the tensor itself, or make the other view afterwards.",
+    )
+
+
+@contextlib.contextmanager
+def _explained(name: str, events: InputEvents) -> Iterator[None]:
+    """Refuse what a capture can't record; the user's own exceptions pass through unchanged."""
+
+    def refuse(seeding: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{name} calls torch.{seeding}, which would happen once, when it is captured, and not "
+            "at every call.",
+            remedy="seed outside of the compiled function.",
+        )
+
+    try:
+        with seeding_refused(refuse):
+            yield
+    except FuncaotError:
+        raise
+    except Exception as error:
+        limit = limit_of_writes(error, name) or storages.explained(error, name)
+        if limit is not None:
+            raise limit from error
+        if (events.wholes or events.shared) and is_stale(error):
+            raise stale_view(name) from error
+        if events.wholes and tracing_errors.OUT_OF_BOUNDS in str(error):
+            raise UnsupportedError(
+                f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
+                remedy="use as_strided.",
+            ) from error
+        if "storage on different device" in str(error):
+            raise UnsupportedError(
+                f"{name} resizes a tensor that it made to more elements and then takes a view.",
+                remedy="make a new tensor of that size.",
+            ) from error
+        if "version_counter for inference tensor" in str(error):
+            raise UnsupportedError(
+                f"{name} switches inference mode and makes a view there.",
+                remedy="use torch.no_grad() inside, or switch inference mode outside.",
+            ) from error
+        if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
+            raise
+        reason = str(getattr(error, "func", None) or error).splitlines()[0]
+        raise UnsupportedError(
+            f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
+            f"have: {reason}{_line_of(error)}.",
+            remedy="keep that part out of the compiled function, or put it into the forward of a "
+            "funcaot.Function, which then runs on real values.",
+        ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """Where the user's code asked for it."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and "/funcaot/" not in frame.filename
+    ]
+    return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+class _Entrance:
+    """Puts a call's tensors on the tape, in order."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        signature: Signature,
+        sharing: Sharing,
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
+        self.tape = tape
+        self.forward_mode = signature.ambient.forward_mode
+        self.inputs: list[Input] = []
+        self.regions = sharing.flat
+        self.joined = {
+            index: place
+            for region in sharing.joined
+            for index, place in trace_joined(tape, region, tensors).items()
+        }
+        self.traced = [
+            trace_region(tape, region, f"shared_{index}")
+            for index, region in enumerate(self.regions)
+        ]
+        self.members = {
+            member.input: (region, position)
+            for region, traced in zip(self.regions, self.traced, strict=True)
+            for position, member in enumerate(region.members)
+        }
+        self.by_region = dict(zip(map(id, self.regions), self.traced, strict=True))
+        self.shared = tuple(
+            slot
+            for region, traced in zip(self.regions, self.traced, strict=True)
+            for slot in self._slots(region, traced)
+        )
+
+    def add(
+        self,
+        tensor: torch.Tensor,
+        argument: int | None = None,
+        described: TensorSpec | None = None,
+    ) -> torch.Tensor:
+        """Enter one input and return what the function sees."""
+        index = len(self.inputs)
+        spec = described or spec_of(tensor, forward_mode=self.forward_mode)
+        if index in self.members:
+            region, position = self.members[index]
+            seen = self.by_region[id(region)].members[position]
+            self.inputs.append(self._input(spec, seen, seen, argument, "member"))
+            return seen
+        if index in self.joined:
+            self.inputs.append(self._joined_input(self.joined[index], spec, argument))
+            return self.joined[index].view
+        name = f"primal_{index}" if argument is not None else f"lifted_{index}"
+        leaf = self.tape.placeholder(name, spec, tensor)
+        seen = leaf if spec.is_leaf or not spec.requires_grad else self.tape.non_leaf(leaf)
+        self.inputs.append(self._input(spec, leaf, seen, argument, "plain"))
+        return seen
+
+    def fixed(self) -> set[int]:
+        """The ``id`` of tensors that can't be reshaped, since inputs are views of one memory."""
+        families = {
+            id(family.tensor)
+            for region, traced in zip(self.regions, self.traced, strict=True)
+            for index, family in enumerate(traced.families)
+            if sum(member.family == index for member in region.members) > 1
+        }
+        return families | {id(place.view) for place in self.joined.values()}
+
+    def _joined_input(self, place: TracedPlace, spec: TensorSpec, argument: int | None) -> Input:
+        made = self._input(spec, place.leaf, place.value, argument, "joined")
+        flat = place.view._base
+        return replace(
+            made,
+            tensor=place.view,
+            entered=self.tape.node_of(place.view),
+            version=autograd.version_of(place.view),
+            grad_fn=None if flat is None else flat.grad_fn,
+            geometry=geometry_of(place.view),
+        )
+
+    def _slots(self, region: Region, traced: TracedRegion) -> list[Input]:
+        flat = self._input(region.spec, traced.flat, traced.flat, None, "flat")
+        families = [
+            self._input(family.spec, made.leaf, made.tensor, None, "family")
+            for family, made in zip(region.families, traced.families, strict=True)
+        ]
+        return [flat, *families]
+
+    def _input(
+        self,
+        spec: TensorSpec,
+        leaf: torch.Tensor,
+        seen: torch.Tensor,
+        argument: int | None,
+        kind: str,
+    ) -> Input:
+        node = self.tape.node_of(seen)
+        if node is None:
+            raise RuntimeError("an input isn't on its tape")
+        geometry = geometry_of(seen) if spec.layout is torch.strided else ()
+        version = autograd.version_of(seen)
+        return Input(spec, leaf, seen, node, argument, version, seen.grad_fn, geometry, kind)
+
+
+def geometry_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Shape, strides and storage offset."""
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()

@@ -1,0 +1,274 @@
+"""``.grad`` of tensors as an effect: read at the start, accumulated on the tape, replayed after.
+
+``loss.backward()`` inside a compiled function accumulates into ``.grad`` of the tape's leaves. The
+real ``.grad`` of each, if it has one, is lifted as an input before; what the leaf holds in the end
+is an output, assigned to the real tensor after the call. A ``.grad`` that is accumulated in place
+or zeroed is a mutated input like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from funcaot._torch import functorch, tracing
+from funcaot._torch.pytree import tree_flatten
+from funcaot.aot.state.optimizer_step import (
+    Hyperparameters,
+    ParameterState,
+    StepWatcher,
+    by_parameter,
+    with_tensor_scalars,
+)
+from funcaot.errors import UnsupportedError
+
+_get = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
+_set = torch.Tensor.grad.__set__  # type: ignore[attr-defined]
+_delete = torch.Tensor.grad.__delete__  # type: ignore[attr-defined]
+_TOUCHING = {_get, _set, _delete, torch.Tensor.backward, torch.autograd.backward}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a real tensor comes from at a call: a flat leaf, or a lifted tensor."""
+
+    leaf: int | None
+    lifted: int | None = None
+
+    def read(self, leaves: Sequence[Any], lifted: Sequence[Any]) -> torch.Tensor:
+        """The tensor of this call."""
+        return leaves[self.leaf] if self.leaf is not None else lifted[self.lifted or 0]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The ``.grad`` of one leaf.
+
+    Attributes:
+        source: The leaf.
+        lifted: Position of its ``.grad`` among the lifted tensors; None if it had none.
+        hooks: How many hooks it had.
+        assigned: Whether it is replaced after the call.
+        value: Which of the extra outputs replaces it; None to set it to None.
+    """
+
+    source: Source
+    lifted: int | None
+    hooks: int
+    assigned: bool = False
+    value: int | None = None
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has a ``.grad`` and hooks exactly if the captured one had."""
+        if (tensor.grad is None) != (self.lifted is None):
+            return False
+        if self.hooks:
+            return len(_hooks(tensor)) == self.hooks
+        return not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
+
+
+@dataclass(frozen=True, eq=False)
+class GradientEffects:
+    """What a function does to ``.grad``, and the optimizers that it steps.
+
+    Attributes:
+        gradients: One per leaf whose ``.grad`` may be read or written.
+        state: Optimizers' state of each parameter.
+        hyperparameters: Of each optimizer.
+        count: Number of lifted tensors.
+    """
+
+    gradients: tuple[Gradient, ...]
+    state: tuple[ParameterState, ...]
+    hyperparameters: tuple[Hyperparameters, ...]
+    count: int
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """Positions of lifted tensors that are read here and not in the environment."""
+        found = {gradient.lifted for gradient in self.gradients if gradient.lifted is not None}
+        return frozenset(found.union(*(dict(item.places) for item in self.state)))
+
+    def read(
+        self, leaves: Sequence[Any], found: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...] | None:
+        """All lifted tensors, from those found in the environment; None if something changed."""
+        if not all(item.hold() for item in self.hyperparameters):
+            return None
+        rest = iter(found)
+        hidden = self.hidden
+        lifted: list[Any] = [None if i in hidden else next(rest) for i in range(self.count)]
+        if not all(item.read(lifted) for item in self.state):
+            return None
+        for gradient in self.gradients:
+            tensor = gradient.source.read(leaves, lifted)
+            if not gradient.fits(tensor):
+                return None
+            if gradient.lifted is not None:
+                lifted[gradient.lifted] = tensor.grad
+        return None if any(tensor is None for tensor in lifted) else tuple(lifted)
+
+    def apply(
+        self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], values: Sequence[Any]
+    ) -> None:
+        """Assign ``.grad`` after a call."""
+        for gradient in self.gradients:
+            if gradient.assigned:
+                tensor = gradient.source.read(leaves, lifted)
+                tensor.grad = None if gradient.value is None else values[gradient.value]
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A leaf that was entered: what it is on the outside and on the tape."""
+
+    real: torch.Tensor
+    leaf: int | None
+    seen: torch.Tensor
+    before: torch.Tensor | None
+    entered: torch.Tensor | None
+    handles: list[Any]
+
+
+class GradientTracker(TorchFunctionMode):
+    """Runs inside a capture, where it still sees real tensors, and enters their ``.grad``."""
+
+    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], name: str) -> None:
+        """Wrap a function that is about to be captured.
+
+        Args:
+            function: The user's function.
+            leaves: Flat leaves of the call.
+            name: The user's function, for messages.
+        """
+        super().__init__()
+        self._function = function
+        self._leaves = leaves
+        self._name = name
+        self._start()
+
+    def _start(self) -> None:
+        self._seen: dict[int, tuple[torch.Tensor, int | None]] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._active = False
+        self._steps = StepWatcher(self._name)
+        self._results: list[tuple[_Slot, bool, int | None]] = []
+
+    @property
+    def used(self) -> bool:
+        """Whether the function touched ``.grad``; then it returns ``(result, values)``."""
+        return self._active
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on the tape's tensors."""
+        self._start()
+        traced, _ = tree_flatten((args, kwargs))
+        for position, tensor in enumerate(traced):
+            if isinstance(tensor, torch.Tensor):
+                self._seen.setdefault(id(tensor), (tensor, position))
+        with self._steps.watching(), self:
+            result = self._function(*args, **kwargs)
+        if not self._active:
+            return result
+        return result, self._finish()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Enter the ``.grad`` of what is known before it matters."""
+        kwargs = kwargs or {}
+        for value in tree_flatten((args, kwargs))[0]:
+            if isinstance(value, torch.Tensor) and not isinstance(value, tracing.FunctionalTensor):
+                self._note(value)
+        if func in _TOUCHING and not self._active:
+            self._active = True
+            for tensor, position in list(self._seen.values()):
+                self._enter(tensor, position)
+        if self._steps.depth:
+            result = with_tensor_scalars(func, args, kwargs, self._steps.numbers)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        if id(tensor) not in self._seen:
+            self._seen[id(tensor)] = (tensor, None)
+            if self._active:
+                self._enter(tensor, None)
+
+    def _enter(self, seen: torch.Tensor, position: int | None) -> None:
+        real = seen if position is None else self._leaves[position]
+        with tracing.without_torch_function():
+            if not (real.requires_grad and real.is_leaf):
+                return
+            if functorch.unwrap_if_dead(real) is not real:
+                return  # It was a transform's inside, which is over.
+            if functorch.is_functorch_wrapped_tensor(real):
+                raise UnsupportedError(
+                    f"{self._name} calls backward() or uses .grad under a torch.func transform.",
+                    remedy="use torch.autograd.grad or torch.func.grad inside.",
+                )
+            before, hooks = real.grad, _hooks(real)
+            accumulated = list((real._post_accumulate_grad_hooks or {}).values())
+        if before is not None:
+            _set(seen, before)
+        entered = _get(seen)
+        handles = [
+            torch.Tensor.register_post_accumulate_grad_hook(seen, hook)
+            if hook in accumulated
+            else torch.Tensor.register_hook(seen, hook)
+            for hook in hooks
+        ]
+        self._slots[id(real)] = _Slot(real, position, seen, before, entered, handles)
+
+    def _finish(self) -> tuple[torch.Tensor, ...]:
+        """Take the final ``.grad`` off the tape's leaves."""
+        values: list[torch.Tensor] = []
+        for slot in self._slots.values():
+            now = _get(slot.seen)
+            for handle in slot.handles:
+                handle.remove()
+            _set(slot.seen, None)
+            if now is slot.entered:
+                self._results.append((slot, False, None))
+            elif now is None:
+                self._results.append((slot, True, None))
+            else:
+                self._results.append((slot, True, len(values)))
+                values.append(now)
+        return tuple(values)
+
+    def effects(self, lifted: Sequence[torch.Tensor]) -> GradientEffects | None:
+        """The record, once the capture has lifted what it had to."""
+        if not self._active:
+            return None
+        places = {id(tensor): index for index, tensor in enumerate(lifted)}
+        gradients = tuple(
+            Gradient(
+                Source(slot.leaf, None if slot.leaf is not None else places[id(slot.real)]),
+                None if slot.before is None else places[id(slot.before)],
+                len(_hooks(slot.real)),
+                assigned,
+                value,
+            )
+            for slot, assigned, value in self._results
+            if slot.leaf is not None or id(slot.real) in places
+        )
+        state = by_parameter(
+            (places[key], item) for key, item in self._steps.state.items() if key in places
+        )
+        return GradientEffects(gradients, state, tuple(self._steps.hyperparameters), len(lifted))
+
+
+def _hooks(tensor: torch.Tensor) -> list[Any]:
+    found = list((tensor._backward_hooks or {}).values())
+    return found + list((tensor._post_accumulate_grad_hooks or {}).values())

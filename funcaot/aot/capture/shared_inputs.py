@@ -1,0 +1,71 @@
+"""What a call's inputs share, seen with what a first capture found out that the function does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch import tracing
+from funcaot.aot.capture.bases import Region, find_regions, has_room
+from funcaot.aot.capture.capture import Capture, Sharing
+from funcaot.aot.signature.signature import Signature
+from funcaot.errors import UnsupportedError
+
+
+def refuse_room(tensors: Sequence[torch.Tensor], name: str) -> None:
+    """Refuse to grow a tensor in a storage that has room: it would show what is there.
+
+    Raises:
+        UnsupportedError: If one has.
+    """
+    for tensor in tensors:
+        if has_room(tensor):
+            raise UnsupportedError(
+                f"{name} resizes a tensor {list(tensor.shape)} to more elements, and its storage "
+                "holds others that it would show then.",
+                remedy="resize a clone, or take a larger view of the whole.",
+            )
+
+
+def placed_inputs(captured: Capture) -> frozenset[int]:
+    """Inputs of whose storages the function names places that may be outside of them."""
+    storages = {tracing.storage_key(tensor) for tensor in captured.events.placed}
+    if not storages:
+        return frozenset()
+    return frozenset(
+        index
+        for index, slot in enumerate(captured.inputs)
+        if slot.spec.layout is torch.strided and tracing.storage_key(slot.tensor) in storages
+    )
+
+
+def sharing_of(
+    captured: Capture,
+    leaves: Sequence[Any],
+    touched: tuple[frozenset[int], frozenset[int]],
+    signature: Signature,
+) -> Sharing | None:
+    """Memory that a call's inputs share with one that the function writes to, if any.
+
+    Args:
+        captured: The first run.
+        leaves: The call's flat leaves.
+        touched: Inputs that are written to, and those seen beyond their own memory.
+        signature: The call's signature.
+    """
+    if not any(touched):
+        return None
+    given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
+    regions = find_regions(
+        [*given, *captured.lifted], *touched, differentiable=signature.ambient.grad_mode
+    )
+    if not regions:
+        return None
+    if signature.ambient.forward_mode and isinstance(regions[0], Region):
+        raise UnsupportedError(
+            f"Inside forward mode, {regions[0]} and one of them is written to.",
+            remedy="pass one tensor and make the views of it inside the compiled function.",
+        )
+    return Sharing(captured.lifted, regions)

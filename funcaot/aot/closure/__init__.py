@@ -1,0 +1,1 @@
+"""What a function can reach besides its arguments: found for ``reader`` and ``state``."""

@@ -1,0 +1,329 @@
+"""What an object leads to, kind by kind; for the walk through a function's environment.
+
+Each step says how the next object is reached, by source text, and the name that code would use.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import operator
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from funcaot.aot.closure.code_names import ReadNames, names_of
+from funcaot.aot.closure.constants import is_immutable, is_setting
+from funcaot.aot.closure.look import dictionary_of, in_slot, module_of
+from funcaot.aot.closure.ran import is_users
+
+MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# What every module has besides its training mode: dictionaries and flags of nn.Module's own.
+MODULE_OWN = frozenset(vars(torch.nn.Module())) - {"training"}
+SEQUENCES = (list, tuple, deque)
+DICTIONARIES = (dict, types.MappingProxyType)
+SETS = (set, frozenset)
+CONTAINERS = (*SEQUENCES, *DICTIONARIES, *SETS)
+_EXACT = (list, tuple, deque, dict, OrderedDict, defaultdict, torch.Size, *SETS)
+# Objects that say by an attribute what they run.
+_WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (property, ("fget",)),
+    (functools.cached_property, ("func",)),
+    (staticmethod, ("__func__",)),
+    (classmethod, ("__func__",)),
+    (functools.partialmethod, ("func", "args", "keywords")),
+    (functools._lru_cache_wrapper, ("__wrapped__",)),
+)
+
+_UNSET = object()
+
+
+class Step(NamedTuple):
+    """A way from an object to another one.
+
+    Attributes:
+        access: Source text; ``{parent}`` is the object, ``{0}`` and so on the constants.
+        name: The name that code would use; empty if it is always read.
+        value: The other object.
+        constants: Objects that the text names.
+    """
+
+    access: str
+    name: str
+    value: Any
+    constants: tuple[Any, ...] = ()
+
+
+def children(holder: Any, names: ReadNames) -> Iterator[Step]:
+    """The steps from an object that isn't a module of Python's, a class or a set of globals."""
+    if isinstance(holder, torch.nn.Module):
+        yield from _of_module(holder, names)
+    elif isinstance(holder, types.FunctionType):
+        yield from _of_function(holder)
+    elif isinstance(holder, types.MethodType):
+        yield Step("{parent}.__self__", "", holder.__self__)
+        yield Step("{parent}.__func__", "", holder.__func__)
+    elif isinstance(holder, functools.partial):
+        yield Step("{parent}.func", "", holder.func)
+        yield Step("{parent}.args", "", holder.args)
+        yield Step("{parent}.keywords", "", holder.keywords)
+        yield from entries(dictionary_of(holder) or {}, "{parent}.__dict__", named=True)
+    elif isinstance(holder, weakref.ref):
+        yield Step("{parent}()", "", holder())
+    elif isinstance(holder, contextvars.ContextVar):
+        yield Step("{0}({parent})", "", in_context(holder), (in_context,))
+    elif is_compiled(holder):
+        # Not its cache.
+        parts = {
+            name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)
+        }
+        yield from entries(parts, "{parent}.__dict__")
+    elif isinstance(holder, CONTAINERS):
+        yield from _of_container(holder)
+    else:
+        for kind, attributes in _WRAPPERS:
+            if isinstance(holder, kind):
+                yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
+        own = dictionary_of(holder) or {}
+        if isinstance(holder, torch.optim.Optimizer):
+            # A step finds its state by itself (see optimizer_step).
+            own = {name: value for name, value in own.items() if name != "state"}
+        yield from entries(own, "{parent}.__dict__", named=True)
+        yield from _of_slots(holder)
+
+
+def in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a context variable holds here."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
+
+
+def is_compiled(holder: Any) -> bool:
+    """Whether an object is a compiled function or a part of one."""
+    return module_of(type(holder)).startswith("funcaot.aot.")
+
+
+def is_exact(holder: Any) -> bool:
+    """Whether a container is of Python's own type, so that nothing is hidden in it."""
+    return type(holder) in _EXACT
+
+
+def base_of(container: Any) -> Any:
+    """The type of Python's that a container is, whose methods a subclass may have replaced."""
+    return next(kind for kind in CONTAINERS if isinstance(container, kind))
+
+
+def length(container: Any) -> int:
+    """How many items a container has, whatever its class says."""
+    return base_of(container).__len__(container)
+
+
+def items_of(container: Any) -> list[Any]:
+    """The items of a sequence or set, or the keys of a dictionary."""
+    if is_exact(container):
+        return [*container]
+    return [*base_of(container).__iter__(container)]
+
+
+def entries(mapping: Any, access: str, *, named: bool = False) -> Iterator[Step]:
+    """The steps from a dictionary, reached by ``access``, to what is in it."""
+    for key in items_of(mapping):
+        value = mapping[key] if is_exact(mapping) else base_of(mapping).__getitem__(mapping, key)
+        name = key if named and isinstance(key, str) else ""
+        if type(key) in (str, int, bool):
+            yield Step(f"{access}[{quoted(key)}]", name, value)
+        elif is_immutable(key):
+            yield Step(f"{access}[{{0}}]", name, value, (key,))
+        elif not isinstance(key, torch.Tensor):
+            reference = _weakly(key)
+            if reference is not None:
+                yield Step(f"{access}[{{0}}()]", name, value, (reference,))
+
+
+def quoted(key: Any) -> str:
+    """A key as source text that ``str.format`` leaves as it is."""
+    return repr(key).replace("{", "{{").replace("}", "}}")
+
+
+def _weakly(thing: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return None
+
+
+def _of_container(holder: Any) -> Iterator[Step]:
+    if isinstance(holder, DICTIONARIES):
+        yield from entries(holder, "{parent}")
+    elif isinstance(holder, SETS):
+        references = [_weakly(item) for item in items_of(holder)]
+        yield from (Step("{0}()", "", item(), (item,)) for item in references if item is not None)
+    elif is_exact(holder):
+        yield from (Step(f"{{parent}}[{i}]", "", item) for i, item in enumerate(holder))
+    else:
+        base = base_of(holder)
+        for index, item in enumerate(base.__iter__(holder)):
+            yield Step(f"{{0}}({{parent}}, {index})", "", item, (base.__getitem__,))
+    if not is_exact(holder):
+        yield from entries(dictionary_of(holder) or {}, "{parent}.__dict__", named=True)
+
+
+def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
+    own = vars(module)
+    for name in (*MODULE_DICTIONARIES, *MODULE_HOOKS):
+        yield from entries(own.get(name, {}), f"{{parent}}.{name}")
+    for name, value in list(own.items()):
+        private = name.startswith("_") and not names.uses(name) and not _is_users(value)
+        if name not in MODULE_OWN and not private:
+            yield Step(f"{{parent}}.__dict__[{quoted(name)}]", name, value)
+    yield from _of_slots(module)
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a private attribute is looked into anyway: not somebody's trainer or logger."""
+    kinds = (torch.nn.Module, torch.Tensor, types.FunctionType, *CONTAINERS)
+    return isinstance(value, kinds) or is_setting(value)
+
+
+def of_closure(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to what a function closes over."""
+    for index, cell in enumerate(function.__closure__ or ()):
+        try:
+            name = function.__code__.co_freevars[index]
+            yield Step(f"{{parent}}.__closure__[{index}].cell_contents", name, cell.cell_contents)
+        except ValueError:  # a cell that isn't filled yet
+            continue
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Step]:
+    yield from of_closure(function)
+    yield from of_defaults(function)
+    yield from of_attributes(function)
+
+
+def of_defaults(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to the defaults of a function's arguments."""
+    for index, value in enumerate(function.__defaults__ or ()):
+        yield Step(f"{{parent}}.__defaults__[{index}]", "", value)
+    yield from entries(function.__kwdefaults__ or {}, "{parent}.__kwdefaults__")
+
+
+def of_attributes(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to what was put on a function."""
+    own = {key: value for key, value in vars(function).items() if key != "__wrapped__"}
+    yield from entries(own, "{parent}.__dict__", named=True)
+
+
+def names_in(getter: Any) -> set[str]:
+    """The attributes that an ``operator.attrgetter`` or ``methodcaller`` gets."""
+    if not isinstance(getter, operator.attrgetter | operator.methodcaller):
+        return set()
+    texts = getter.__reduce__()[1]
+    return {part for text in texts if isinstance(text, str) for part in text.split(".")}
+
+
+def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
+    """The classes of an object that a user wrote, with their positions in the order of lookup."""
+    if isinstance(holder, types.FunctionType | types.ModuleType):
+        return
+    yield from classes_of(type(holder))
+
+
+def classes_of(kind: type) -> Iterator[tuple[int, type]]:
+    """The classes among a class and its bases that a user wrote, with their positions."""
+    for index, base in enumerate(kind.__mro__):
+        if is_users(base):
+            yield index, base
+
+
+def slots_of(holder: Any) -> list[str]:
+    """The names of an object's slots."""
+    return [
+        name
+        for _, kind in users_classes(holder)
+        for name, member in vars(kind).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+
+
+def _of_slots(holder: Any) -> Iterator[Step]:
+    for name in slots_of(holder):
+        for value in in_slot(holder, name):
+            yield Step(f"{{parent}}.{name}", name, value)
+
+
+def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
+    """The steps from a class of the user's to what code reads of it, its own or inherited.
+
+    Args:
+        kind: The class.
+        names: The names that are read.
+        ran: The code objects that ran; their methods are looked into, whatever their name.
+    """
+    known: set[str] = set()
+    for index, base in enumerate(kind.__mro__):
+        users = is_users(base)
+        for name, raw in list(vars(base).items()):
+            if name in known:
+                continue
+            inherited = name == "forward" and not users
+            has_run = _code_of(raw) in ran
+            if has_run or (names.mentions(name) and not name.startswith("__")):
+                known.add(name)
+                if users or inherited:
+                    for step in _of_member(kind, index, name, raw):
+                        # Python itself looks special methods up.
+                        yield step._replace(name="") if has_run else step
+    for _, meta in classes_of(type(kind)):
+        for name, raw in list(vars(meta).items()):
+            if name not in known and names.mentions(name) and not name.startswith("__"):
+                known.add(name)
+                yield Step(f"type({{parent}}).__dict__[{quoted(name)}]", name, raw)
+
+
+def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
+    """The steps to one attribute of a class: by lookup, which sees what comes to hide it."""
+    access = f"{{parent}}.{name}" if name.isidentifier() else None
+    slot = isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType)
+    if slot and raw.__objclass__ in kind.__mro__:
+        return
+    simple = type(kind) is type or name not in dir(type(kind))
+    if access is None or not simple or not _is_looked_up_plainly(raw):
+        # Looking it up would run somebody's code.
+        yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
+    elif isinstance(raw, classmethod):
+        yield Step(f"{access}.__func__", name, raw.__func__)
+    elif isinstance(raw, staticmethod):
+        yield Step(access, name, raw.__func__)
+    else:
+        yield Step(access, name, raw)
+
+
+def _is_looked_up_plainly(raw: Any) -> bool:
+    plain = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
+    return isinstance(raw, plain) or not hasattr(type(raw), "__get__")
+
+
+def _code_of(raw: Any) -> types.CodeType | None:
+    """The code that an attribute of a class runs."""
+    for kind, attributes in _WRAPPERS:
+        if isinstance(raw, kind):
+            return _code_of(getattr(raw, attributes[0]))
+    return raw.__code__ if isinstance(raw, types.FunctionType) else None
+
+
+def loaded_by(function: types.FunctionType) -> frozenset[str]:
+    """The globals that a function's code names."""
+    names = names_of(function.__code__)
+    found = names.loaded | names.stored
+    if "globals" in names.used:
+        found |= names.fragments | names.used
+    # What isn't an identifier was put there by a rewriter of assert statements.
+    return frozenset(name for name in found if name.isidentifier())

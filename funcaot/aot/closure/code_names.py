@@ -1,0 +1,343 @@
+"""Which names some code reads, as far as its bytecode says; for what a call must be compared by.
+
+A name that code only counts in (``self.calls += 1``) or adds to (``log.append(x)``,
+``kept[k] = x``) doesn't decide what the code computes.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from funcaot.aot.closure.look import module_of
+
+# Methods that set a module up or describe it; what only they read doesn't change its forward.
+_NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
+_WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__"}
+_ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
+_BY_NAME = {
+    "getattr",
+    "hasattr",
+    "vars",
+    "__dict__",
+    "__getattr__",
+    "attrgetter",
+    "methodcaller",
+    "globals",
+    "setattr",
+    "delattr",
+}
+_IMPORTING = {"import_module", "__import__", "modules"}
+# Code that catches one of these may look for what isn't there.
+_LOOKUP_ERRORS = {
+    "AttributeError",
+    "NameError",
+    "KeyError",
+    "LookupError",
+    "Exception",
+    "BaseException",
+}
+# What autograd and the operator read of a Function's class.
+PROTOCOL = {
+    "forward",
+    "backward",
+    "setup_context",
+    "vmap",
+    "jvp",
+    "generate_vmap_rule",
+    "generate_jvp_rule",
+    "generate_backward_rule",
+}
+_COPIES = {"asdict", "astuple", "fields", "replace", "_asdict_inner", "_reconstruct", "deepcopy"}
+_SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
+_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
+_SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
+_MOVING = ("SWAP", "LOAD_FAST")
+_INDEXING = ("BINARY_SUBSCR", "BINARY_OP")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names in one code object and those nested in it.
+
+    Attributes:
+        used: Every name of an attribute, global or closure variable.
+        read: Those whose value matters.
+        fragments: Text that names may be made of, in code that gets attributes by name.
+        loaded: Names looked up among globals and builtins.
+        stored: Globals that it assigns or deletes.
+        imported: Modules that it imports, or may look up by a text that it has.
+        tried: Names that it may use where they mean nothing, and go on.
+        compares_identity: Whether it asks if two things are one object.
+    """
+
+    used: frozenset[str]
+    read: frozenset[str]
+    fragments: frozenset[str]
+    loaded: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
+    tried: frozenset[str] = frozenset()
+    compares_identity: bool = False
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether names of attributes may come from data."""
+        return not self.used.isdisjoint(_BY_NAME)
+
+    @property
+    def imports_by_text(self) -> bool:
+        """Whether modules are looked up by their names."""
+        return not self.used.isdisjoint(_IMPORTING)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether all attributes of some object are read at once."""
+        return not self.used.isdisjoint(_WHOLE)
+
+
+class ReadNames:
+    """The names that code reached from a function reads: functions', and methods' named there."""
+
+    def __init__(self) -> None:
+        """Nothing is reached yet."""
+        self._codes: list[Names] = []
+        self._methods: dict[str, list[types.CodeType]] = {}
+        self._kinds: set[type] = {object, torch.nn.Module}
+        self._used: set[str] = {"forward"}
+        self._read: set[str] = set()
+        self._fragments: set[str] = set()
+        self._asking: set[type] = set()
+        self._functions_ask = False
+        self._exact: set[str] = set()
+        self._users: set[str] = set()
+        self._tried: set[str] = set()
+        self._all = False
+        self.is_dynamic = False
+        self.compares_identity = False
+
+    @classmethod
+    def of(cls, users: Iterable[types.CodeType], libraries: Iterable[types.CodeType]) -> ReadNames:
+        """The names that some code objects use, and no others.
+
+        Args:
+            users: Code of the user's.
+            libraries: Code of libraries that reads what a user gives them.
+        """
+        made = cls()
+        made._used.clear()
+        for code in users:
+            names = names_of(code)
+            made._add(names)
+            made._users |= names.used
+            made._tried |= names.tried
+            made._functions_ask |= bool(names.fragments or names.tried)
+            made.is_dynamic |= names.is_dynamic
+            made.compares_identity |= names.compares_identity
+            made._all |= names.reads_all
+        for code in libraries:
+            names = names_of(code)
+            made._used |= names.used
+            made._read |= names.read
+            made._all |= names.reads_all and code.co_name in _COPIES
+        made._used |= PROTOCOL
+        made._read |= PROTOCOL
+        return made
+
+    def add_names(self, names: Names) -> None:
+        """Add what a code object uses."""
+        self._add(names)
+
+    def users_mention(self, name: str) -> bool:
+        """Whether code of the user's has this name in it."""
+        return name in self._users
+
+    def users_mention_any(self, names: Iterable[str]) -> bool:
+        """Whether code of the user's has one of these names in it."""
+        return not self._users.isdisjoint(names)
+
+    @property
+    def reads_everything(self) -> bool:
+        """Whether some code reads all attributes of an object at once."""
+        return self._all
+
+    def add_exact(self, names: Iterable[str]) -> bool:
+        """Add names that code may get from data; whether one of them is new."""
+        new = {name for name in names if name.isidentifier()} - self._exact
+        self._exact |= new
+        return bool(new)
+
+    def add(self, holder: object) -> None:
+        """Add what an object's code may read: a function's, or that of its class's methods."""
+        if isinstance(holder, types.FunctionType):
+            names = names_of(holder.__code__)
+            self._add(names)
+            self._functions_ask |= bool(names.fragments)
+        for kind in type(holder).__mro__:
+            if kind not in self._kinds and module_of(kind) != "builtins":
+                self._kinds.add(kind)
+                self._add_methods(kind)
+
+    def close(self) -> None:
+        """Add what the methods use that are named so far, and so on."""
+        while True:
+            named = [n for n in self._methods if n in self._used or n.startswith("__")]
+            if not named:
+                return
+            for name in named:
+                for code in self._methods.pop(name):
+                    self._add(names_of(code))
+
+    def reads(self, name: str) -> bool:
+        """Whether some code may depend on a thing of this name; always true without a name."""
+        if not name or self._all or name in self._read or name in self._exact:
+            return True
+        return any(fragment in name for fragment in self._fragments)
+
+    def uses(self, name: str) -> bool:
+        """Whether code reached so far has this name in it."""
+        return name in self._used
+
+    def mentions(self, name: str) -> bool:
+        """Whether code reached so far may get an attribute of this name."""
+        if self._all or name in self._used or name in self._exact:
+            return True
+        return any(fragment in name for fragment in self._fragments)
+
+    def asks(self, holder: object) -> bool:
+        """Whether code may look for attributes of an object: it's a user's, or a function does."""
+        return self._functions_ask or bool(self._asking.intersection(type(holder).__mro__))
+
+    @property
+    def asked_for(self) -> frozenset[str]:
+        """Names that some code may look for as text, to see whether they are there."""
+        texts = (text for text in self._fragments if text.isidentifier())
+        return frozenset((*texts, *self._tried))
+
+    def _add(self, names: Names) -> None:
+        self._used |= names.used
+        self._read |= names.read
+        self._fragments |= names.fragments
+
+    def _add_methods(self, kind: type) -> None:
+        for name, member in list(vars(kind).items()):
+            function = member.fget if isinstance(member, property) else member
+            function = getattr(function, "__func__", function)
+            code = getattr(function, "__code__", None)
+            if name not in _NOT_RUN and isinstance(code, types.CodeType):
+                self._methods.setdefault(name, []).append(code)
+                if names_of(code).fragments and not module_of(kind).startswith("torch."):
+                    self._asking.add(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> Names:
+    """The names that a code object uses."""
+    used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
+    read = set(_read_in(code, used))
+    found = [item for item in dis.get_instructions(code) if item.opname in _OUTSIDE]
+    loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
+    stored = {str(item.argval) for item in found if item.opname in _STORES}
+    imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
+    if used & _IMPORTING:
+        imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
+    tried = set(used) if _catches(code) else set()
+    identity = "id" in loaded or _compares_identity(code)
+    fragments: set[str] = set()
+    if used & _BY_NAME:
+        fragments.update(
+            text
+            for text in code.co_consts
+            if isinstance(text, str) and len(text) < 40 and text.isidentifier()
+        )
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = names_of(constant)
+            used |= inner.used
+            read |= inner.read
+            fragments |= inner.fragments
+            loaded |= inner.loaded
+            stored |= inner.stored
+            imported |= inner.imported
+            tried |= inner.tried
+            identity |= inner.compares_identity
+    found_names = map(frozenset, (used, read, fragments, loaded, stored, imported, tried))
+    return Names(*found_names, compares_identity=identity)
+
+
+def is_dotted(text: str) -> bool:
+    """Whether a text may be the name of a module."""
+    return all(map(str.isidentifier, text.split(".")))
+
+
+def _catches(code: types.CodeType) -> bool:
+    """Whether code goes on after it has looked for what isn't there."""
+    if not _LOOKUP_ERRORS.isdisjoint(code.co_names):
+        return True
+    ops = {item.opname for item in dis.get_instructions(code)}
+    return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
+
+
+def _compares_identity(code: types.CodeType) -> bool:
+    """Whether code has an ``is`` between two things none of which is a constant."""
+    before = ""
+    for item in dis.get_instructions(code):
+        if item.opname == "IS_OP" and before != "LOAD_CONST":
+            return True
+        if item.opname not in _SKIPPED:
+            before = item.opname
+    return False
+
+
+def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+    for position, item in enumerate(instructions):
+        if not isinstance(item.argval, str) or item.argval not in names:
+            continue
+        if item.opname.startswith(("STORE_", "DELETE_", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_CONST")):
+            continue
+        if not _only_changes(item.argval, instructions[position + 1 : position + 10]):
+            yield item.argval
+
+
+def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
+    """Whether the value just loaded is only counted up, appended to or assigned an item of."""
+    if not following:
+        return False
+    if following[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return following[0].argval in _ADDING
+    if not following[0].opname.startswith(_SIMPLE):
+        return False
+    rest = following[1:]
+    if rest and rest[0].opname == "STORE_SUBSCR":
+        return True
+    if rest and rest[0].opname == "COPY":  # kept[key] += value
+        while rest and rest[0].opname == "COPY":
+            rest = rest[1:]
+        if not rest or rest[0].opname not in _INDEXING:
+            return False
+        return _is_update(rest[1:], "STORE_SUBSCR", None)
+    return _is_update(following, "STORE_", name)
+
+
+def _is_update(following: Sequence[dis.Instruction], store: str, name: str | None) -> bool:
+    """A simple operand, an operator, and the result is stored where the value came from."""
+    if len(following) < 3 or not following[0].opname.startswith(_SIMPLE):
+        return False
+    if following[1].opname != "BINARY_OP":
+        return False
+    rest = _without_moves(following[2:])
+    return bool(rest) and rest[0].opname.startswith(store) and (not name or rest[0].argval == name)
+
+
+def _without_moves(following: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+    rest = list(following)
+    while rest and rest[0].opname.startswith(_MOVING):
+        rest.pop(0)
+    return rest

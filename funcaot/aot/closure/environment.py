@@ -1,0 +1,454 @@
+"""What a function can reach besides its arguments: tensors, modules and settings it closes over.
+
+The tracker of state walks before and while the function is captured, to see what it changes; the
+reader walks after it, with the code that ran, to see what the program depends on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import functools
+import gc
+import os
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterable, Set
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from funcaot._torch.shapes import SYMBOLIC_NUMBERS
+from funcaot.aot.closure import children
+from funcaot.aot.closure.children import CONTAINERS, Step
+from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
+from funcaot.aot.closure.constants import is_array, is_scalar, is_setting
+from funcaot.aot.closure.look import dictionary_of, module_of, name_of
+from funcaot.aot.closure.ran import Ran, is_library, is_machinery, is_users
+
+_LIMIT = 200_000
+_CHANGEABLE = (list, dict, set, deque)
+_MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How an object is reached from another one.
+
+    Attributes:
+        parent: The other one, by ``id``.
+        access: Source text on ``{parent}``.
+        name: The name that code would use; empty if it is always read.
+        constants: Objects that the text names, as ``{0}`` and so on.
+    """
+
+    parent: int
+    access: str
+    name: str = ""
+    constants: tuple[Any, ...] = ()
+
+
+@dataclass
+class Environment:
+    """Objects reachable from a function: its closure, globals, ``self``, modules, containers.
+
+    Attributes:
+        names: The names that code among them reads.
+        places: For each object, by ``id``, the ways in which it was reached.
+        objects: The objects; alive as long as this record, so that ids stay theirs.
+        settings: Numbers, strings and the like that some code reached can read: where, and value.
+        identities: Things that are compared by identity alone: functions of libraries and the like.
+        arrays: NumPy arrays, whose contents are compared.
+        namespaces: Dictionaries of globals, by ``id``, with the names that code uses of them.
+        missing: Names that code looks up in such a dictionary, and that aren't there.
+        anchors: Objects that nothing leads to, by ``id``: source text that finds them, and what
+            that names.
+        escaped: Symbolic numbers that a capture left behind.
+        ran: The code that ran, if that is known.
+    """
+
+    names: ReadNames = field(default_factory=ReadNames)
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    objects: dict[int, Any] = field(default_factory=dict)
+    settings: list[tuple[Place, Any]] = field(default_factory=list)
+    identities: list[tuple[Place, Any]] = field(default_factory=list)
+    arrays: list[tuple[Place, Any]] = field(default_factory=list)
+    namespaces: dict[int, set[str]] = field(default_factory=dict)
+    missing: dict[int, set[str]] = field(default_factory=dict)
+    anchors: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    escaped: list[Place] = field(default_factory=list)
+    ran: Ran | None = None
+
+    def may_run(self, code: types.CodeType) -> bool:
+        """Whether a function's code may have run."""
+        return self.ran is None or code in self.ran.users
+
+    @functools.cached_property
+    def unread(self) -> frozenset[int]:
+        """Containers that code only adds to, by ``id``, and those within them."""
+        unread = {
+            id(thing)
+            for thing in self.objects.values()
+            if isinstance(thing, _CHANGEABLE) and id(thing) not in self.namespaces
+        }
+        unread = {identity for identity in unread if self.places[identity]}
+        while True:
+            read = [i for i in unread if any(self._reads(p, unread) for p in self.places[i])]
+            if not read:
+                return frozenset(unread)
+            unread = unread.difference(read)
+
+    def is_read(self, place: Place) -> bool:
+        """Whether code may depend on what is at a place."""
+        return self._reads(place, self.unread)
+
+    def _reads(self, place: Place, unread: Set[int]) -> bool:
+        return place.parent not in unread and self.names.reads(place.name)
+
+
+def scan(root: Any) -> Environment:
+    """Walk what a function can reach, breadth first, whatever code may run."""
+    walk = Walk(root)
+    walk.go()
+    return walk.found
+
+
+def scan_what_ran(root: Any, ran: Ran, texts: Iterable[str] = ()) -> Environment:
+    """Walk what the code that ran can have read.
+
+    Args:
+        root: The function, and objects among its arguments.
+        ran: The code.
+        texts: Strings among the arguments, which may be names of attributes.
+    """
+    names = ReadNames.of(ran.users, ran.libraries)
+    if names.is_dynamic:
+        names.add_exact(texts)
+    while True:
+        walk = Walk(root, names, ran)
+        walk.go()
+        walk.follow_rest()
+        texts = walk.strings() if names.is_dynamic else set()
+        if not names.add_exact(texts | walk.names_of_getters()):
+            break
+    found = walk.found
+    for kept in ("settings", "identities", "arrays"):
+        setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
+    return found
+
+
+class Walk:
+    """A walk from a function to what its code can reach.
+
+    Of a module, only what some code reached so far names is looked at: the rest of a library
+    is neither used nor small.
+
+    Attributes:
+        found: What was reached so far.
+    """
+
+    def __init__(self, root: Any, names: ReadNames | None = None, ran: Ran | None = None) -> None:
+        """Start at a root.
+
+        Args:
+            root: The function, and objects among its arguments.
+            names: The names that are read; by default those of all code that is reached.
+            ran: The code that ran; by default any may.
+        """
+        self.found = Environment()
+        if names is not None:
+            self.found.names = names
+        self._ran = self.found.ran = ran
+        self.found.objects[id(root)] = root
+        self.found.places[id(root)] = []
+        self._pending = deque([root])
+        self._modules: dict[int, types.ModuleType] = {}
+        self._looked_at: set[tuple[int, str]] = set()
+        self._followed: set[types.CodeType] = set()
+
+    def go(self) -> None:
+        """Walk until nothing new is reached."""
+        found = self.found
+        while self._pending and len(found.objects) < _LIMIT:
+            holder = self._pending.popleft()
+            if self._ran is None:
+                found.names.add(holder)
+                if isinstance(holder, torch.nn.Module):
+                    found.names.close()
+            if isinstance(holder, types.ModuleType):
+                self._modules[id(holder)] = holder
+            else:
+                self._visit(holder)
+            if not self._pending:
+                found.names.close()
+                self._look_into_modules()
+
+    def add_code(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        """Reach what a code object names among its globals, and walk on."""
+        names = names_of(code)
+        self.found.names.add_names(names)
+        self._anchor_globals(namespace)
+        self._look_into_globals(namespace, names.loaded | names.stored)
+        self.go()
+
+    def follow_rest(self) -> None:
+        """Reach what code reads that ran, and that nothing in the environment leads to.
+
+        Its globals are those that it ran with. A function is looked for that has its closure, if
+        it has one and wasn't made by code that ran.
+        """
+        if self._ran is None:
+            return
+        made = {c for code in self._ran.codes for c in code.co_consts if type(c) is types.CodeType}
+        for code, namespace in self._ran.users.items():
+            if code in self._followed:
+                continue
+            if code.co_freevars and code not in made:
+                self._anchor_functions(code)
+            self._anchor_globals(namespace)
+            names = names_of(code)
+            self._look_into_globals(namespace, names.loaded | names.stored)
+        for code, namespace in self._ran.users.items():
+            names = names_of(code)
+            for module in names.imported:
+                self._look_into_import(module, namespace)
+            if names.imports_by_text:
+                for module in (str(namespace.get("__name__")), *filter(is_dotted, self.strings())):
+                    self._look_into_import(module, namespace)
+        if self._ran.reads_environ:
+            self._anchor(os.environ, "{0}.environ", os)
+            self._pending.append(os.environ)
+        self.go()
+
+    def strings(self) -> set[str]:
+        """Texts that were reached: names of attributes, for code that gets them by name."""
+        found: set[str] = set()
+        for _, value in self.found.settings:
+            values = children.items_of(value) if isinstance(value, CONTAINERS) else [value]
+            if isinstance(value, children.DICTIONARIES):
+                values += list(value.values())
+            found.update(item for item in values if type(item) is str)
+        for thing in self.found.objects.values():
+            if isinstance(thing, dict) and id(thing) not in self.found.namespaces:
+                found.update(key for key in children.items_of(thing) if type(key) is str)
+        return found
+
+    def names_of_getters(self) -> set[str]:
+        """Attributes that objects get which are made for that."""
+        things = [thing for _, thing in self.found.identities]
+        return {name for thing in things for name in children.names_in(thing)}
+
+    def _anchor(self, thing: Any, text: str, constant: Any) -> None:
+        if id(thing) not in self.found.objects:
+            self.found.objects[id(thing)] = thing
+            self.found.places.setdefault(id(thing), [])
+            self.found.anchors[id(thing)] = (text, constant)
+
+    def _anchor_globals(self, namespace: dict[str, Any]) -> None:
+        module = sys.modules.get(str(namespace.get("__name__")))
+        if module is not None and vars(module) is namespace:
+            self._anchor(namespace, "{0}().__dict__", weakref.ref(module))
+        else:
+            self._anchor(namespace, "{0}", namespace)
+        self.found.namespaces.setdefault(id(namespace), set())
+
+    def _anchor_functions(self, code: types.CodeType) -> None:
+        for function in gc.get_referrers(code):
+            if isinstance(function, types.FunctionType) and function.__code__ is code:
+                if id(function) not in self.found.objects:
+                    self._anchor(function, "{0}()", weakref.ref(function))
+                    self._pending.append(function)
+
+    def _visit(self, holder: Any) -> None:
+        found = self.found
+        if isinstance(holder, type):
+            self._visit_class(holder)
+            return
+        if isinstance(holder, types.FunctionType):
+            if self._ran is not None and holder.__code__ not in self._ran.users:
+                self._visit_what_did_not_run(holder)
+                return
+            self._followed.add(holder.__code__)
+            self._reach_globals(holder)
+        always = _is_of_a_library(holder)
+        for step in children.children(holder, found.names):
+            if self._ran is not None and always:
+                # Its own code, which isn't looked at, reads it.
+                step = step._replace(name="")
+            if self._ran is None or not step.name or found.names.mentions(step.name):
+                self._take(id(holder), step)
+        if self._ran is None:
+            for step in _of_class_of(holder):
+                self._take(id(holder), step)
+        elif any(True for _ in children.users_classes(holder)):
+            self._take(id(holder), Step("type({parent})", "", type(holder)))
+
+    def _visit_what_did_not_run(self, function: types.FunctionType) -> None:
+        """Of a function whose code isn't known to have run: what was put on it.
+
+        A library's wrapper runs what it closes over, such as torch's of ``no_grad``.
+        """
+        for step in children.of_attributes(function):
+            if self.found.names.mentions(step.name):
+                self._take(id(function), step)
+        if function.__name__ in PROTOCOL:
+            # It runs later, in a derivative.
+            for step in children.of_defaults(function):
+                self._take(id(function), step)
+        if is_library(str(function.__globals__.get("__name__"))):
+            for step in children.of_closure(function):
+                self._take(id(function), step._replace(name=""))
+
+    def _visit_class(self, kind: type) -> None:
+        if self._ran is None:
+            for step in children.entries(
+                {name: value for name, value in vars(kind).items() if not name.startswith("__")},
+                "{parent}.__dict__",
+                named=True,
+            ):
+                if not isinstance(step.value, types.FunctionType):
+                    self._take(id(kind), step)
+            return
+        for step in children.of_class(kind, self.found.names, self._ran.codes):
+            self._take(id(kind), step)
+
+    def _reach_globals(self, function: types.FunctionType) -> None:
+        found, namespace = self.found, function.__globals__
+        found.objects.setdefault(id(namespace), namespace)
+        found.namespaces.setdefault(id(namespace), set())
+        place = Place(id(function), "{parent}.__globals__")
+        found.places.setdefault(id(namespace), []).append(place)
+        self._look_into_globals(namespace, children.loaded_by(function))
+        if self._ran is not None:
+            for module in names_of(function.__code__).imported:
+                self._look_into_import(module, namespace)
+
+    def _look_into_globals(self, namespace: dict[str, Any], names: Iterable[str]) -> None:
+        identity = id(namespace)
+        known = self.found.namespaces.setdefault(identity, set())
+        for name in sorted(set(names) - known):
+            if not name.isidentifier():
+                continue
+            known.add(name)
+            if name in namespace:
+                self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])
+            else:
+                self.found.missing.setdefault(identity, set()).add(name)
+
+    def _look_into_import(self, name: str, namespace: dict[str, Any]) -> None:
+        package = str(namespace.get("__package__") or "")
+        for full in (name, f"{package}.{name}"):
+            module = sys.modules.get(full)
+            if module is not None and id(module) not in self.found.objects:
+                self._anchor(module, f"{{0}}[{full!r}]", sys.modules)
+                self._pending.append(module)
+
+    def _look_into_modules(self) -> None:
+        names = self.found.names
+        for identity, module in list(self._modules.items()):
+            library = is_library(name_of(module))
+            for name, child in list(vars(module).items()):
+                key = (identity, name)
+                if key in self._looked_at or not names.mentions(name):
+                    continue
+                if library and (self._ran is None or not names.users_mention(name)):
+                    continue
+                self._looked_at.add(key)
+                place = Place(identity, f"{{parent}}.__dict__[{children.quoted(name)}]", name)
+                if library:
+                    is_torch = module.__name__.partition(".")[0] == "torch"
+                    self._reach_in_library(place, child, is_torch=is_torch)
+                else:
+                    self._reach(place, child)
+
+    def _reach_in_library(self, place: Place, child: Any, *, is_torch: bool) -> None:
+        """Of a library, constants and functions may be replaced, and modules lead on.
+
+        Torch's own settings are compared as global state, where they matter.
+        """
+        if isinstance(child, types.ModuleType):
+            self._add(place, child)
+        elif is_scalar(child):
+            self.found.settings.append((place, child))
+        elif callable(child):
+            self.found.identities.append((place, child))
+        elif not is_torch and child is not sys.modules:
+            self._reach(place, child)
+
+    def _take(self, parent: int, step: Step) -> None:
+        self._reach(Place(parent, step.access, step.name, step.constants), step.value)
+
+    def _reach(self, place: Place, child: Any) -> None:
+        found = self.found
+        if is_setting(child):
+            found.settings.append((place, child))
+            if isinstance(child, CONTAINERS):
+                found.objects.setdefault(id(child), child)
+                found.places.setdefault(id(child), []).append(place)
+        elif isinstance(child, SYMBOLIC_NUMBERS):
+            found.escaped.append(place)
+        elif is_array(child):
+            found.arrays.append((place, child))
+        elif self._is_interesting(child):
+            self._add(place, child)
+        else:
+            found.identities.append((place, child))
+
+    def _add(self, place: Place, child: Any) -> None:
+        found = self.found
+        if id(child) not in found.objects:
+            found.objects[id(child)] = child
+            if not isinstance(child, torch.Tensor):
+                self._pending.append(child)
+        found.places.setdefault(id(child), []).append(place)
+
+    def _is_interesting(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return is_users(value)
+        if isinstance(value, types.ModuleType):
+            return self._ran is not None or not is_library(name_of(value))
+        return _is_interesting(value)
+
+
+def _is_interesting(value: Any) -> bool:
+    """Whether an object that isn't a class or a module of Python's may lead to something."""
+    if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
+        return True
+    if isinstance(value, types.FunctionType):
+        module = module_of(value)
+        return not (is_machinery(module) or module.partition(".")[0] == "torch")
+    if isinstance(value, CONTAINERS):
+        return True
+    kind = type(value)
+    if module_of(kind).partition(".")[0] in _MACHINES:
+        return False
+    if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
+        return True
+    if callable(getattr(kind, "__torch_function__", None)):
+        return False
+    return dictionary_of(value) is not None or bool(children.slots_of(value))
+
+
+def _is_of_a_library(holder: Any) -> bool:
+    """Whether an object is of a class of Python's library whose attributes nobody else reads."""
+    kind = module_of(type(holder)).partition(".")[0]
+    return kind in sys.stdlib_module_names and not isinstance(
+        holder, (*_NAMESPACES, types.FunctionType, types.ModuleType, *CONTAINERS)
+    )
+
+
+def _of_class_of(holder: Any) -> Iterable[Step]:
+    """Attributes of an object's class that it doesn't have itself, if they can be changed."""
+    own = dictionary_of(holder) or {}
+    for index, kind in children.users_classes(holder):
+        for name, value in list(vars(kind).items()):
+            if name.startswith("__") or name in own:
+                continue
+            if isinstance(value, torch.Tensor | list | dict | set | deque) or is_setting(value):
+                at = f"type({{parent}}).__mro__[{index}].__dict__[{children.quoted(name)}]"
+                yield Step(at, name, value)

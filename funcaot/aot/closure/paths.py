@@ -1,0 +1,60 @@
+"""Where an object of a function's environment is, written as its owner would."""
+
+from __future__ import annotations
+
+import re
+import types
+from typing import Any
+
+from funcaot.aot.closure.environment import Environment, Place
+
+_KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
+
+
+def path_of(environment: Environment, identity: int) -> str:
+    """Where an object was found, as one would write it."""
+    text = ""
+    while environment.places[identity] and identity not in environment.anchors:
+        place = environment.places[identity][0]
+        if environment.places[place.parent] or place.parent in environment.anchors:
+            text = _text(environment, place) + text
+        identity = place.parent
+    return text.lstrip(".") or "the function"
+
+
+def text_of(environment: Environment, place: Place) -> str:
+    """A place, as one would write it."""
+    before = path_of(environment, place.parent)
+    step = _text(environment, place)
+    inside = environment.places[place.parent] and before != "the function"
+    return (before + step if inside else step.lstrip(".")) or before
+
+
+def _text(environment: Environment, place: Place) -> str:
+    shown = [
+        constant if isinstance(constant, str) else repr(constant) for constant in place.constants
+    ]
+    access = place.access
+    for index, text in enumerate(shown):
+        access = access.replace(f"{{{index}}}", text)
+    if place.parent in environment.namespaces:
+        return "." + place.name
+    return _step(environment.objects[place.parent], access)
+
+
+def _step(holder: Any, access: str) -> str:
+    if isinstance(holder, types.FunctionType):
+        cell = re.search(r"__closure__\[(\d+)\]", access)
+        if cell is not None:
+            return holder.__code__.co_freevars[int(cell[1])]
+        found = re.search(r"\[(.+)\]", access)
+        return "" if found is None else found[1].strip("'")
+    key = _KEY.match(access)
+    if access.startswith("type("):
+        return access.replace("type({parent})", "") or "'s class"
+    if key is not None and "._" in access:
+        return "." + key[1].strip("'")
+    if key is not None:
+        return f"[{key[1]}]"
+    hidden = ("__func__", "__self__", "__globals__")
+    return "" if any(name in access for name in hidden) else access.replace("{parent}", "")

@@ -1,0 +1,172 @@
+"""Which Python code runs while a function is captured: recorded for the reader.
+
+What a call depends on is read by some code that ran: if all that this code reads is as it was, the
+same code runs again. So the code that ran, and nothing else, says which names matter.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from funcaot.aot.closure.look import module_of
+from funcaot.scopes import PausableTrace
+
+# Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
+_MACHINERY = (
+    "funcaot.",
+    "torch._",
+    "torch.fx",
+    "torch.utils._",
+    "torch.overrides",
+    "torch.library",
+)
+_READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
+_OF_TORCH = {"torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree"}
+_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
+# Code that reads all attributes of an object on a user's behalf.
+_COPYING = ("copy", "dataclasses", "pickle", "copyreg")
+
+
+def is_machinery(module: str) -> bool:
+    """Whether code of a module reads nothing of the user's by name."""
+    return module == "funcaot" or (
+        module.startswith(_MACHINERY) and not module.startswith("funcaot.testing.")
+    )
+
+
+def is_library(module: str) -> bool:
+    """Whether a module is torch's, NumPy's, Python's or ours: its functions aren't followed."""
+    if module.startswith("funcaot.testing."):
+        return False
+    # A named tuple's own code says that it is of a module of that name.
+    return module.partition(".")[0] in _LIBRARIES or module.startswith("namedtuple_")
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is the user's, so that its attributes are followed."""
+    module = module_of(kind)
+    return module != "builtins" and not is_library(module)
+
+
+@dataclass(eq=False)
+class Ran:
+    """The code that ran.
+
+    Attributes:
+        users: Code objects of the user's, each with the globals that it ran with.
+        libraries: Those of libraries that read attributes of what a user gives them.
+        reads_environ: Whether environment variables were read.
+    """
+
+    users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
+    libraries: set[types.CodeType] = field(default_factory=set)
+    reads_environ: bool = False
+    _seen: set[types.CodeType] = field(default_factory=set)
+
+    def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
+        """Note a code object that starts; whether it is the user's and new."""
+        if code in self._seen:
+            return False
+        self._seen.add(code)
+        if code.co_name == "__del__":  # whenever an object dies
+            return False
+        module = namespace.get("__name__")
+        if not isinstance(module, str):
+            module = ""
+        if is_machinery(module):
+            return False
+        if is_library(module):
+            if module.startswith(_READING_LIBRARIES) or module in _COPYING:
+                self.libraries.add(code)
+            self.reads_environ |= module == "os" and code.co_qualname.startswith("_Environ.")
+            return False
+        self.users[code] = namespace
+        return True
+
+    def leave_out(self, code: types.CodeType) -> None:
+        """Never note a code object."""
+        self._seen.add(code)
+
+    @property
+    def codes(self) -> frozenset[types.CodeType]:
+        """All code that may read something of the user's."""
+        return frozenset(self.users) | self.libraries
+
+
+class Recorder(PausableTrace):
+    """Records the code that runs inside its block, in this thread.
+
+    It uses Python's trace function and passes each event on to one that was there before, such as
+    a debugger's.
+
+    Attributes:
+        ran: What ran.
+    """
+
+    def __init__(
+        self, started: Callable[[types.CodeType, dict[str, Any]], None] | None = None
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            started: Called before code of the user's runs for the first time.
+        """
+        self.ran = Ran()
+        # The garbage collector calls these wherever it runs.
+        for callback in gc.callbacks:
+            code = getattr(callback, "__code__", None)
+            if isinstance(code, types.CodeType):
+                self.ran.leave_out(code)
+        self._started = started
+        self._outer: Recorder | None = None
+
+    def __enter__(self) -> Recorder:
+        """Start to record."""
+        self.before = sys.gettrace()
+        outer = getattr(self.before, "__self__", None)
+        if isinstance(outer, Recorder):
+            self.before, self._outer = outer.before, outer
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop, and restore what traced before."""
+        if self._outer is None:
+            sys.settrace(self.before)
+            return
+        sys.settrace(self._outer.trace)
+        # What ran in a capture inside this one ran here too.
+        for code, namespace in self.ran.users.items():
+            self._outer.ran.note(code, namespace)
+
+    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """Note the code of a frame that starts."""
+        code = frame.f_code
+        if self.ran.note(code, frame.f_globals) and self._started is not None:
+            self._started(code, frame.f_globals)
+        before = self.before
+        return None if before is None else before(frame, event, argument)
+
+
+_BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
+
+
+def calls_no_user(function: Any) -> bool:
+    """Whether a function of torch's runs no code of the user's."""
+    if isinstance(function, _BUILTIN):
+        return True
+    module = getattr(function, "__module__", None)
+    return isinstance(function, types.FunctionType) and (
+        module in ("torch.nn.functional", "torch.functional")
+        or (module == "torch._tensor" and function.__name__ not in ("backward", "register_hook"))
+    )

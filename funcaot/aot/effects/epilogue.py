@@ -1,0 +1,276 @@
+"""The epilogue: replays a function's effects after its graph has run.
+
+It runs outside of the graph's autograd node and calls ordinary torch ops on the caller's tensors,
+so every level in progress (autograd, ``grad``, ``vmap``, ``jvp``) sees what it would have seen of
+the function itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import autograd, functorch, tracing
+from funcaot.aot.effects.effects import Effects, Mutation, Origin, Output, Watched
+from funcaot.errors import UnsupportedError
+
+
+def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
+    """What has to happen before the graph runs: inputs that start to require grad do so."""
+    for mutation in effects.mutations:
+        if mutation.attributes_before is not None:
+            tensors[mutation.index].requires_grad_()
+
+
+def undo(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
+    """Take back what ``prepare`` did, for a call that leaves before its graph has run."""
+    for mutation in effects.mutations:
+        if mutation.attributes_before is not None:
+            tensors[mutation.index].requires_grad_(False)
+
+
+def finish(
+    effects: Effects, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+) -> list[Any]:
+    """Change the inputs and make the outputs.
+
+    Args:
+        effects: The plan.
+        tensors: The call's inputs, then what regions add.
+        results: What the graph computed.
+
+    Returns:
+        The flat outputs.
+    """
+    maker = _Maker(tensors, results)
+    if effects.mutations or effects.flats:
+        _mutate(effects, tensors, maker)
+    return [maker.output(output) for output in effects.outputs]
+
+
+class _Maker:
+    """Makes each tensor that the plan names once."""
+
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.tensors = tensors
+        self.results = results
+        self._made: dict[int, torch.Tensor] = {}
+
+    def result(self, position: int) -> torch.Tensor:
+        value = self.results[position]
+        if value is None:
+            raise RuntimeError("a result that was not computed")
+        return value
+
+    def output(self, output: Output) -> Any:
+        if output.origin is not None:
+            return self.origin(output.origin)
+        if output.source is not None:
+            base = self.tensors[output.source]
+        elif output.result is not None:
+            base = self.result(output.result)
+        else:
+            return output.value
+        return base if output.view is None else output.view(base)
+
+    def origin(self, origin: Origin) -> torch.Tensor:
+        made = self._made.get(id(origin))
+        if made is None:
+            made = self._made[id(origin)] = self._origin(origin)
+        return made
+
+    def _origin(self, origin: Origin) -> torch.Tensor:
+        if origin.parent is not None:
+            tensor = self.origin(origin.parent)
+        elif origin.source is not None:
+            tensor = self.tensors[origin.source]
+        else:
+            tensor = self.result(origin.result or 0)
+        if origin.view is not None and not origin.kind:
+            tensor = origin.view(tensor)
+        elif origin.view is not None:
+            with torch.no_grad():
+                tensor = origin.view(tensor)
+        if origin.kind == "detach":
+            tensor = tensor.detach()
+        elif origin.kind == "data":
+            tensor = tensor.data
+        if origin.graft is not None:
+            version = tensor._version
+            tensor.copy_(self.result(origin.graft))
+            _set_version(tensor, version)
+        if origin.leaf and not _is_leaf_already(origin, tensor):
+            is_view = origin.view is not None and not origin.kind
+            tensor = (tensor if is_view else tensor.detach()).requires_grad_()
+        return tensor
+
+
+def _is_leaf_already(origin: Origin, tensor: torch.Tensor) -> bool:
+    """Whether a view made in ``no_grad`` is what it is in eager, where its base requires grad."""
+    if origin.view is None or origin.view.recorded or origin.kind:
+        return False
+    return tensor.requires_grad or functorch.transforms_active()
+
+
+def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> None:
+    for slot, position in effects.flats:
+        with torch.no_grad():
+            tensors[slot].copy_(maker.result(position))
+    if _copied_together(effects, tensors, maker):
+        return
+    for mutation in effects.mutations:
+        target = tensors[mutation.index]
+        if target.is_inference():
+            apply(mutation, target, maker.result, maker.origin)
+            continue
+        # Counters may be shared, so each input adds its part.
+        version = target._version + (mutation.versions or 0)
+        apply(mutation, target, maker.result, maker.origin)
+        _set_version(target, version)
+    if effects.flats and torch.is_grad_enabled():
+        for tensor in tensors:
+            _look_at(tensor)
+
+
+def _look_at(tensor: torch.Tensor) -> None:
+    """Let a view know that its base requires grad now; the function wrote through the base."""
+    with contextlib.suppress(RuntimeError):  # of a view that autograd forbids to look at
+        _ = tensor.grad_fn
+
+
+def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> bool:
+    """Give all inputs their new data by one op, if that is all there is to do.
+
+    Buffers of modules are the usual case.
+    """
+    mutations = effects.mutations
+    if len(mutations) < 2 or effects.flats or not all(item.is_copy for item in mutations):
+        return False
+    targets = [tensors[mutation.index] for mutation in mutations]
+    if functorch.transforms_active() or any(
+        target.is_inference() or functorch.is_functorch_wrapped_tensor(target) for target in targets
+    ):
+        return False
+    values = [maker.result(mutation.value or 0) for mutation in mutations]
+    with torch.no_grad():
+        autograd.copy_all(targets, values)
+    for mutation, target in zip(mutations, targets, strict=True):
+        if mutation.versions != 1:
+            # The op counted one; counters may be shared, so each input adds its part.
+            autograd.set_version(target, target._version + (mutation.versions or 0) - 1)
+    return True
+
+
+def attach(
+    watched: Sequence[Watched],
+    reachable: Sequence[int],
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor | None],
+) -> None:
+    """Give the graph's autograd node the inputs that its backward needs besides what it saved.
+
+    Those whose new value it keeps, to check their versions, with results that hold what it keeps;
+    and those that it might write to.
+    """
+    node = next((made.grad_fn for made in results if made is not None and made.grad_fn), None)
+    if node is None:
+        return
+    # Not the tensors themselves: one that the epilogue wrote to holds on to the node.
+    node.held = {index: tensors[index].detach() for index in reachable}  # type: ignore[attr-defined]
+    targets = [
+        (tensors[item.input] if item.input is not None else results[item.result or 0], item.root)
+        for item in watched
+    ]
+    node.watched = tuple(  # type: ignore[attr-defined]
+        (target.detach(), target._version, root) for target, root in targets if target is not None
+    )
+
+
+def check_watched(
+    watched: Sequence[tuple[torch.Tensor, int, fx.Node]], reads: frozenset[fx.Node]
+) -> None:
+    """Raise eager's error if an input was written to since the forward and its value is read."""
+    for tensor, version, root in watched:
+        if tensor._version != version and root in reads:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: [{tensor.type()} {list(tensor.shape)}] is at version "
+                f"{tensor._version}; expected version {version} instead."
+            )
+
+
+def apply(
+    mutation: Mutation,
+    target: torch.Tensor,
+    result: Callable[[int], torch.Tensor],
+    origin: Callable[[Origin], torch.Tensor] | None = None,
+) -> None:
+    """Replay one input's mutation; its version is set afterwards."""
+    if mutation.value is not None:
+        value = result(mutation.value)
+        if mutation.versions is None:
+            target.data.copy_(value)
+        elif mutation.detached:
+            target.detach().copy_(value)
+        else:
+            with torch.no_grad():
+                target.copy_(value)
+    if mutation.source is not None and origin is not None:
+        with torch.no_grad():
+            target.set_(origin(mutation.source))  # pyright: ignore[reportArgumentType]
+    if mutation.layout is not None:
+        _reshape(mutation, target)
+    if mutation.graded is not None:
+        _become(mutation, target, result(mutation.graded))
+    if mutation.attributes_after == "detach_":
+        target.detach_()
+    elif mutation.attributes_after is not None:
+        target.requires_grad_(False)
+
+
+def _become(mutation: Mutation, target: torch.Tensor, value: torch.Tensor) -> None:
+    if functorch.requires_grad_at_any_level(value):
+        with torch.enable_grad():
+            target.copy_(value)
+    else:
+        with torch.no_grad():
+            target.copy_(value)
+
+
+def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
+    layout = mutation.layout
+    if layout is None:
+        return
+    with torch.set_grad_enabled(layout.with_grad):
+        if layout.calls and functorch.transforms_active():
+            for name, arguments in layout.calls:
+                getattr(target, name)(*arguments)
+            return
+        offset = target.storage_offset() + layout.offset
+        if layout.resized:
+            target.resize_(layout.shape)
+        now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
+        unchanged = now == (layout.shape, layout.stride, offset)
+        if unchanged and layout.with_grad and not layout.resized:
+            (target.view_as(target) if layout.of_view else target).transpose_(0, 0)
+        elif not unchanged:
+            if tracing.is_batched(target):
+                raise UnsupportedError(
+                    f"A compiled function changes the shape of {list(now[0])} that input "
+                    f"{mutation.index} has under vmap, by more than t_, transpose_, squeeze_ and "
+                    "unsqueeze_.",
+                    remedy="return a view of the new shape.",
+                )
+            target.as_strided_(layout.shape, layout.stride, offset)
+
+
+def _set_version(tensor: torch.Tensor, version: int) -> None:
+    """Count as many in-place changes as the function made; levels count their own."""
+    if not functorch.is_functorch_wrapped_tensor(tensor) and tensor._version != version:
+        autograd.set_version(tensor, version)

@@ -1,0 +1,1 @@
+"""Records that describe tensors and graphs, with their checks; every other room uses them."""

@@ -1,0 +1,1 @@
+"""From a graph to an executable that keeps the contract: strides, sharing, sizes."""

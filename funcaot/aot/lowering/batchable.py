@@ -1,0 +1,121 @@
+"""A functional graph in ops that vmap can batch, whatever the strides of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.graph_code import forget_source_with
+from funcaot.aot.graph.graphs import value_of
+
+aten = torch.ops.aten
+
+Rewrite = Callable[[fx.Graph, tuple[Any, ...], fx.Node], fx.Node | None]
+
+
+def batchable(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph without ops that vmap can't batch or that depend on a batch's strides.
+
+    Safe because the graph is functional: nobody sees whether a result is a view.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
+        arguments = fx.map_arg(node.args, lambda argument: copies[argument])
+        made = None if rewrite is None else rewrite(graph, arguments, node)
+        if made is None:
+            made = graph.node_copy(node, lambda argument: copies[argument])
+        made.meta = dict(node.meta)
+        copies[node] = made
+    return forget_source_with(fx.GraphModule(module, graph))
+
+
+def _view(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node:
+    return graph.call_function(aten.reshape.default, arguments)
+
+
+def _slice_scatter(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node | None:
+    """With a start and an end that exist: its batching makes all indices."""
+    dim, start, end, step = (*arguments[2:], *(0, None, None, 1)[len(arguments) - 2 :])
+    size = value_of(node).shape[dim]
+    given = (start, end, step, size)
+    if not all(value is None or isinstance(value, int) for value in given):
+        return None
+    first, last, step = slice(start, end, step).indices(size)
+    bounded = (*arguments[:2], dim, first, max(first, last), step)
+    return graph.call_function(aten.slice_scatter.default, bounded)
+
+
+def _copy(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node:
+    """The source alone, as what it is copied into: no values of that are left."""
+    value = value_of(node)
+    converted = graph.call_function(
+        aten._to_copy.default, (arguments[1],), {"dtype": value.dtype, "device": value.device}
+    )
+    if tuple(value_of(node.args[1]).shape) == tuple(value.shape):  # type: ignore[arg-type]
+        return converted
+    expanded = graph.call_function(aten.expand.default, (converted, list(value.shape)))
+    # Memory of its own for each element, which may be written to where it is an output.
+    return graph.call_function(
+        aten.clone.default, (expanded,), {"memory_format": torch.contiguous_format}
+    )
+
+
+def _as_strided(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node | None:
+    """A choice of elements by their number, where the unbatched tensor is laid out in order."""
+    whole = value_of(node.args[0])  # type: ignore[arg-type]
+    places = _places(graph, whole, arguments[1:])
+    if places is None:
+        return None
+    flat = graph.call_function(aten.reshape.default, (arguments[0], [-1]))
+    chosen = graph.call_function(aten.index_select.default, (flat, 0, places))
+    return graph.call_function(aten.reshape.default, (chosen, arguments[1]))
+
+
+def _as_strided_scatter(
+    graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node
+) -> fx.Node | None:
+    """Elements replaced by their number, where the unbatched tensor is laid out in order."""
+    whole = value_of(node.args[0])  # type: ignore[arg-type]
+    places = _places(graph, whole, arguments[2:])
+    if places is None:
+        return None
+    flat = graph.call_function(aten.reshape.default, (arguments[0], [-1]))
+    source = graph.call_function(aten.reshape.default, (arguments[1], [-1]))
+    replaced = graph.call_function(aten.index_put.default, (flat, [places], source))
+    return graph.call_function(aten.reshape.default, (replaced, list(whole.shape)))
+
+
+def _places(graph: fx.Graph, whole: torch.Tensor, geometry: tuple[Any, ...]) -> fx.Node | None:
+    """Which elements a size, strides and an offset mean, known before any batch is.
+
+    None if the tensor isn't laid out in order or they reach beyond it.
+    """
+    size, stride = geometry[0], geometry[1]
+    given = geometry[2] if len(geometry) > 2 else None
+    first = 0 if given is None else given - whole.storage_offset()
+    last = first + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    if not whole.is_contiguous() or 0 in size or first < 0 or last >= whole.numel():
+        return None
+    options = {"dtype": torch.int64, "device": whole.device}
+    places = graph.call_function(aten.full.default, ([1], first), options)
+    for count, step in zip(size, stride, strict=True):
+        steps = graph.call_function(aten.arange.default, (count,), options)
+        scaled = graph.call_function(aten.mul.Tensor, (steps, step))
+        column = graph.call_function(aten.unsqueeze.default, (places, -1))
+        both = graph.call_function(aten.add.Tensor, (column, scaled))
+        places = graph.call_function(aten.reshape.default, (both, [-1]))
+    return places
+
+
+_REWRITES: dict[Any, Rewrite] = {
+    aten.view.default: _view,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.copy.default: _copy,
+    aten.as_strided.default: _as_strided,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+}

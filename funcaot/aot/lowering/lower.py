@@ -1,0 +1,226 @@
+"""Lowering: inline operator nodes, decompose, hand the functional graph to the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot import config
+from funcaot._torch import tracing
+from funcaot.aot.graph import graph_checks, graphs
+from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.graph.layout import Layout, checking, layouts_of
+from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.lowering import kept_layouts
+from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
+from funcaot.aot.lowering.opaque_parts import between_opaque
+from funcaot.aot.tape.tape import Tape
+from funcaot.backends.compiler import Compiler
+from funcaot.errors import StageError
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An executable graph.
+
+    Attributes:
+        run: Callable on a list of tensors; returns a sequence of tensors.
+        trusting: The same, for operands that are known to have the layouts it was compiled for.
+        module: The graph that went to the compiler.
+        compiler: Name of the compiler that really made it.
+        shared: Whether it was made for another graph.
+        layouts: Those of the operands that it was compiled for, if they matter and are known.
+    """
+
+    run: Callable[[list[Any]], Sequence[Any]]
+    trusting: Callable[[list[Any]], Sequence[Any]]
+    module: fx.GraphModule
+    compiler: str
+    shared: bool = False
+    layouts: tuple[Layout, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Writes:
+    """New values that a graph writes into its inputs when all else is done.
+
+    Attributes:
+        pairs: Position of an input, and of the output that is written into it and not returned.
+        kept: Positions of the outputs that are returned.
+        decomposed: The graph that the compiler gets, but for the writes, which are proved for it.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    kept: tuple[int, ...]
+    decomposed: fx.GraphModule
+
+
+def lower(
+    module: fx.GraphModule,
+    compiler: Compiler,
+    kind: str,
+    name: str,
+    writes: Writes | None = None,
+    roles: Roles = NO_ROLES,
+) -> Lowered:
+    """Make a captured graph executable.
+
+    Args:
+        module: Functional graph, as extracted from a tape.
+        compiler: The backend.
+        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
+        name: The user's function, for messages.
+        writes: What the executable writes into inputs, if it does; the graph has no opaque node.
+        roles: What becomes of its outputs, so what they may share memory with.
+
+    Raises:
+        StageError: If the compiler fails; ``__cause__`` is its own exception.
+        GraphError: If the graph isn't functional, or a result shares memory.
+    """
+    what = f"{kind} graph of {name}"
+    contract = _contract_of(module, what, roles, writes)
+    module = decomposed(module, compiler) if writes is None else writes.decomposed
+    graph_checks.check_functional(module, what)
+    if config.get().check_aliases:
+        graph_checks.check_results_apart(module, roles, what)
+    if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
+        run = between_opaque(module, lambda part: _compile_part(part, compiler, kind, name))
+        kept = Executable(run, contract, settles=False)
+        return Lowered(kept, kept, module, compiler.name)
+    if writes is not None:
+        module = graphs.with_writes(module, writes.pairs, writes.kept)
+        graph_checks.check_writes_last(module, what)
+    return _compile(module, compiler, kind, name, contract)
+
+
+def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
+    """The graph with Functions inlined and ops decomposed, as a compiler wants it."""
+    if compiler.inline and (compiler.decompositions or _has_function_nodes(module)):
+        # Decompositions mean strided tensors; a graph with others runs as it is.
+        strided = _has_layouts_for(module, compiler)
+        table = compiler.decompositions() if compiler.decompositions and strided else {}
+        module = _retrace(module, table)
+        while _has_function_nodes(module, traceable=True):
+            # Their forward called another Function.
+            module = _retrace(module, table)
+    return module
+
+
+def _contract_of(
+    module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None
+) -> Contract:
+    if writes is None:
+        return contract_of(module, what, roles)
+    written = frozenset(position for position, _ in writes.pairs)
+    return contract_of(module, what, roles, written, writes.kept)
+
+
+def _compile_part(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Run:
+    """Compile what lies between opaque nodes; they may see all that it makes."""
+    contract = contract_of(module, f"part of the {kind} graph of {name}", NO_ROLES)
+    return _compile(module, compiler, kind, name, contract).run
+
+
+def _compile(
+    module: fx.GraphModule, compiler: Compiler, kind: str, name: str, contract: Contract
+) -> Lowered:
+    examples = [graphs.value_of(node) for node in module.graph.nodes if node.op == "placeholder"]
+    tensors = [graphs.value_of(node) for node in graphs.inputs(module)]
+    computes = any(node.op == "call_function" for node in module.graph.nodes)
+    if compiler.runs_eager_ops:
+        contract = contract.without_strides()
+    if not (computes and compiler.handles(tensors) and _has_layouts_for(module, compiler)):
+        kept = Executable(_interpreter(module), contract, settles=_settles(module))
+        return Lowered(kept, kept, module, "eager")
+    settles = compiler.settles and _settles(module)
+    try:
+        made = compiler.compile(module, examples, kind)
+    except Exception as error:
+        raise StageError(
+            f"The compiler {compiler.name!r} failed on the {kind} graph of {name}: "
+            f"{type(error).__name__}: {error}",
+            remedy='compile with backend="eager" to run the captured graph as it is.',
+        ) from error
+    run = Executable(made, contract, settles=settles)
+    layouts = None if compiler.checks_layouts else layouts_of(examples)
+    checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
+    return Lowered(checked, run, module, compiler.name, layouts=layouts)
+
+
+def _has_layouts_for(module: fx.GraphModule, compiler: Compiler) -> bool:
+    """Whether the compiler takes all that isn't strided: inputs, and what is computed."""
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    return all(
+        compiler.accepts(value)
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided
+    )
+
+
+def _settles(module: fx.GraphModule) -> bool:
+    """Whether ops alone decide which memory results lie in: a Function runs user code."""
+    return not any(map(graphs.is_function_node, module.graph.nodes))
+
+
+def _has_function_nodes(module: fx.GraphModule, *, traceable: bool = False) -> bool:
+    return any(
+        graphs.is_function_node(node) and not (traceable and graphs.is_opaque(node))
+        for node in module.graph.nodes
+    )
+
+
+def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
+    """Run the graph once more below autograd, with Functions inlined and ops decomposed."""
+    sizes = [
+        graphs.value_of(node)
+        for node in module.graph.nodes
+        if node.op == "placeholder" and graphs.is_size(node)
+    ]
+    tape = Tape(sizes=sizes[0].node.shape_env if sizes else None)
+    inputs: list[Any] = [
+        tape.placeholder(node.name, spec_of(value).without_grad(), value)
+        for node in graphs.inputs(module)
+        for value in [graphs.value_of(node)]
+    ]
+    available = [tape.node_of(tensor) for tensor in inputs] + list(map(tape.size_node, sizes))
+    inputs += sizes
+    with tape.recording(grad_mode=False), tracing.decompose(table):
+        outputs = _Inliner(module).run(*inputs)
+        outputs = kept_layouts.with_traced_layouts(module, outputs)
+        wanted = [tape.node_of(tensor) for tensor in outputs]
+    retraced = tape.extract(available, wanted)
+    kept_layouts.pass_on(module, retraced)
+    return retraced
+
+
+class _Inliner(fx.Interpreter):
+    """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
+        made = super().run_node(n)
+        traced = n.meta.get("val")
+        if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor):
+            made = made if made.dtype == traced.dtype else made.to(traced.dtype)
+        if any(map(kept_layouts.reads_strides, n.users)):
+            # A decomposition may choose other ones.
+            return kept_layouts.as_traced_value(made, graphs.value_of(n))
+        return made
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if hasattr(target, "inline") and target.opaque is None:
+            return target.inline(*args, **kwargs)
+        return super().call_function(kept_layouts.target_for(target), args, kwargs)
+
+
+def _interpreter(module: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    forward = module.forward
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        return forward(*inputs)
+
+    return run

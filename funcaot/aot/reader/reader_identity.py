@@ -1,0 +1,59 @@
+"""Writes what a reader compares by which object it is: methods of tensors, and equal containers."""
+
+from __future__ import annotations
+
+import torch
+
+from funcaot._torch.guards import attributes_of_tensors
+from funcaot.aot.closure.environment import Place
+from funcaot.aot.closure.paths import text_of
+from funcaot.aot.reader.reader_source import EnvironmentWriter
+
+# Python calls these without a name in the code.
+_OPERATORS = frozenset(
+    name
+    for name in dir(torch.Tensor)
+    if name.startswith("__") and name.endswith("__") and callable(getattr(torch.Tensor, name))
+)
+_CHANGEABLE = (list, dict, set, bytearray)
+
+
+def write_identities(writer: EnvironmentWriter) -> None:
+    """What the writer's own checks of single places don't see."""
+    if writer.environment.names.compares_identity:
+        _write_which_are_one(writer)
+    _write_methods_of_tensors(writer)
+
+
+def _write_which_are_one(writer: EnvironmentWriter) -> None:
+    """Code asks by ``is`` which containers are one; of other plain values that says nothing."""
+    environment = writer.environment
+    found: dict[int, list[Place]] = {}
+    for place, value in environment.settings:
+        if type(value) in _CHANGEABLE and environment.is_read(place):
+            found.setdefault(id(value), []).append(place)
+    for places in found.values():
+        for place in places[1:]:
+            first = text_of(environment, places[0])
+            says = f"{text_of(environment, place)} and {first} are one object"
+            writer.require(f"{writer.at(place)} is {writer.at(places[0])}", says)
+    if len(found) > 1:
+        each = ", ".join(writer.at(places[0]) for places in found.values())
+        known = writer.source.constant(id, "id")
+        says = f"{len(found)} containers are as many objects"
+        writer.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
+
+
+def _write_methods_of_tensors(writer: EnvironmentWriter) -> None:
+    """Somebody may replace a method of ``torch.Tensor`` that code calls, or an operator."""
+    names = writer.environment.names
+    own = attributes_of_tensors()
+    called = {name for name in {*dir(torch.Tensor), *own} if names.mentions(name)} | _OPERATORS
+    at = writer.source.constant(own, "methods")
+    known = [
+        f"{at}[{name!r}] is {writer.source.constant(own[name])}"
+        for name in sorted(called & own.keys())
+    ]
+    absent = writer.source.constant(frozenset(called - own.keys()), "names")
+    condition = " and ".join([*known, f"{at}.keys().isdisjoint({absent})"])
+    writer.require(writer.unless_untouched(at, own, condition), "the methods of torch.Tensor")

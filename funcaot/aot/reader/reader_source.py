@@ -1,0 +1,488 @@
+"""Writes the reader of an environment: each object that it needs becomes a variable."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.guards import dict_version, hooks_of_all_modules
+from funcaot.aot.closure import children
+from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
+from funcaot.aot.closure.code_names import PROTOCOL
+from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of
+from funcaot.aot.closure.look import text_of as written
+from funcaot.aot.closure.paths import path_of, text_of
+from funcaot.aot.closure.ran import is_library
+from funcaot.aot.graph.source import Source
+from funcaot.aot.reader.reader_code import Explanation, built
+from funcaot.aot.state.state import MISSING, Bag
+from funcaot.aot.state.state_effects import Change
+
+LARGE = 32
+# Methods of modules by which code may see how many parameters and buffers there are.
+_LISTING = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
+
+
+class EnvironmentWriter:
+    """Writes what reads and compares an environment.
+
+    Attributes:
+        checks: What is compared, a line each.
+    """
+
+    def __init__(self, environment: Environment, root: Any) -> None:
+        """Write nothing yet.
+
+        Args:
+            environment: What was reached.
+            root: The function, and the objects among its arguments.
+        """
+        self.environment = environment
+        self.source = Source()
+        self.variables = {id(root): "root", id(root[0]): "f"}
+        self.checks: list[str] = []
+        self._dictionaries: dict[int, str] = {}
+        self._lines: list[tuple[str, str | None]] = [("f = root[0]", None)]
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """A statement."""
+        self._lines.append((text, None))
+
+    def require(self, condition: str, says: str) -> None:
+        """A condition without which the program doesn't fit, and what it compares, in words."""
+        self._lines.append((condition, says))
+        self.checks.append(says)
+
+    def at(self, place: Place) -> str:
+        """The expression that reads a place."""
+        constants = [self.source.constant(thing, "c") for thing in place.constants]
+        parent = self.variable(place.parent)
+        access = place.access
+        if place.parent in self._dictionaries:
+            access = _through_dictionary(access, self._dictionaries[place.parent])
+        return access.format(*constants, parent=parent)
+
+    def variable(self, identity: int) -> str:
+        """The variable of an object, checked to be what it was."""
+        chain = []
+        while identity not in self.variables:
+            chain.append(identity)
+            places = self.environment.places[identity]
+            if not places or identity in self.environment.anchors:
+                break
+            identity = places[0].parent
+        for needed in reversed(chain):
+            self._define(needed)
+        return self.variables[chain[0] if chain else identity]
+
+    def _define(self, identity: int) -> None:
+        environment = self.environment
+        name = self.source.name("o")
+        anchor = environment.anchors.get(identity)
+        if anchor is None:
+            expression = self.at(environment.places[identity][0])
+        else:
+            expression = anchor[0].format(self.source.constant(anchor[1], "a"))
+        self.variables[identity] = name
+        self.line(f"{name} = {expression}")
+        target = environment.objects[identity]
+        self._check(name, target)
+        if isinstance(target, torch.nn.Module):
+            # To look into a dictionary is faster than to look up attributes.
+            self._dictionaries[identity] = self.source.name("d")
+            self.line(f"{self._dictionaries[identity]} = {name}.__dict__")
+
+    def says(self, identity: int) -> str:
+        """An object in words: the path to it."""
+        return path_of(self.environment, identity)
+
+    def _check(self, name: str, target: Any) -> None:
+        if id(target) in self.environment.namespaces:
+            return
+        if isinstance(target, CONTAINERS):
+            self._check_container(name, target)
+            return
+        if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
+            return
+        if type(target) is functools.partial:  # its parts are compared
+            partial = self.source.constant(functools.partial, "T")
+            self.require(f"type({name}) is {partial}", f"{self.says(id(target))} is a partial")
+            return
+        says = f"{self.says(id(target))} is the same {type(target).__name__}"
+        try:
+            reference = self.source.constant(weakref.ref(target), "ref")
+            # Of an object that is gone, the reference is None, as may be what came in its place.
+            self.require(f"{reference}() is {name} is not None", says)
+        except TypeError:
+            if children.slots_of(target):  # all that it holds is compared
+                kind = self.source.constant(type(target), "T")
+                self.require(f"type({name}) is {kind}", says)
+            else:
+                self.require(f"{name} is {self.source.constant(target)}", says)
+
+    def _check_container(self, name: str, target: Any) -> None:
+        """What kind of container it is, how long, and which keys it has in which order."""
+        kind = self.source.constant(type(target), "T")
+        size = f"len({name})"
+        if not children.is_exact(target):
+            measure = self.source.constant(children.base_of(target).__len__, "length")
+            size = f"{measure}({name})"
+        length = children.length(target)
+        path = self.says(id(target))
+        condition = f"type({name}) is {kind} and {size} == {length}"
+        if is_setting(target) or not length:
+            self.require(condition, f"{path} is a {type(target).__name__} of {length}")
+            return
+        if isinstance(target, DICTIONARIES) and children.is_exact(target):
+            keys = children.items_of(target)
+            if all(map(is_setting, keys)):
+                known = self.source.constant(keys, "keys")
+                condition += f" and [*{name}] == {known}"
+                if type(target) is dict and length >= LARGE:
+                    condition = self.unless_untouched(name, target, condition)
+        if isinstance(target, children.SETS):
+            known = self.source.constant({*map(id, children.items_of(target))}, "ids")
+            condition += f" and {{*map(id, {name})}} == {known}"
+        self.require(condition, f"{path} is a {type(target).__name__} of {length}, and its keys")
+
+    def thing(self, bag: Bag) -> str:
+        """The expression of something to store in, whatever is in it now."""
+        parent = self.variables.get(bag.holder)
+        if parent is None and bag.access == "{parent}":
+            places = self.environment.places[bag.holder]
+            return self.at(places[0]) if places else self.variable(bag.holder)
+        return bag.access.format(parent=parent or self.variable(bag.holder))
+
+    # --- what is compared -----------------------------------------------------------------------
+
+    def write_checks(self) -> None:
+        """Everything but tensors."""
+        environment = self.environment
+        for place, value in environment.settings:
+            self._require_setting(self.at(place), value, text_of(environment, place))
+        self._write_modules()
+        for place, value in environment.identities:
+            known = self._constant(value)
+            says = f"{text_of(environment, place)} is the same {type(value).__name__}"
+            self.require(f"{self.at(place)} is {known}", says)
+        for place, array in environment.arrays:
+            known = self.source.constant(fingerprint(array), "array")
+            compare = self.source.constant(fingerprint, "contents")
+            says = f"the contents of {text_of(environment, place)}"
+            self.require(f"{compare}({self.at(place)}) == {known}", says)
+        self._write_objects()
+        self._write_absent()
+
+    def _constant(self, value: Any) -> str:
+        """What stands for a thing that is compared by identity, which isn't kept alive by it."""
+        if not isinstance(value, type) and not is_library(module_of(value)):
+            try:
+                return f"{self.source.constant(weakref.ref(value), 'ref')}()"
+            except TypeError:
+                pass
+        return self.source.constant(value)
+
+    def _require_setting(self, expression: str, value: Any, says: str) -> None:
+        if value is None or value is True or value is False:
+            self.require(f"{expression} is {value}", f"{says} is {value}")
+            return
+        name = self.source.name("s")
+        self.line(f"{name} = {expression}")
+        kind = self.source.constant(type(value), "T")
+        shown = f"{says} is {_shown(value)}"
+        if needs_fingerprint(value):
+            take = self.source.constant(fingerprint, "fingerprint")
+            known = self.source.constant(fingerprint(value), "known")
+            condition = f"type({name}) is {kind} and {take}({name}) == {known}"
+            condition = self._unless_identical(name, value, kind, condition)
+        elif type(value) is dict:
+            condition = self._of_dictionary(name, dict(value))
+        elif type(value) in (list, tuple):
+            known = self.source.constant(value if type(value) is tuple else [*value])
+            kinds = self.source.constant([*map(type, value)], "kinds")
+            condition = (
+                f"type({name}) is {kind} and [*map(type, {name})] == {kinds} and {name} == {known}"
+            )
+        else:
+            known = self.source.constant(value)
+            condition = f"{name} is {known} or type({name}) is {kind} and {name} == {known}"
+        if type(value) is dict and len(value) >= LARGE:
+            condition = self.unless_untouched(name, value, condition)
+        self.require(condition, shown)
+
+    def _of_dictionary(self, name: str, known: dict[str, Any]) -> str:
+        keys = self.source.constant([*known], "keys")
+        kinds = self.source.constant([*map(type, known.values())], "kinds")
+        return (
+            f"type({name}) is dict and [*{name}] == {keys} and [*map(type, {name}.values())] == "
+            f"{kinds} and {name} == {self.source.constant(known)}"
+        )
+
+    def unless_untouched(self, name: str, value: dict[Any, Any], condition: str) -> str:
+        """A condition that is looked at only if a large dictionary was touched since."""
+        if dict_version is None:
+            return condition
+        # The reference's id is checked by the version: no two dictionaries ever have the same.
+        version = self.source.constant([dict_version(value)], "seen")
+        take = self.source.constant(dict_version, "version")
+        note = self.source.constant(_note_version, "note")
+        return (
+            f"type({name}) is dict and ({take}({name}) == {version}[0] or "
+            f"({condition}) and {note}({version}, {name}))"
+        )
+
+    def _unless_identical(self, name: str, value: Any, kind: str, condition: str) -> str:
+        """A condition that is looked at only if a sequence holds other objects than before.
+
+        What it holds can't change by itself: it is a constant, and so are its items.
+        """
+        if type(value) is tuple:
+            return f"{name} is {self.source.constant(value)} or {condition}"
+        if type(value) is not list:
+            return condition
+        known = self.source.constant([*value], "items")
+        same, every = (self.source.constant(f, f.__name__) for f in (operator.is_, all))
+        return (
+            f"type({name}) is {kind} and len({name}) == {len(value)} and "
+            f"{every}(map({same}, {name}, {known})) or {condition}"
+        )
+
+    def _write_objects(self) -> None:
+        """Objects that code reads are the ones that they were, wherever it reads them.
+
+        Functions have the code that they had, and instances of user's classes their class.
+        """
+        environment = self.environment
+        for identity, target in list(environment.objects.items()):
+            if isinstance(
+                target, torch.Tensor | types.MethodType | weakref.ref | functools.partial
+            ):
+                continue
+            if identity in environment.namespaces or is_setting(target):
+                continue
+            read = [p for p in environment.places[identity] if environment.is_read(p)]
+            if not read and identity not in environment.anchors:
+                continue
+            name = self.variable(identity)
+            if isinstance(target, types.FunctionType) and (
+                target.__name__ in PROTOCOL or environment.may_run(target.__code__)
+            ):
+                code = self.source.constant(target.__code__, "code")
+                self.require(f"{name}.__code__ is {code}", f"the code of {self.says(identity)}")
+                self._require_defaults(name, target, self.says(identity))
+            # What was found otherwise isn't known yet to be what the first place holds.
+            first = 0 if identity in environment.anchors else 1
+            for place in environment.places[identity][first:]:
+                if environment.is_read(place) and place.access != "type({parent})":
+                    says = f"{text_of(environment, place)} is {self.says(identity)}"
+                    self.require(f"{self.at(place)} is {name}", says)
+                elif place.access == "type({parent})":
+                    at = self.variable(place.parent)
+                    self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
+
+    def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
+        """How many arguments have defaults; what these are is compared like anything else."""
+        count = len(target.__defaults__ or ())
+        if count:
+            self.require(f"len({name}.__defaults__) == {count}", f"the defaults of {says}")
+        if target.__kwdefaults__:
+            keys = self.source.constant({*target.__kwdefaults__}, "keys")
+            self.require(
+                f"{name}.__kwdefaults__.keys() == {keys}", f"the keyword defaults of {says}"
+            )
+
+    def _write_absent(self) -> None:
+        """Names that code looks for, and that aren't there; or that would hide what is there."""
+        environment = self.environment
+        self._write_builtins({name for found in environment.missing.values() for name in found})
+        for identity, names in environment.missing.items():
+            known = self.source.constant(frozenset(names), "names")
+            self.require(
+                f"{self.variable(identity)}.keys().isdisjoint({known})",
+                f"none of {_shown(sorted(names))} is a global of {self.says(identity)}",
+            )
+        for identity, holder in list(environment.objects.items()):
+            own = dictionary_of(holder)
+            if isinstance(holder, type | types.ModuleType):
+                self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
+                continue
+            unset = [name for name in children.slots_of(holder) if not in_slot(holder, name)]
+            unset = [name for name in unset if environment.names.mentions(name)]
+            self._write_absent_by_lookup(identity, holder, unset)
+            if own is not None:
+                self._write_absent_of(identity, holder, own)
+
+    def _write_builtins(self, names: set[str]) -> None:
+        """Python's own functions that code calls may be replaced, too."""
+        own: dict[str, Any] = vars(builtins)
+        used = sorted(name for name in names if name in own)
+        if not used:
+            return
+        at = self.source.constant(own, "builtins")
+        known = [f"{at}[{name!r}] is {self.source.constant(own[name])}" for name in used]
+        condition = self.unless_untouched(at, own, " and ".join(known))
+        self.require(condition, f"Python's {_shown(used)}")
+
+    def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
+        """The same for what has no dictionary of its own, or inherits from others."""
+        if is_library(_module_of(holder)):
+            return
+        names = [name for name in sorted(asked) if lacks(holder, (name,))]
+        if names and isinstance(holder, types.ModuleType) and lacks(holder, ("__getattr__",)):
+            names.append("__getattr__")
+        if names:
+            known = self.source.constant(tuple(names), "names")
+            look = self.source.constant(lacks, "lacks")
+            says = f"{self.says(identity)} has none of {_shown(names)}"
+            self.require(f"{look}({self.variable(identity)}, {known})", says)
+
+    def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
+        names = self.environment.names
+        module = isinstance(holder, torch.nn.Module)
+        parts = MODULE_DICTIONARIES if module else ()
+        asked = names.asked_for if names.asks(holder) else frozenset()
+        hidden = {
+            name
+            for _, kind in children.users_classes(holder)
+            for name in vars(kind)
+            if names.mentions(name) and not name.startswith("__")
+        }
+        if module:
+            hidden.add("forward")
+        if names.reads_everything and not module:
+            known = self.source.constant([*own], "keys")
+            says = f"the names of the attributes of {self.says(identity)}"
+            self.require(f"[*{self.variable(identity)}.__dict__] == {known}", says)
+        here = {*own, *(name for part in parts for name in own.get(part, ()))}
+        absent = (asked | hidden) - here
+        if not absent:
+            return
+        at = self.variable(identity)
+        dictionary = self._dictionaries.get(identity, f"{at}.__dict__")
+        says = f"{self.says(identity)} has none of its own of {_shown(sorted(absent))}"
+        if len(absent) <= 2:
+            conditions = [f"{name!r} not in {dictionary}" for name in sorted(absent)]
+        else:
+            known = self.source.constant(frozenset(absent), "names")
+            conditions = [f"{dictionary}.keys().isdisjoint({known})"]
+        for part in parts if asked - here else ():
+            known = self.source.constant(frozenset(asked - here), "names")
+            conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
+        self.require(" and ".join(conditions), says)
+
+    def write_changed(self, bag: Bag, change: Change) -> None:
+        """What the function changes, and also reads, has to be what it was at the capture."""
+        if bag.holder not in self.environment.objects:
+            return  # no code that ran reads it
+        if not isinstance(bag.before, dict):
+            self.variable(bag.holder)
+            return
+        thing = self.thing(bag)
+        if not isinstance(bag.thing, dict):
+            return  # compared as settings, or read as tensors
+        path = self.says(bag.holder)
+        if not bag.named:
+            known = self.source.constant([*bag.before], "keys")
+            self.require(f"[*{thing}] == {known}", f"the keys of {path}")
+        for key, _ in change.assigned:
+            text = self.source.constant(key)
+            old = bag.before.get(key, MISSING)
+            says = f"{path}.{key}" if bag.named else f"{path}[{key!r}]"
+            if old is MISSING:
+                self.require(f"{text} not in {thing}", f"{says} isn't there")
+            elif is_setting(old):
+                self._require_setting(f"{thing}[{text}]", old, says)
+            else:
+                self.require(f"{text} in {thing}", f"{says} is there")
+
+    def _write_modules(self) -> None:
+        environment = self.environment
+        modules = [m for m in environment.objects.values() if isinstance(m, torch.nn.Module)]
+        kinds = {*map(type, modules)}
+        # Those that code names are made inside.
+        named = [*environment.objects.values(), *(value for _, value in environment.identities)]
+        kinds |= {k for k in named if isinstance(k, type) and issubclass(k, torch.nn.Module)}
+        for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
+            if is_library(module_of(kind)):
+                here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
+                self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
+        if kinds:
+            self._require_hooks_of_all()
+        for identity, module in environment.objects.items():
+            if not isinstance(module, torch.nn.Module):
+                continue
+            at = self.variable(identity)
+            own, path = self._dictionaries[identity], self.says(identity)
+            training = f"{own}['training']" if "training" in vars(module) else f"{at}.training"
+            conditions = [f"{training} is {module.training}"]
+            conditions += [_hooks_condition(own, module, hooks) for hooks in MODULE_HOOKS]
+            if module._modules:
+                conditions.append(f"len({own}['_modules']) == {len(module._modules)}")
+            if environment.names.users_mention_any(_LISTING):
+                for part in ("_parameters", "_buffers"):
+                    conditions.append(f"[*{own}[{part!r}]] == {[*vars(module)[part]]}")
+            says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
+            self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
+
+    def _require_hooks_of_all(self) -> None:
+        """Hooks that torch runs for every module."""
+        hooks = hooks_of_all_modules()
+        known = [(self.source.constant(each, "hooks"), [*each]) for each in hooks]
+        conditions = [f"[*{name}] == {keys}" if keys else f"not {name}" for name, keys in known]
+        self.require(" and ".join(conditions), "the hooks of all modules")
+
+    # --- the functions --------------------------------------------------------------------------
+
+    def build(self, values: Sequence[str]) -> Callable[..., Any]:
+        """The function that reads: the values of these expressions, or None."""
+        result = f"({''.join(f'{value}, ' for value in values)})"
+        results = (result, lambda says: "None", "None")
+        return built(self.source.namespace, self._lines, "read(root)", results)
+
+    def explanation(self) -> Explanation:
+        """What says what isn't as it was; it keeps nothing of the environment alive."""
+        return Explanation(self.source.namespace, tuple(self._lines))
+
+
+def _hooks_condition(own: str, module: torch.nn.Module, hooks: str) -> str:
+    present = getattr(module, hooks)
+    if not present:
+        return f"not {own}[{hooks!r}]"
+    return f"[*{own}[{hooks!r}]] == {list(present)}"
+
+
+def _through_dictionary(access: str, own: str) -> str:
+    """Source text that reads an attribute's dictionary where it would look up the attribute."""
+    for name in (*MODULE_DICTIONARIES, *MODULE_HOOKS):
+        access = access.replace(f"{{parent}}.{name}[", f"{own}[{name!r}][")
+    return access.replace("{parent}.__dict__[", f"{own}[")
+
+
+def _module_of(thing: Any) -> str:
+    """The name of the module that something is or was made in."""
+    if isinstance(thing, types.ModuleType):
+        return name_of(thing)
+    return module_of(thing if isinstance(thing, type) else type(thing))
+
+
+def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
+    """Note that a dictionary holds what it should, so that only its version is looked at."""
+    if dict_version is not None:
+        seen[0] = dict_version(dictionary)
+    return True
+
+
+def _shown(value: Any) -> str:
+    text = written(value)
+    return text if len(text) <= 60 else text[:57] + "..."

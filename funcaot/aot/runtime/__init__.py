@@ -1,0 +1,1 @@
+"""Entries, their caches and the generated code that a call runs."""

@@ -1,0 +1,298 @@
+"""A compiled function: the way from a call to one of its entries."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from funcaot._torch import functorch, tracing
+from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
+from funcaot._torch.thread_state import StateKept
+from funcaot.aot.graph.derived import Derived
+from funcaot.aot.graph.policy import POLICIES, Policy
+from funcaot.aot.lowering.program import Settings
+from funcaot.aot.runtime.cache import EntryCache
+from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
+from funcaot.aot.runtime.fast_call import MISS
+from funcaot.aot.runtime.stacks import NotCapturedError, Stack
+from funcaot.aot.signature.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
+from funcaot.aot.signature.signature import Signature, read_signature
+from funcaot.aot.signature.sizes import SizeError
+from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.state_effects import Call
+from funcaot.backends.compiler import Compiler
+from funcaot.errors import StageError, UnsupportedError
+from funcaot.premise import PremiseFailed, leaving
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Inlined(threading.local):
+    """How many compiled functions are being inlined into a capture, one in another."""
+
+    depth = 0
+
+
+_inlined = _Inlined()
+
+
+class CompiledFunction:
+    """A function that is captured once per signature and runs compiled graphs after that.
+
+    A call tries the code generated for the signature used last; then that of other signatures;
+    then it reads its whole signature and looks it up; then it captures.
+
+    Attributes:
+        function: The user's function.
+        settings: Backend, name, lock and counters.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        """Nothing is captured before the first call."""
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.settings = settings
+        self._cache = EntryCache(function, settings)
+        self._history = SizeHistory(settings.dynamic)
+        self._stacks: Derived[Hashable, _StackedFunction] = Derived()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything captured so far."""
+        return self._cache.entries
+
+    @property
+    def cache_hits(self) -> int:
+        """Calls that ran something compiled before."""
+        calls = sum(entry.calls for stacked in self.stacked for entry in stacked.entries)
+        return self._cache.hits + calls
+
+    @property
+    def stacked(self) -> tuple[CompiledFunction, ...]:
+        """The function under transforms, compiled with them."""
+        return tuple(self._stacks.values())
+
+    def under(self, stack: Stack) -> CompiledFunction:
+        """The function under transforms; it shares this one's counters and lock.
+
+        Calling it raises `NotCapturedError` where that can't be captured.
+        """
+        found = self._stacks.get(stack.key)
+        if found is not None:
+            return found
+        with self.settings.lock:
+            found = self._stacks.get(stack.key)
+            if found is None:
+                settings = replace(self.settings, name=stack.named(self.settings.name))
+                found = _StackedFunction(stack.over(self.function), settings)
+                self._stacks[stack.key] = found
+            return found
+
+    def open_dimensions(self, dims: Sequence[frozenset[int]]) -> None:
+        """Leave these dimensions of each argument open from the first compilation on."""
+        self._history.always = dims
+
+    def clear(self) -> None:
+        """Forget every captured program."""
+        with self.settings.lock:
+            self._cache.clear()
+            self._history.clear()
+            self._stacks.clear()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind to an instance, so that a decorated method is called with its object."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; inside another capture, Dynamo's too, it is inlined."""
+        if is_dynamo_compiling():
+            return self.function(*args, **kwargs)
+        result = self._cache.first(args, kwargs)
+        return self._call(args, kwargs) if result is MISS else result
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if tracing.is_abstract():
+            return self._inline(args, kwargs)
+        result = self._cache.run_generated(args, kwargs)
+        if result is not MISS:
+            return result
+        signature, leaves = read_signature(self.settings.name, args, kwargs)
+        tried: list[Entry] = []
+        while (found := self._cache.find(signature, leaves, tried)) is not None:
+            entry, lifted = found
+            entry.refuse_missing_memory(leaves, lifted)
+            try:
+                with leaving(bool(entry.premises)):
+                    result = entry(leaves, lifted, (args, kwargs))
+            except PremiseFailed:
+                tried.append(entry)
+                continue
+            self._cache.hit(entry, leaves, lifted)
+            return result
+        return self._capture_and_run(signature, leaves, (args, kwargs), tried)
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _inlined.depth += 1
+        try:
+            return self.function(*args, **kwargs)
+        except RecursionError:
+            if _inlined.depth == 1:
+                raise
+            raise UnsupportedError(
+                f"{self.settings.name} calls itself without an end while it is captured.",
+                remedy="end the recursion by a Python value, or by a branch on one; a branch on a "
+                "tensor's value isn't taken in a capture.",
+            ) from None
+        finally:
+            _inlined.depth -= 1
+
+    def _capture_and_run(
+        self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
+    ) -> Any:
+        with self.settings.lock, StateKept(), without_dynamo():
+            found = self._cache.find(signature, leaves, tried)
+            if found is None:
+                self.settings.statistics.cache_misses += 1
+                reason = self._cache.why_missed(signature, leaves)
+                if reason:
+                    _LOG.info("%s is captured again: %s", self.settings.name, reason)
+                try:
+                    found = self._captured(signature, leaves, call)
+                except FirstStepError:
+                    # The optimizer makes its state now; the next call is captured.
+                    args, kwargs = call
+                    return self.function(*args, **kwargs)
+                found[0].reason = reason
+                self._cache.add(found[0])
+        entry, lifted = found
+        entry.refuse_missing_memory(leaves, lifted)
+        try:
+            with leaving(bool(entry.premises)):
+                return entry(leaves, lifted, call)
+        except (StageError, SizeError) as error:
+            if entry.sizes is None or entry.calls:
+                raise
+            failure_of_sizes = error
+        except PremiseFailed as failure:
+            raise UnsupportedError(
+                f"{self.settings.name} was compiled for values that the same call then didn't "
+                f"have: {failure}.",
+                remedy="under vmap, shapes and numbers have to be the same for each example; "
+                "otherwise keep what reads values outside of the compiled function.",
+            ) from None
+        finally:
+            entry.capture.tape.forget_values()
+        self._cache.discard(entry)
+        self._close(signature, leaves, failure_of_sizes)
+        return self._capture_and_run(signature, leaves, call, ())
+
+    def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """Capture a call, with open sizes where that is asked for and possible."""
+        sizes = None
+        if not functorch.under_transforms(leaves):
+            sizes = self._history.sizes(signature, leaves)
+        if sizes is None:
+            return make_entry(self.function, signature, leaves, call, self.settings)
+        try:
+            found = make_general_entry(self.function, sizes, leaves, call, self.settings)
+        except FirstStepError:
+            raise
+        except Exception as error:  # noqa: BLE001  (raised again below if it is the user's)
+            reason = error
+        else:
+            refuse_closed_marks(sizes, leaves, self.settings.name)
+            if not sizes.are_fixed:
+                return found
+            # Such a program serves this call only, which one without symbols does faster.
+            self._history.note_fixed(signature)
+            return make_entry(self.function, signature, leaves, call, self.settings)
+        # It may be the user's own error: then it is raised here.
+        found = make_entry(self.function, signature, leaves, call, self.settings)
+        self._close(signature, leaves, reason)
+        return found
+
+    def _close(self, signature: Signature, leaves: list[Any], reason: Exception) -> None:
+        """Note that calls like this one can't leave sizes open."""
+        refuse_marks(leaves, self.settings.name, reason)
+        self._history.refuse(signature, f"{type(reason).__name__}: {reason}")
+
+    def size_refusal(self, signature: Signature) -> str | None:
+        """Why calls like this one are compiled for their own sizes, if something forbids more."""
+        return self._history.reason(signature)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where that is this object, as a function; else it compiles anew there."""
+        name = getattr(self, "__qualname__", "")
+        if _named(getattr(self, "__module__", None), name) is self:
+            return name
+        settings = self.settings
+        return compiled_function, (
+            self.function,
+            settings.compiler,
+            settings.name,
+            settings.policy,
+            settings.dynamic,
+        )
+
+    def __repr__(self) -> str:
+        """One line."""
+        statistics = self.settings.statistics
+        return (
+            f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
+            f"{statistics.graphs_compiled} graphs>"
+        )
+
+
+def _named(module: str | None, name: str) -> Any:
+    """What a module has under a qualified name; None if nothing."""
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+class _StackedFunction(CompiledFunction):
+    """A stack of transforms over a compiled function's function."""
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        super().__init__(function, settings)
+        self._refused: Derived[Signature, bool] = Derived()
+
+    def _capture_and_run(
+        self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
+    ) -> Any:
+        if signature in self._refused:
+            raise NotCapturedError
+        return super()._capture_and_run(signature, leaves, call, tried)
+
+    def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        try:
+            return super()._captured(signature, leaves, call)
+        except FirstStepError:
+            raise
+        except Exception as error:
+            self._refused[signature] = True
+            raise NotCapturedError from error
+
+
+def compiled_function(
+    function: Callable[..., Any],
+    compiler: Compiler,
+    name: str,
+    policy: Policy = POLICIES["balanced"],
+    dynamic: bool | None = None,
+) -> CompiledFunction:
+    """A function that is compiled when it's called; nothing is captured before."""
+    return CompiledFunction(function, Settings(compiler, name, policy, dynamic))

@@ -1,0 +1,106 @@
+"""A compiled module: the same module, with a call that runs compiled graphs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from funcaot.aot.graph.policy import POLICIES, Policy
+from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
+from funcaot.backends.compiler import Compiler
+from funcaot.errors import UnsupportedError
+
+_COMPILED = "_funcaot_compiled"
+
+
+def compiled_module(
+    module: torch.nn.Module,
+    compiler: Compiler,
+    policy: Policy = POLICIES["balanced"],
+    dynamic: bool | None = None,
+) -> torch.nn.Module:
+    """A module that shares everything with ``module`` but how it is called.
+
+    Its class is a subclass of the module's and its attributes are the same dictionary, so
+    parameters, buffers, ``state_dict``, hooks, ``train``, ``eval`` and ``to`` are shared.
+
+    Args:
+        module: The module to compile; it stays as it is.
+        compiler: The backend.
+        policy: What a backward may compute again.
+        dynamic: Which sizes of arguments programs leave open.
+    """
+    original = type(module)
+    compiled = compiled_function(_Call(module), compiler, original.__name__, policy, dynamic)
+    members = {
+        "__call__": _call,
+        "__copy__": _copy,
+        "__deepcopy__": _deepcopy,
+        "__init_subclass__": classmethod(_refuse_subclass),
+        "__reduce_ex__": _reduce,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        "_funcaot_original": module,
+        _COMPILED: compiled,
+    }
+    kind = type(original.__name__, (original,), members)
+    result = kind.__new__(kind)
+    object.__setattr__(result, "__dict__", module.__dict__)
+    return result
+
+
+def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
+    """What runs when a compiled module is called; None for an ordinary module."""
+    return getattr(type(module), _COMPILED, None)
+
+
+class _Call:
+    """The original module's call, as a function to capture."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return getattr(type(self), _COMPILED)(*args, **kwargs)
+
+
+_Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
+
+
+def _parts(self: torch.nn.Module) -> _Parts:
+    kind: Any = type(self)
+    settings = getattr(kind, _COMPILED).settings
+    return kind._funcaot_original, settings.compiler, settings.policy, settings.dynamic
+
+
+def _refuse_subclass(cls: type, **kwargs: Any) -> None:
+    """What changes a module's class (``parametrize``) would change this one of two only."""
+    base: Any = cls.__base__
+    raise UnsupportedError(
+        f"{base.__name__}, a class made for one compiled module, was subclassed; "
+        "torch.nn.utils.parametrize does that when it is applied to a compiled module.",
+        remedy="parametrize the module first and compile it then.",
+    )
+
+
+def _copy(self: torch.nn.Module) -> torch.nn.Module:
+    module, compiler, policy, dynamic = _parts(self)
+    return compiled_module(copy.copy(module), compiler, policy, dynamic)
+
+
+def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    module, compiler, policy, dynamic = _parts(self)
+    return compiled_module(copy.deepcopy(module, memo), compiler, policy, dynamic)
+
+
+def _reduce(self: torch.nn.Module, protocol: Any) -> tuple[Callable[..., Any], _Parts]:
+    return compiled_module, _parts(self)

@@ -1,0 +1,60 @@
+"""Transforms straight over a compiled function run as one program.
+
+Note [Stacks of transforms]: ``vmap(grad(c))(x)`` of a compiled ``c`` enters and leaves torch's
+levels, which alone takes longer than the graphs of a small network. Called where no other level is
+active, such a stack is compiled as ``compile(vmap(grad(function)))`` would be, once, and kept under
+``c``. Anything between the transforms and ``c`` (a lambda) and any level around them brings back
+the way through the levels, where each graph of ``c`` has its rules; so does a function that can't
+be captured with the transforms inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from funcaot._torch import functorch, tracing
+from funcaot._torch.autograd import in_dual_level
+from funcaot._torch.transform_calls import MISS, Transform, TransformCalls
+from funcaot.aot.runtime.compiled import CompiledFunction
+from funcaot.aot.runtime.stacks import NotCapturedError, stack_of
+
+__all__ = ["follow_transforms"]
+
+
+def _call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a transform returns for these arguments; `MISS` where torch is to find that out."""
+    if not _is_outermost():
+        return MISS
+    found = stack_of(transform)
+    if found is None or not isinstance(found[1], CompiledFunction):
+        return MISS
+    stack, compiled = found
+    if stack.in_chunks:
+        return MISS  # One program would hold all of them.
+    try:
+        return compiled.under(stack)(*args, **kwargs)
+    except NotCapturedError:
+        # If it is the user's mistake, it will be raised again.
+        return MISS
+
+
+def _is_outermost() -> bool:
+    """Whether nothing else looks at what runs: no level, no mode, no dual numbers, no capture."""
+    return not (
+        functorch.transforms_active()
+        or functorch.dispatch_mode_count()
+        or functorch.function_mode_active()
+        or tracing.is_abstract()
+        or in_dual_level()
+    )
+
+
+_calls = TransformCalls(_call)
+
+
+def follow_transforms() -> None:
+    """Have torch's transforms ask here before they begin, from now on.
+
+    For good: code that runs or is being captured elsewhere may be on its way to the question.
+    """
+    _calls.install()

@@ -1,0 +1,1 @@
+"""One forward with the backwards that continue it: partitioned and differentiated."""

@@ -1,0 +1,338 @@
+"""A differentiable piece of a tape: its outputs as a function of its operands.
+
+A segment is made for the forward, one more for each backward, one for each backward of a
+backward, and so on; all live on one tape. Calling a segment runs a compiled graph inside an
+``autograd.Function`` whose backward makes the next segment when autograd invokes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.thread_state import StateKept
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.lowering.kept_layouts import free_layouts
+from funcaot.aot.lowering.program import GraphProgram, Settings
+from funcaot.aot.lowering.sharing import Executables
+from funcaot.aot.segment.partition import Kept, Problem, choose, drawn
+from funcaot.aot.signature.sizes import shown_by
+from funcaot.aot.tape.frontier import Demand, frontier, hides_what_is_saved
+from funcaot.aot.tape.tape import Tape
+from funcaot.errors import UnsupportedError
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """One input of a segment.
+
+    Attributes:
+        node: The tape's node whose value it is.
+        leaf: The tape's leaf that gradients for it are taken with respect to, if any.
+        by_value: Whether the graph may read it. An operand that isn't read is only there so
+            that autograd has an edge to it: residuals stand in for its value.
+        volatile: Whether the caller overwrites it after the call, so it can't be saved as it is.
+        private: Whether nobody outside can see it: a residual of the forward.
+    """
+
+    node: fx.Node
+    leaf: torch.Tensor | None = None
+    by_value: bool = True
+    volatile: bool = False
+    private: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """A value that a forward keeps for its backward.
+
+    Attributes:
+        node: The tape's node whose value it is.
+        operand: Position among the segment's operands, if it is one of them.
+        output: Position among the graph's outputs otherwise.
+        reason: Why it is kept.
+        consumers: Autograd nodes that it is kept for.
+    """
+
+    node: fx.Node
+    operand: int | None
+    output: int | None
+    reason: str = "an operand"
+    consumers: tuple[str, ...] = ()
+
+    def of(self, operands: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """The value among those of one call."""
+        return outputs[self.output or 0] if self.operand is None else operands[self.operand]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One way to run a segment: its graph, and what it keeps.
+
+    Attributes:
+        program: The graph, from the operands that are given by value to outputs and residuals.
+        positions: Positions of those operands.
+        residuals: What is kept, in the order in which it is saved.
+    """
+
+    program: GraphProgram
+    positions: tuple[int, ...]
+    residuals: tuple[Residual, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where an output of a segment comes from: the graph's output or an operand as it is."""
+
+    output: int | None = None
+    operand: int | None = None
+
+
+@dataclass(eq=False)
+class Segment:
+    """Outputs on a tape as a function of operands on it.
+
+    Attributes:
+        tape: The tape.
+        operands: What goes in.
+        outputs: The tape's tensors that come out.
+        settings: Shared by everything derived from one compiled function.
+        name: Shown by the report and by ``grad_fn``.
+        order: 0 for the forward, 1 for a backward, and so on.
+        kind: ``"forward"`` or ``"backward"``, for the compiler.
+        effect_nodes: Nodes that run even if nobody uses their results.
+        carried: Nodes whose values the graph gives out too, though nothing differentiates them:
+            residuals of the segment that this one was derived from.
+        start: The first node traced for it; None if the tape began with it.
+        drawn: Nodes that ran in an earlier segment and must not run again.
+        executables: What was compiled for segments like this one.
+        seen: For each operand, the tape's tensor that the program worked with; empty for
+            derivatives.
+        roles: What becomes of outputs; of gradients and tangents that's left to autograd.
+    """
+
+    tape: Tape
+    operands: tuple[Operand, ...]
+    outputs: tuple[torch.Tensor, ...]
+    settings: Settings
+    name: str
+    order: int = 0
+    kind: str = "forward"
+    effect_nodes: tuple[fx.Node, ...] = ()
+    carried: tuple[fx.Node, ...] = ()
+    start: fx.Node | None = None
+    drawn: frozenset[fx.Node] = frozenset()
+    executables: Executables | None = None
+    seen: tuple[torch.Tensor | None, ...] = ()
+    roles: Roles = NO_ROLES
+    places: tuple[Place, ...] = field(init=False)
+    output_nodes: tuple[fx.Node, ...] = field(init=False)
+    graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
+    backward_executables: Executables = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find out which outputs the graph makes and which are operands as they came."""
+        given = {
+            operand.node: i
+            for i, operand in enumerate(self.operands)
+            # What the compiler laid out isn't what the caller gets.
+            if operand.by_value and not (operand.private and self.leaves_layouts)
+        }
+        made: dict[fx.Node, int] = {}
+        tensors: list[torch.Tensor] = []
+        places: list[Place] = []
+        for tensor in self.outputs:
+            node = self.node_of(tensor)
+            if node in given and not self.operands[given[node]].volatile:
+                places.append(Place(operand=given[node]))
+                continue
+            if node not in made:
+                made[node] = len(tensors)
+                tensors.append(tensor)
+            elif tensor.requires_grad and not tensors[made[node]].requires_grad:
+                tensors[made[node]] = tensor
+            places.append(Place(output=made[node]))
+        self.places = tuple(places)
+        self.output_nodes = tuple(dict.fromkeys((*made, *self.carried)))
+        self.graph_outputs = tuple(tensors)
+        self._forms: dict[bool, Form] = {}
+        self.backward_executables = Executables(self.settings.name)
+
+    @property
+    def leaves_layouts(self) -> bool:
+        """Whether the compiler chooses how what is kept lies in memory."""
+        return self.settings.compiler.chooses_layouts and self.tape.sizes is None
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The tape's node of one of the tape's tensors."""
+        node = self.tape.node_of(tensor)
+        if node is None:
+            raise RuntimeError(f"{self.name}: a tensor isn't on the tape")
+        return node
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether running the graph twice may give different values."""
+        nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
+        return any(graphs.is_random(node) or graphs.is_function_node(node) for node in nodes)
+
+    def form(self, *, keeping: bool) -> Form:
+        """The segment's graph, with residuals for a backward or without.
+
+        Args:
+            keeping: Whether to keep what the frontier asks for. Otherwise a backward computes
+                again from the operands, which is right only if nothing is drawn at random.
+        """
+        if keeping not in self._forms:
+            with self.settings.lock, StateKept():
+                if keeping not in self._forms:
+                    self._forms[keeping] = self._make_form(keeping)
+        return self._forms[keeping]
+
+    @cached_property
+    def calls_functions(self) -> bool:
+        """Whether users' Functions are on its tape, whose rules a derivative may run."""
+        return any(graphs.is_function_node(node) for node in self.tape.graph.nodes)
+
+    @cached_property
+    def drawn_after(self) -> frozenset[fx.Node]:
+        """Nodes that must not run again once this segment has run."""
+        nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
+        return self.drawn | drawn(nodes) | drawn(self.effect_nodes)
+
+    @cached_property
+    def demands(self) -> tuple[Demand, ...]:
+        """What autograd saved while the segment was traced."""
+        return frontier(self.tape, self.graph_outputs)
+
+    @cached_property
+    def unchecked(self) -> frozenset[fx.Node]:
+        """Operands that only attributes of Functions hold: their versions don't matter."""
+        loose = {demand.node for demand in self.demands if not demand.checked}
+        if not loose:
+            return frozenset()
+        checked: set[fx.Node] = set()
+        for demand in self.demands:
+            node: fx.Node | None = demand.node if demand.checked else None
+            while node is not None and node not in checked:
+                checked.add(node)
+                node = graphs.view_source(node)
+        return frozenset(graphs.without_aliases(node) for node in loose) - checked
+
+    def _make_form(self, keeping: bool) -> Form:
+        index = {op.node: i for i, op in enumerate(self.operands) if op.by_value}
+        if keeping:
+            kept = self._choose(tuple(index))
+        else:
+            kept = tuple(Kept(node, "an operand", (), shared=True) for node in index)
+        residuals: list[Residual] = []
+        extra: list[fx.Node] = []
+        visible = self.output_nodes[: len(self.graph_outputs)]
+        roots = {graphs.view_root(node) for node in visible}
+        # The caller may overwrite what it was given without a residual's knowing.
+        copied = [
+            index
+            for index, node in enumerate(self.output_nodes)
+            if index >= len(visible) and graphs.view_root(node) in roots
+        ]
+        for item in kept:
+            position, output = index.get(item.node), None
+            if position is None or not item.shared:
+                position = None
+                if item.node in self.output_nodes and item.shared:
+                    output = self.output_nodes.index(item.node)
+                else:
+                    output = len(self.output_nodes) + len(extra)
+                    extra.append(item.node)
+                    if graphs.view_root(item.node) in roots:
+                        copied.append(output)
+            residuals.append(Residual(item.node, position, output, item.reason, item.consumers))
+        carrier = self._size_carrier([item.node for item in kept]) if keeping else None
+        if carrier is not None:
+            output = len(self.output_nodes) + len(extra)
+            residuals.append(Residual(carrier, None, output, "sizes that nothing else shows"))
+            extra.append(carrier)
+        module = self._extract(tuple(index), [*self.output_nodes, *extra])
+        kind = "inference" if not keeping and self.kind == "forward" else self.kind
+        module = graphs.with_own_outputs(module, copied, detached=kind == "inference")
+        program = GraphProgram(module, kind, self.name, self.settings, self.executables)
+        if self.leaves_layouts:
+            made = range(len(self.output_nodes), len(self.output_nodes) + len(extra))
+            free_layouts(module, set(made) - set(copied))
+            private = enumerate(self.operands[position].private for position in index.values())
+            program.kept = tuple(place for place, is_private in private if is_private)
+        hidden = range(len(self.graph_outputs), len(self.output_nodes) + len(extra))
+        program.roles = replace(self._roles(), private=frozenset(hidden))
+        return Form(program, tuple(index.values()), tuple(residuals))
+
+    def _roles(self) -> Roles:
+        """The roles of the graph's outputs, but for what a Function returned of its operands.
+
+        That is in the caller's memory in eager too, and only the Function knows its derivative.
+        """
+        roles = self.roles.at([place.output for place in self.places])
+        returned = map(graphs.is_in_memory_of_operand, self.output_nodes)
+        return roles.without([position for position, found in enumerate(returned) if found])
+
+    def _size_carrier(self, kept: Sequence[fx.Node]) -> fx.Node | None:
+        """A node to keep for its shape alone: open sizes that are no size of what is kept."""
+        sizes = self.tape.sizes
+        if sizes is None:
+            return None
+        shown = shown_by(kept, sizes)
+        missing = [symbol for symbol in sizes.symbols if symbol not in shown]
+        return self.tape.carrier(missing) if missing else None
+
+    def _choose(self, operands: tuple[fx.Node, ...]) -> tuple[Kept, ...]:
+        private = [operand.node for operand in self.operands if operand.private]
+        return choose(
+            Problem(
+                operands,
+                frozenset([*private, *self.carried]),
+                frozenset(operand.node for operand in self.operands if operand.volatile),
+                self.output_nodes,
+                self._demands(operands),
+                self.settings.policy,
+            )
+        )
+
+    def _extract(self, available: tuple[fx.Node, ...], wanted: Sequence[fx.Node]) -> fx.GraphModule:
+        again = graphs.closure(wanted, available) & self.drawn
+        if again:
+            names = sorted({str(node.target) for node in again})
+            raise UnsupportedError(
+                f"A derivative of {self.settings.name} needs a value that its forward didn't "
+                f"keep and that can't be computed again: {', '.join(names)}.",
+                remedy="save it with ctx.save_for_backward in the Function that uses it.",
+            )
+        return graphs.extract(
+            self.tape.root,
+            available,
+            wanted,
+            keep_alive=self.effect_nodes,
+            since=self.start,
+        )
+
+    def _demands(self, operands: tuple[fx.Node, ...]) -> tuple[Demand, ...]:
+        """What autograd saved; and everything else can be computed from, if some of that hides."""
+        demands = self.demands
+        if not hides_what_is_saved(self.tape, self.graph_outputs):
+            return demands
+        needed = graphs.closure(self.output_nodes, operands)
+        once = [n for n in needed if graphs.is_random(n) or graphs.is_function_node(n)]
+        return (*demands, *(Demand(node, "CopySlices") for node in (*operands, *once)))
+
+    def assemble(
+        self, operands: Sequence[torch.Tensor | None], made: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The segment's outputs from what the graph made and the operands returned as they are."""
+        return tuple(
+            made[place.output] if place.output is not None else operands[place.operand or 0]
+            for place in self.places
+        )

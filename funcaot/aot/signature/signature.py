@@ -1,0 +1,192 @@
+"""What a call looks like: everything that decides which program runs."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch import guards, tracing
+from funcaot._torch.pytree import TreeSpec, tree_flatten
+from funcaot.aot.closure.look import text_of
+from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
+from funcaot.errors import UnsupportedError
+
+
+class Identity:
+    """An object that is compared by identity, without keeping it alive."""
+
+    __slots__ = ("number", "reference")
+
+    def __init__(self, value: Any) -> None:
+        self.number = id(value)
+        try:
+            self.reference = weakref.ref(value)
+        except TypeError:  # no weak references to this kind of object
+            self.reference = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        value = self.reference()
+        return self is other or (value is not None and value is other.reference())
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __repr__(self) -> str:
+        value = self.reference()
+        return "<an object that is gone>" if value is None else f"<{type(value).__name__} object>"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A non-tensor leaf of the arguments; the program is specialized on its value.
+
+    Attributes:
+        kind: Its class; ``1``, ``1.0`` and ``True`` are different constants.
+        value: The value; its text for floats and complex numbers, of which nan is unequal to
+            itself and ``0.0`` equals ``-0.0``; an ``Identity`` for what has no equality of its own.
+        by_text: Whether ``value`` is the text.
+    """
+
+    kind: type
+    value: Any
+    by_text: bool = False
+
+    def __str__(self) -> str:
+        """The value as it would be written."""
+        return self.value if self.by_text else text_of(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """Global state that changes what ops do.
+
+    Attributes:
+        grad_mode: Whether autograd records.
+        forward_mode: Whether tangents may be carried forward.
+        inference_mode: Whether inference mode is on.
+        autocast: Device, dtype and cache for each device type that autocasts.
+        default_dtype: Of new tensors.
+        deterministic: Deterministic algorithms: on, only warn, fill uninitialized memory.
+        precision: Of float32 matrix products, in every setting that torch has for it.
+        modes: Torch-function modes (a default device is one) and dispatch modes.
+    """
+
+    grad_mode: bool
+    forward_mode: bool
+    inference_mode: bool
+    autocast: tuple[Any, ...]
+    default_dtype: torch.dtype
+    deterministic: tuple[bool, bool, bool]
+    precision: tuple[Any, ...]
+    modes: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A call's structure, metadata, constants and global state.
+
+    Attributes:
+        tree: Structure of ``(args, kwargs)``.
+        leaves: A spec or a constant per leaf.
+        kinds: The class of each tensor leaf.
+        repeats: For each tensor leaf that is the same object as an earlier one, both positions.
+        ambient: Global state.
+    """
+
+    tree: TreeSpec
+    leaves: tuple[TensorSpec | Constant, ...]
+    kinds: tuple[type, ...]
+    repeats: tuple[tuple[int, int], ...]
+    ambient: Ambient
+
+    def __str__(self) -> str:
+        """The leaves, one after the other."""
+        return ", ".join(map(str, self.leaves))
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no call can have this signature any more."""
+        references = [mode for mode in self.ambient.modes if isinstance(mode, weakref.ref)]
+        references += [
+            leaf.value.reference
+            for leaf in self.leaves
+            if isinstance(leaf, Constant) and isinstance(leaf.value, Identity)
+        ]
+        return any(reference() is None for reference in references)
+
+
+def read_ambient(*, forward_mode: bool) -> Ambient:
+    """The global state at this moment."""
+    return Ambient(
+        grad_mode=torch.is_grad_enabled(),
+        forward_mode=forward_mode,
+        inference_mode=torch.is_inference_mode_enabled(),
+        autocast=guards.autocast_state(),
+        default_dtype=torch.get_default_dtype(),
+        deterministic=(
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            guards.fills_uninitialized_memory(),
+        ),
+        precision=guards.matmul_precision(),
+        modes=guards.active_modes(),
+    )
+
+
+def read_signature(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Signature, list[Any]]:
+    """The signature of a call and its flat leaves.
+
+    Raises:
+        UnsupportedError: For a leaf that can't be part of a signature.
+    """
+    leaves, tree = tree_flatten((args, kwargs))
+    described: list[TensorSpec | Constant] = []
+    kinds: list[type] = []
+    seen: dict[int, int] = {}
+    forward_mode = tracing.forward_mode_active()
+    repeats: list[tuple[int, int]] = []
+    for position, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor):
+            described.append(_constant(name, position, leaf))
+            continue
+        refuse_unknown_kind(leaf, f"{name} was called with {{}} as leaf {position} of its inputs.")
+        described.append(spec_of(leaf, forward_mode=forward_mode))
+        kinds.append(type(leaf))
+        first = seen.setdefault(id(leaf), position)
+        if first != position:
+            repeats.append((first, position))
+    ambient = read_ambient(forward_mode=forward_mode)
+    return Signature(tree, tuple(described), tuple(kinds), tuple(repeats), ambient), leaves
+
+
+def _is_plain_slice(value: Any) -> bool:
+    """Whether it is a slice by numbers: before Python 3.12 it has no hash."""
+    if type(value) is not slice:
+        return False
+    return all(type(each) in (int, type(None)) for each in (value.start, value.stop, value.step))
+
+
+def _constant(name: str, position: int, value: Any) -> Constant:
+    kind = type(value)
+    if kind in (float, complex) or _is_plain_slice(value):
+        return Constant(kind, repr(value), by_text=True)
+    if kind.__eq__ is object.__eq__ and value is not None:
+        return Constant(kind, Identity(value))
+    try:
+        hash(value)
+    except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
+        raise UnsupportedError(
+            f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
+            "its arguments, so its value can't be part of the call's signature.",
+            remedy="pass a tensor or a hashable value, or register the type as a pytree "
+            "(torch.utils._pytree.register_pytree_node).",
+        ) from None
+    return Constant(kind, value)

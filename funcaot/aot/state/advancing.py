@@ -1,0 +1,86 @@
+"""State outside of tensors that moves on when it is read: Python's and NumPy's random numbers.
+
+A capture would keep what it drew for ever; the tracker of state asks, and the call is refused.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from types import BuiltinMethodType
+from typing import Any
+
+from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.look import module_of
+from funcaot.errors import UnsupportedError
+
+
+class Draws:
+    """The states of generators of random numbers from before a function ran."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Look at Python's own, NumPy's own, and those that the function can reach."""
+        things = [*environment.objects.values(), *(thing for _, thing in environment.identities)]
+        things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
+        self._before = [(thing, _state(thing)) for thing in things if _state(thing) is not None]
+        self._python = random.getstate()
+        self._numpy = _numpy_state()
+
+    def refuse_drawn(self, name: str) -> None:
+        """Raise if one of them isn't where it was.
+
+        Args:
+            name: The user's function.
+
+        Raises:
+            UnsupportedError: If something was drawn.
+        """
+        drawn = [type(thing).__name__ for thing, state in self._before if _state(thing) != state]
+        if random.getstate() != self._python:
+            drawn.append("Python's random module")
+        if self._numpy is not None and _numpy_state() != self._numpy:
+            drawn.append("numpy.random")
+        if drawn:
+            raise UnsupportedError(
+                f"{name} draws random numbers from {drawn[0]}, which would happen once, when it is "
+                "captured, and not at every call.",
+                remedy="draw with torch (torch.rand), or outside, and pass the number as a tensor.",
+            )
+
+
+def refuse_iterators(environment: Environment, name: str) -> None:
+    """Raise if a function reads an iterator that another call would find further on.
+
+    Args:
+        environment: What the code that ran can have read.
+        name: The user's function.
+
+    Raises:
+        UnsupportedError: If it does.
+    """
+    for place, thing in environment.identities:
+        if isinstance(thing, Iterator):
+            raise UnsupportedError(
+                f"{name} reads {place.name or 'an iterator'}, a {type(thing).__name__} that it "
+                "doesn't make itself: what comes next would be taken once, when it is captured.",
+                remedy="take the next value outside, and pass it as an argument.",
+            )
+
+
+def _state(thing: Any) -> Any:
+    """The state of a generator of random numbers; None for anything else."""
+    if isinstance(thing, random.Random):
+        return thing.getstate()
+    if module_of(type(thing)).startswith("numpy.random"):
+        bits = getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
+        return None if bits is None else repr(bits.state)
+    return None
+
+
+def _numpy_state() -> str | None:
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return None
+    kind, keys, *rest = numpy.get_state()
+    return repr((kind, keys.tobytes(), rest))

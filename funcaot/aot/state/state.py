@@ -1,0 +1,206 @@
+"""What a function may change besides tensors: attributes, items, closure variables, globals.
+
+All of it is looked at before a capture, compared after it, and put back where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot.aot.closure.children import (
+    MODULE_DICTIONARIES,
+    MODULE_OWN,
+    is_compiled,
+    items_of,
+    slots_of,
+    users_classes,
+)
+from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.look import dictionary_of, in_slot
+
+MISSING: Any = object()
+_CELL = "cell_contents"
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """Something mutable that the function reaches, and what was in it.
+
+    Attributes:
+        holder: What it belongs to, or itself, by ``id``.
+        access: Source text on ``{parent}``, the holder.
+        thing: A dictionary, list, deque, set, cell of a closure, class, or an object with slots.
+        before: What was in it: a tuple for lists, deques and sets, else a dictionary.
+        names: The keys that count, if not all do: globals that a function uses, slots.
+        named: Whether its keys are names that code uses.
+    """
+
+    holder: int
+    access: str
+    thing: Any
+    before: dict[Any, Any] | tuple[Any, ...]
+    names: frozenset[str] | None = None
+    named: bool = False
+
+    @property
+    def is_users_dictionary(self) -> bool:
+        """Whether it is a dictionary whose keys have an order that counts."""
+        return isinstance(self.thing, dict) and not self.named
+
+    def now(self) -> dict[Any, Any] | tuple[Any, ...]:
+        """What is in it."""
+        return contents_of(self.thing, self.names)
+
+
+class Snapshots:
+    """Everything mutable in an environment, each thing once, as it was when it was first reached.
+
+    Attributes:
+        bags: The things so far.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        """Look at what was reached so far."""
+        self.bags: list[Bag] = []
+        self._environment = environment
+        self._looked_at = 0
+        self._seen: set[int] = set()
+        self._named: dict[int, set[str]] = {}
+        self.update()
+
+    def update(self) -> None:
+        """Look at what was reached since."""
+        objects = self._environment.objects
+        new = list(itertools.islice(objects.items(), self._looked_at, None))
+        self._looked_at = len(objects)
+        for identity, holder in new:
+            if identity not in self._environment.namespaces:
+                for access, thing, names, is_named in _things(holder):
+                    if id(thing) not in self._seen:
+                        self._seen.add(id(thing))
+                        before = contents_of(thing, names)
+                        self.bags.append(Bag(identity, access, thing, before, names, is_named))
+        for identity, used in self._environment.namespaces.items():
+            names = frozenset(used.difference(self._named.get(identity, ())))
+            if names:
+                self._named.setdefault(identity, set()).update(names)
+                namespace = objects[identity]
+                before = contents_of(namespace, names)
+                self.bags.append(Bag(identity, "{parent}", namespace, before, names, named=True))
+
+
+def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:
+    """Access, thing, the keys that count, and whether these are names."""
+    if isinstance(holder, type):
+        yield "{parent}", holder, None, True
+        return
+    if isinstance(holder, dict | list | deque | set):
+        yield "{parent}", holder, None, False
+        return
+    if isinstance(holder, tuple | frozenset | types.MethodType | torch.Tensor) or is_compiled(
+        holder
+    ):
+        return
+    if isinstance(holder, torch.nn.Module):
+        for name in MODULE_DICTIONARIES:
+            yield f"{{parent}}.{name}", vars(holder)[name], None, True
+    if isinstance(holder, types.FunctionType):
+        for index, cell in enumerate(holder.__closure__ or ()):
+            yield f"{{parent}}.__closure__[{index}]", cell, None, True
+    slots = frozenset(slots_of(holder))
+    if slots:
+        yield "{parent}", holder, slots, True
+    if dictionary_of(holder) is not None:
+        yield "{parent}.__dict__", vars(holder), None, True
+    for index, kind in users_classes(holder):
+        yield f"type({{parent}}).__mro__[{index}]", kind, None, True
+
+
+def contents_of(
+    thing: Any, names: frozenset[str] | None = None
+) -> dict[Any, Any] | tuple[Any, ...]:
+    """A copy of what is in a thing."""
+    if isinstance(thing, types.CellType):
+        try:
+            return {_CELL: thing.cell_contents}
+        except ValueError:
+            return {}
+    if isinstance(thing, list | deque | set):
+        return tuple(items_of(thing))
+    if isinstance(thing, type):
+        return {key: value for key, value in vars(thing).items() if not key.startswith("__")}
+    if names is None:
+        return dict(thing)
+    if isinstance(thing, dict):
+        return {name: thing[name] for name in names if name in thing}
+    return {name: value for name in names for value in in_slot(thing, name)}
+
+
+def name_of(bag: Bag, key: Any, environment: Environment) -> str:
+    """The name by which code uses an entry of a bag; empty if it has none."""
+    if isinstance(bag.thing, types.CellType):
+        code = environment.objects[bag.holder].__code__
+        return code.co_freevars[int(bag.access.split("[")[1].rstrip("]"))]
+    return key if bag.named and isinstance(key, str) else ""
+
+
+def changed_keys(bag: Bag) -> list[Any]:
+    """Keys of a dictionary or cell whose values aren't what they were, new ones last."""
+    before, now = bag.before, bag.now()
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        raise TypeError("a sequence has no keys")
+    keys = [key for key in before if key not in now or now[key] is not before[key]]
+    keys += [key for key in now if key not in before]
+    own = MODULE_OWN if bag.access == "{parent}.__dict__" else ()
+    return [key for key in keys if key not in own]
+
+
+def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: True) -> None:
+    """Make things what they were, or only take out new values of a kind."""
+    for bag in bags:
+        before, now = bag.before, bag.now()
+        if isinstance(before, dict) and isinstance(now, dict):
+            for key in changed_keys(bag):
+                if only(now.get(key, MISSING)):
+                    put(bag.thing, key, before.get(key, MISSING))
+            if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
+                fill(bag.thing, [*before.items()])
+        elif any(map(only, now)) or only(MISSING):
+            fill(bag.thing, tuple(before))
+
+
+def put(thing: Any, key: Any, value: Any) -> None:
+    """Set or, for ``MISSING``, remove an entry of a dictionary, cell, class or object."""
+    if isinstance(thing, dict):
+        if value is MISSING:
+            thing.pop(key, None)
+        else:
+            thing[key] = value
+    elif isinstance(thing, types.CellType | type):
+        delattr(thing, key) if value is MISSING else setattr(thing, key, value)
+    elif value is MISSING:
+        object.__delattr__(thing, key)
+    else:
+        object.__setattr__(thing, key, value)
+
+
+def fill(thing: Any, contents: Sequence[Any]) -> None:
+    """Replace what is in a list, deque or set; in a dictionary, by pairs."""
+    if isinstance(thing, list):
+        thing[:] = contents
+        return
+    thing.clear()
+    thing.extend(contents) if isinstance(thing, deque) else thing.update(contents)
+
+
+def is_reordered(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    """Whether the order of a dictionary isn't the old one with new keys behind."""
+    kept = [key for key in before if key in now]
+    return [*now] != kept + [key for key in now if key not in before]

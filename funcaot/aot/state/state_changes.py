@@ -1,0 +1,176 @@
+"""Comparing what a function reaches with what was there before it ran."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch import tracing
+from funcaot._torch.pytree import tree_flatten, tree_map
+from funcaot.aot.closure.constants import is_setting
+from funcaot.aot.closure.environment import Environment, scan
+from funcaot.aot.state import state
+from funcaot.aot.state.state import MISSING, Bag
+from funcaot.aot.state.state_effects import Change, Held
+from funcaot.errors import UnsupportedError
+
+
+class Changes:
+    """Finds what changed, and collects the new values, each once."""
+
+    def __init__(self, name: str, environment: Environment) -> None:
+        """Start without values.
+
+        Args:
+            name: The user's function, for messages.
+            environment: What it reaches, from before it ran.
+        """
+        self._name = name
+        self._environment = environment
+        self._values: list[Any] = []
+        self._positions: dict[int, int] = {}
+
+    def has_changed(self, bag: Bag) -> bool:
+        """Whether a thing holds other objects than before, or in another order."""
+        now = bag.now()
+        if isinstance(bag.before, dict) and isinstance(now, dict):
+            return bool(state.changed_keys(bag)) or self._is_moved(bag)
+        return len(now) != len(bag.before) or not all(map(_same, now, bag.before))
+
+    def of(self, bag: Bag, path: str, *, read: bool) -> Change | None:
+        """What a call has to do to a thing that changed.
+
+        Args:
+            bag: The thing and what was in it.
+            path: Where it is, for messages.
+            read: Whether the function's code also reads it.
+
+        Returns:
+            The change; None if it holds no tensors and nothing reads it.
+        """
+        if isinstance(bag.before, dict):
+            return self._of_entries(bag, path, read=read)
+        now = bag.now()
+        if isinstance(bag.thing, set):
+            if any(isinstance(item, torch.Tensor) for item in now):
+                raise self._unsupported(f"changes {path}, a set with tensors", "keep a list")
+            return self._of_contents(bag, path, tuple(now)) if read else None
+        before = tuple(bag.before)
+        items = tuple(now)
+        grown = len(items) > len(before) and all(map(_same, items, before))
+        if not read and not any(map(holds_tensor, items[len(before) :] if grown else items)):
+            return None
+        if not grown:
+            return self._of_contents(bag, path, items)
+        added = tuple(self._position(value) for value in items[len(before) :])
+        return Change(path, added=added, compared=read)
+
+    def _of_contents(self, bag: Bag, path: str, items: Sequence[Any]) -> Change:
+        old = {id(value): index for index, value in reversed(list(enumerate(bag.before)))}
+        contents = tuple(
+            (True, old[id(value)]) if id(value) in old else (False, self._position(value))
+            for value in items
+        )
+        return Change(path, contents=contents, compared=True)
+
+    def _of_entries(self, bag: Bag, path: str, *, read: bool) -> Change | None:
+        before, now = _entries(bag.before), _entries(bag.now())
+        assigned: list[tuple[Any, int | None]] = []
+        compared = False
+        for key in state.changed_keys(bag):
+            if isinstance(key, tracing.FunctionalTensor):
+                raise self._unsupported(f"uses a tensor as a key of {path}", "use its name")
+            old, new = before.get(key, MISSING), now.get(key, MISSING)
+            if is_setting(old) and is_setting(new) and type(old) is type(new) and old == new:
+                continue
+            name = state.name_of(bag, key, self._environment)
+            matters = read and self._environment.names.reads(name)
+            if matters or holds_tensor(new) or (new is MISSING and holds_tensor(old)):
+                compared |= matters
+                assigned.append((key, None if new is MISSING else self._position(new)))
+        if self._is_moved(bag) and (assigned or read):
+            return self._of_pairs(path, before, now)
+        if not assigned:
+            return None
+        return Change(path, tuple(assigned), compared=compared)
+
+    def _of_pairs(self, path: str, before: dict[Any, Any], now: dict[Any, Any]) -> Change:
+        keys = [*before]
+        contents = tuple(
+            (True, keys.index(key))
+            if key in before and before[key] is value
+            else (False, self._position((key, value)))
+            for key, value in now.items()
+        )
+        return Change(path, contents=contents, compared=True)
+
+    def _is_moved(self, bag: Bag) -> bool:
+        """Whether the keys of a user's dictionary changed their order."""
+        if not bag.is_users_dictionary:
+            return False
+        return state.is_reordered(_entries(bag.before), _entries(bag.now()))
+
+    def _position(self, value: Any) -> int:
+        position = self._positions.setdefault(id(value), len(self._values))
+        if position == len(self._values):
+            self._values.append(value)
+        return position
+
+    def packed(self) -> tuple[Any, ...]:
+        """The new values, as outputs of the captured function."""
+        return tuple(map(self._packed, self._values))
+
+    def _packed(self, value: Any) -> Any:
+        """A value as an output: what was there before, and other objects, as they are."""
+
+        def is_old(item: Any) -> bool:
+            return id(item) in self._environment.objects and not isinstance(item, torch.Tensor)
+
+        def pack(leaf: Any) -> Any:
+            if isinstance(leaf, torch.nn.Parameter) and isinstance(leaf, tracing.FunctionalTensor):
+                raise self._unsupported(
+                    "makes a parameter and keeps it", "make it outside, or keep a buffer"
+                )
+            if isinstance(leaf, torch.Tensor) or (is_setting(leaf) and not is_old(leaf)):
+                return leaf
+            if not is_old(leaf) and hides_tensor(leaf):
+                raise self._unsupported(
+                    f"keeps an object of class {type(leaf).__name__} with tensors in it",
+                    "keep the tensors themselves, or tuples, lists and dictionaries of them",
+                )
+            return Held(leaf)
+
+        return tree_map(pack, value, is_leaf=is_old)
+
+    def _unsupported(self, what: str, remedy: str) -> UnsupportedError:
+        return UnsupportedError(f"{self._name} {what}.", remedy=f"{remedy}.")
+
+
+def _entries(contents: Any) -> dict[Any, Any]:
+    if not isinstance(contents, dict):
+        raise TypeError("entries of something that has none")
+    return contents
+
+
+def _same(first: Any, second: Any) -> bool:
+    return first is second
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a new value is a tensor or has one in it."""
+    if value is MISSING or is_setting(value):
+        return False
+    return any(
+        isinstance(leaf, torch.Tensor) or hides_tensor(leaf) for leaf in tree_flatten(value)[0]
+    )
+
+
+def hides_tensor(value: Any) -> bool:
+    """Whether an object that isn't a container has tensors of a capture in it."""
+    if isinstance(value, torch.Tensor | types.ModuleType | type) or is_setting(value):
+        return False
+    found = scan(value).objects.values()
+    return any(isinstance(item, tracing.FunctionalTensor | tracing.FakeTensor) for item in found)

@@ -1,0 +1,150 @@
+"""Running a function that is captured, and taking out of its state what it stored there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from funcaot._torch.tracing import is_untraceable
+from funcaot.aot.closure.constants import is_setting
+from funcaot.aot.closure.environment import Environment, Walk
+from funcaot.aot.closure.paths import path_of
+from funcaot.aot.closure.ran import Ran, Recorder
+from funcaot.aot.state import arguments, state
+from funcaot.aot.state.advancing import Draws
+from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.state import Bag
+from funcaot.aot.state.state_changes import Changes, holds_tensor
+from funcaot.aot.state.state_effects import Call, Change
+from funcaot.errors import FuncaotError, UnsupportedError
+
+
+@dataclass(eq=False)
+class StateTracker:
+    """Runs a function that is being captured and takes out what it stores.
+
+    Attributes:
+        function: The user's function.
+        leaves: Flat leaves of the call.
+        call: Its ``(args, kwargs)``.
+        name: The user's function, for messages.
+        found: What it changed; then it returns ``(result, values)``.
+        in_arguments: What it changed in containers among the arguments, by path.
+        environment: What it could reach before it ran.
+        ran: The code that ran.
+        root: What the environment is reached from: the function, and objects that it is given.
+    """
+
+    function: Callable[..., Any]
+    leaves: Sequence[Any]
+    call: Call
+    name: str
+    found: tuple[tuple[Bag, Change], ...] = ()
+    in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
+    environment: Environment = field(default_factory=Environment)
+    ran: Ran = field(default_factory=Ran)
+    root: tuple[Any, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on the tape's tensors."""
+        self.found, self.in_arguments = (), ()
+        self.root = (self.function, *[self.leaves[index] for index in self.holders()])
+        walk = Walk(self.root)
+        walk.go()
+        self.environment = environment = walk.found
+        snapshots = state.Snapshots(environment)
+        bags = snapshots.bags
+
+        def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
+            """See what the globals of code are before it runs, which may change them."""
+            walk.add_code(code, namespace)
+            snapshots.update()
+
+        recorder = Recorder(started)
+        self.ran = recorder.ran
+        given = [
+            (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
+            for path, thing in arguments.containers((args, kwargs))
+        ]
+        copies = [
+            (path, Bag(id(thing), "", thing, state.contents_of(thing)))
+            for path, thing, parts in given
+            if parts is None
+        ]
+        changes = Changes(self.name, environment)
+        draws = Draws(environment)
+        try:
+            with recorder:
+                result = self.function(*args, **kwargs)
+            draws.refuse_drawn(self.name)
+            self.found = self._found(bags, changes, environment)
+            self.in_arguments = self._found_in_arguments(copies, changes, environment)
+        except Exception as error:
+            # What the user's code did before it raised stays done, but for tensors without values.
+            ours = isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error)
+            state.put_back(bags, only=(lambda value: True) if ours else holds_tensor)
+            raise
+        state.put_back([bag for bag, _ in self.found])
+        for path, thing, parts in given:
+            self._check_own(path, thing, parts)
+        if not self.found and not self.in_arguments:
+            return result
+        return result, changes.packed()
+
+    def holders(self) -> list[int]:
+        """Positions of the leaves through which the function may reach more than an argument."""
+        return [
+            index
+            for index, leaf in enumerate(self.leaves)
+            if not isinstance(leaf, torch.Tensor) and not is_setting(leaf)
+        ]
+
+    def _found(
+        self, bags: Sequence[Bag], changes: Changes, environment: Environment
+    ) -> tuple[tuple[Bag, Change], ...]:
+        found = []
+        for bag in bags:
+            if changes.has_changed(bag):
+                read = bag.holder not in environment.unread
+                change = changes.of(bag, path_of(environment, bag.holder), read=read)
+                if change is not None:
+                    found.append((bag, change))
+        return tuple(found)
+
+    def _found_in_arguments(
+        self,
+        copies: Sequence[tuple[arguments.Path, Bag]],
+        changes: Changes,
+        environment: Environment,
+    ) -> tuple[tuple[arguments.Path, Change], ...]:
+        found = []
+        for path, bag in copies:
+            if not changes.has_changed(bag):
+                continue
+            change = changes.of(bag, arguments.text(path), read=True)
+            if change is None:
+                continue
+            if id(arguments.find(self.call, path)) in environment.objects:
+                raise UnsupportedError(
+                    f"{self.name} changes {change.path}, which it also reaches in another way.",
+                    remedy="pass it as an argument only.",
+                )
+            found.append((path, change))
+        return tuple(found)
+
+    def _check_own(self, path: arguments.Path, thing: Any, parts: tuple[Any, ...] | None) -> None:
+        """Refuse changes of a container that isn't Python's: nothing says how to make them."""
+        if parts is None:
+            return
+        now = arguments.parts(thing)
+        if len(now) != len(parts) or not all(
+            a is b or (is_setting(a) and a == b) for a, b in zip(now[:-1], parts[:-1], strict=True)
+        ):
+            raise UnsupportedError(
+                f"{self.name} changes {arguments.text(path)}, a {type(thing).__name__}, in place.",
+                remedy="return what changes.",
+            )

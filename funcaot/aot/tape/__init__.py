@@ -1,0 +1,1 @@
+"""The recording that a capture makes and that each backward continues."""

@@ -1,0 +1,152 @@
+"""Functions of torch that look at values, though their results' metadata don't depend on them.
+
+A capture keeps each call as one opaque node, which runs on real values; autograd differentiates it
+there. The list is explicit, and every entry says what reads the values. Functions whose result's
+shape depends on values (``nonzero``, ``masked_select``, ``unique``) can't be here, nor any that
+returns a view, several tensors or random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from funcaot._torch.tracing import is_untraceable
+from funcaot.aot.tape.premises import numbers_in
+from funcaot.opaque import current_captor, layout_of
+from funcaot.premise import refused
+from funcaot.rules.flat_call import flatten_values
+from funcaot.rules.opaque_backward import opaque_function
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _always(call: Call) -> bool:
+    return True
+
+
+def _with_classes(call: Call) -> bool:
+    """The number of classes is given, so that the result's shape is known."""
+    args, kwargs = call
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    return isinstance(classes, int) and classes >= 0
+
+
+def _by_mask(call: Call) -> bool:
+    """A boolean index whose backward with respect to the values selects by it."""
+    args, kwargs = call
+    indices = kwargs.get("indices", args[1] if len(args) > 1 else ())
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(i, torch.Tensor) and i.dtype in masks for i in indices or ())
+
+
+def _by_differentiated_value(call: Call) -> bool:
+    """A value that is a tensor with a gradient, which is summed over the distinct indices."""
+    args, kwargs = call
+    value = kwargs.get("value", args[3] if len(args) > 3 else None)
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+# What reads values: combinations selects by a mask of known count; cov and corrcoef check that
+# weights aren't negative, istft that windows don't cancel, gaussian_nll_loss that variances aren't
+# negative, one_hot that classes are below their number; ctc_loss reads the lengths of the targets.
+OPAQUE: dict[Callable[..., Any], Callable[[Call], bool]] = {
+    torch.combinations: _always,
+    torch.cov: _always,
+    torch.Tensor.cov: _always,
+    torch.corrcoef: _always,
+    torch.Tensor.corrcoef: _always,
+    torch.istft: _always,
+    torch.Tensor.istft: _always,
+    torch.ctc_loss: _always,
+    functional.ctc_loss: _always,
+    functional.gaussian_nll_loss: _always,
+    functional.one_hot: _with_classes,
+    torch.index_put: _by_mask,
+    torch.Tensor.index_put: _by_mask,
+    torch.index_fill: _by_differentiated_value,
+    torch.Tensor.index_fill: _by_differentiated_value,
+}
+
+# Their forward can be traced; it is their backward that reads values.
+LATE = frozenset(
+    {torch.index_put, torch.Tensor.index_put, torch.index_fill, torch.Tensor.index_fill}
+)
+# As in eager, a gradient doesn't require grad where it doesn't depend on what is differentiated.
+_LINEAR = LATE | {torch.combinations}
+_LINEAR_IN_FIRST = frozenset({torch.istft, torch.Tensor.istft})
+
+
+# Where to split may be a tensor, which they read without an op that could be seen.
+_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
+
+
+def _with_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The arguments of ``tensor_split`` with numbers in place of a tensor of them."""
+
+    def read(value: Any) -> Any:
+        numbers = numbers_in(value) if isinstance(value, torch.Tensor) else value
+        return value if numbers is NotImplemented else numbers
+
+    return (*args[:1], *map(read, args[1:])), {
+        name: value if name in ("self", "input") else read(value) for name, value in kwargs.items()
+    }
+
+
+def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function of torch on the tape, as an opaque node if it reads values."""
+    if function in _SPLITS:
+        args, kwargs = _with_numbers(args, kwargs)
+    applies = OPAQUE.get(function)
+    if applies is None or not applies((args, kwargs)):
+        return function(*args, **kwargs)
+    if function in LATE:
+        result = call_opaquely(function, (args, kwargs), None)
+        return function(*args, **kwargs) if result is None else result
+    try:
+        with refused():
+            return function(*args, **kwargs)
+    except Exception as error:
+        if not is_untraceable(error):
+            raise
+        result = call_opaquely(function, (args, kwargs), error)
+        if result is None:
+            raise
+        return result
+
+
+def call_opaquely(function: Callable[..., Any], call: Call, error: Exception | None) -> Any:
+    """Record a call of such a function as one opaque node.
+
+    Args:
+        function: The function of torch.
+        call: Its arguments, with the tape's tensors.
+        error: Why it can't be traced, if that was tried.
+
+    Returns:
+        The traced result, or None if no capture knows the values of the arguments.
+    """
+    captor = current_captor()
+    flat, tensors = flatten_values(call)
+    values = None if captor is None else captor.real_values(tensors)
+    if captor is None or values is None:
+        return None
+
+    def run(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = flat.arguments(operands)
+        return (function(*args, **kwargs),)
+
+    name = getattr(function, "__name__", "function")
+    reason = "its values decide what it does" if error is None else str(error).splitlines()[0]
+    (output,) = captor.outside(lambda: run(*values))
+    linear = function in _LINEAR or (
+        function in _LINEAR_IN_FIRST and not any(tensor.requires_grad for tensor in tensors[1:])
+    )
+    made = opaque_function(
+        run, (layout_of(output),), name, f"torch's {name}: {reason}", linear=linear
+    )
+    (result,) = captor.call(made, *tensors)
+    return result

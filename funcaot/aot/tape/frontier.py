@@ -1,0 +1,142 @@
+"""The frontier: what autograd declared saved while the forward ran on the tape."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot.aot.tape.compaction import Mask, mask_of
+from funcaot.aot.tape.tape import Tape
+
+_DEPTH = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demand:
+    """One tensor that some backward will ask for.
+
+    Attributes:
+        node: The tape's node that computes it.
+        consumer: Name of the autograd node that saved it.
+        region: The checkpointed region of the tape that the autograd node belongs to, if any.
+        mask: What its backward really asks of the tensor, if that is only where it passes
+            gradients on.
+        checked: Whether autograd saved it, so that its version is checked; not so for what a
+            Function keeps as an attribute.
+    """
+
+    node: fx.Node
+    consumer: str
+    region: int | None = None
+    mask: Mask | None = None
+    checked: bool = True
+
+
+def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
+    """Walk the autograd graph recorded on the tape and list what it saved.
+
+    Saved-tensor hooks would see the same but are forbidden inside ``torch.func.grad``. A saved
+    tensor that was modified in place since is left out: its backward raises eager's error.
+
+    Args:
+        tape: The tape.
+        outputs: Tensors of the tape to start from.
+
+    Returns:
+        Demands in a deterministic order, each once.
+    """
+    found: dict[Demand, None] = {}
+    with tape.recording(grad_mode=False):
+        for function in autograd_nodes(outputs):
+            mask, region = mask_of(function), _region_of(tape, function)
+            for node in tape.saved_by_writes.get(function, ()):
+                found.setdefault(Demand(node, function.name(), region))
+            for tensor, checked in tensors_of(function):
+                node = tape.node_of(tensor)
+                if node is not None:
+                    found.setdefault(Demand(node, function.name(), region, mask, checked))
+    return tuple(found)
+
+
+def _region_of(tape: Tape, function: Any) -> int | None:
+    """The checkpointed region that an autograd node was made in."""
+    if not tape.regions:
+        return None
+    number = function._sequence_nr()
+    for region, (start, end) in enumerate(tape.regions):
+        if start <= number < end:
+            return region
+    return None
+
+
+def hides_what_is_saved(tape: Tape, outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an in-place op on a view is on the way and nobody saw what it saved."""
+    return any(
+        function.name().endswith("CopySlices") and function not in tape.saved_by_writes
+        for function in autograd_nodes(outputs)
+    )
+
+
+def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """Every node of the autograd graph behind some tensors, each once."""
+    seen: set[Any] = set()
+    pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
+    while pending:
+        function = pending.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        yield function
+        pending.extend(parent for parent, _ in function.next_functions if parent is not None)
+
+
+def tensors_of(function: Any) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Tensors that an autograd node keeps, and whether autograd checks their versions."""
+    for name in _saved_attributes(type(function)):
+        try:
+            value = getattr(function, name)
+        except RuntimeError:
+            # Modified in place since it was saved; or freed. Running the backward says so.
+            continue
+        loose = _unchecked(function) if name == "saved_tensors" else ()
+        for position, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            checked = position not in loose
+            yield from ((tensor, checked) for tensor in _tensors_in(item, _DEPTH, set()))
+    if hasattr(function, "__dict__"):
+        yield from ((tensor, False) for tensor in _tensors_in(vars(function), _DEPTH, set()))
+
+
+def _unchecked(function: Any) -> Sequence[int]:
+    """Positions of saved tensors that the user's forward kept as attributes of its ctx."""
+    call = getattr(function, "_funcaot_plan", None)
+    return () if call is None else call.unchecked
+
+
+@cache
+def _saved_attributes(kind: type) -> tuple[str, ...]:
+    names = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+    return (*names, "saved_tensors") if hasattr(kind, "saved_tensors") else names
+
+
+def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if depth == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        children: Any = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        children = list(value)
+    elif hasattr(value, "__dict__"):
+        children = list(vars(value).values())
+    else:
+        return
+    for child in children:
+        yield from _tensors_in(child, depth - 1, seen)

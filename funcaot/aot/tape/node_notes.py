@@ -1,0 +1,99 @@
+"""What is known of a node only while it is recorded: where, and in which modes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import tracing
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.location import calling_line
+from funcaot.scopes import holding
+
+__all__ = ["NodeNotes"]
+
+_DETACHING = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+class NodeNotes:
+    """Describes each node in its ``meta``.
+
+    Forward mode has to know, which sees through ``no_grad`` but not through ``detach``.
+
+    Attributes:
+        region: The checkpointed region that is being recorded, if any.
+    """
+
+    def __init__(self, functional_mode: tracing.TapeFunctionalMode) -> None:
+        """Describe nothing yet.
+
+        Args:
+            functional_mode: Knows which op is running.
+        """
+        self.region: int | None = None
+        self._mode = functional_mode
+        self._in_function = False
+        self._in_rule = False
+        self._grad_mode_of_call: bool | None = None
+        # Views made in `no_grad`, by what makes them.
+        self._hidden_views: set[tuple[Any, str]] = set()
+
+    def note(self, node: fx.Node) -> None:
+        """Describe a node that was just made."""
+        node.meta["source"] = calling_line()
+        node.meta["region"] = self.region
+        node.meta["grad_mode"] = self._grad_mode(node)
+        detaching = self._mode.detaching and node.target in _DETACHING
+        # Functionalization makes a detached tensor anew where its memory was written to.
+        detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
+        node.meta["detached"] = detaching and self._detaches()
+        node.meta["write"] = self._mode.writing
+        node.meta["seen_detached"] = self._mode.detached_writes.writing
+
+    @contextlib.contextmanager
+    def running_function(self) -> Iterator[None]:
+        """While the user's function runs: what is recorded in ``no_grad`` is the user's."""
+        with holding(self, _in_function=True):
+            yield
+
+    @contextlib.contextmanager
+    def running_rule(self) -> Iterator[None]:
+        """While a Function's own backward runs."""
+        with holding(self, _in_rule=True):
+            yield
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """While a Function is called, which switches grad mode off for its forward."""
+        with holding(self, _grad_mode_of_call=torch.is_grad_enabled()):
+            yield
+
+    def _grad_mode(self, node: fx.Node) -> bool:
+        """The grad mode of a node; of a view that in which it was made.
+
+        Functionalization makes it anew for another op where its memory was written to.
+        """
+        calling = self._grad_mode_of_call
+        grad_mode = torch.is_grad_enabled() if calling is None else calling
+        if not graphs.is_view(node) or not self._in_function or tracing.in_backward():
+            return grad_mode
+        made = (node.target, str(node.args[1:]))
+        if node.target is not self._mode.running:
+            return grad_mode and made not in self._hidden_views
+        if not grad_mode:
+            self._hidden_views.add(made)
+        return grad_mode
+
+    def _detaches(self) -> str:
+        """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.
+
+        Autograd detaches what it saved when a backward reads it, which keeps its tangent; while a
+        Function's own backward runs, that can't be told from what the user wrote.
+        """
+        if not tracing.in_backward():
+            return "yes"
+        return "maybe" if self._in_rule else ""

@@ -1,0 +1,489 @@
+"""The tape: one symbolic trace that continues, forward nodes first, derivatives on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch import autograd, guards, nodes, shapes, tracing
+from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
+from funcaot._torch.detached import DetachedWrites
+from funcaot._torch.dynamo import without_dynamo
+from funcaot._torch.fake_errors import without_reports
+from funcaot._torch.printing import printable_under_dual_level
+from funcaot._torch.thread_state import StateKept
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.tape import premises
+from funcaot.aot.tape.empty_losses import OF_EMPTY
+from funcaot.aot.tape.node_notes import NodeNotes
+from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
+from funcaot.aot.tape.severed import severs
+from funcaot.interception import intercepting
+from funcaot.opaque import Opaque, capturing
+from funcaot.operator import custom_function_call
+
+
+class Tape:
+    """A graph under construction, with the modes that record into it.
+
+    Autograd really records on the tape's tensors, so a derivative is taken by asking
+    autograd for it with the same modes entered again: its nodes are appended to the graph,
+    and rules of custom Functions hold at every order.
+
+    Attributes:
+        graph: The graph; placeholders may come late, since tangents arrive on demand.
+        root: Module that owns the graph's constants.
+        regions: For each ``torch.utils.checkpoint`` so far, the first sequence number of
+            autograd inside and the first one after it.
+        spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
+        sizes: The sizes that it leaves open, None if there are none.
+        asked_by: What asks for the derivative that is traced now (see ``funcaot.opaque.Captor``).
+        transposes: Whether it is a backward whose transpose is going to be forward mode.
+        saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
+            op saved.
+    """
+
+    def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
+        """Make an empty tape.
+
+        Args:
+            sizes: Its open sizes, if it has any.
+        """
+        self.regions: list[tuple[int, int]] = []
+        self.sizes = sizes
+        self._fake_mode = tracing.fake_mode(sizes)
+        self._tracer = tracing.new_tracer()
+        self._proxy_mode = tracing.ProxyTorchDispatchMode(self._tracer, "fake")
+        self._functional_mode = tracing.TapeFunctionalMode()
+        self._notes = NodeNotes(self._functional_mode)
+        self._tracer.note = self._notes.note
+        self._functional_mode.answer = premises.answer
+        self.spoiled: str | None = None
+        self.asked_by, self.transposes = "", False
+        self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
+        self._values: dict[fx.Node, Any] = {}
+        self._opaque: list[Opaque] = []
+        self._drew = False
+        self._only_examples = False
+        self._examples: set[fx.Node] = set()
+        if self.sizes is not None:
+            self._add_sizes(self.sizes)
+
+    def watch_set(self, note: Callable[[torch.Tensor, Any], None]) -> None:
+        """Call a method with target and source of each ``set_``, as long as its object lives.
+
+        The tape outlives a capture, which holds the caller's tensors.
+        """
+        reference = weakref.WeakMethod(note)
+
+        def tell(target: torch.Tensor, source: Any) -> None:
+            method = reference()
+            if method is not None:
+                method(target, source)
+
+        self._functional_mode.note_set = tell
+
+    def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
+        """Make each open size an input of the graph."""
+        with _outside_of_transforms():
+            tracker = shapes.SizeNodes(self._tracer, sizes)
+        self._tracer.symnode_tracker = tracker  # type: ignore[assignment]
+        self.root.size_nodes = tuple(tracker.inputs.values())  # type: ignore[assignment]
+
+    def size_node(self, size: Any) -> fx.Node:
+        """The node of a number made of the tape's open sizes."""
+        return self._tracer.symnode_tracker.get(size).force().node  # type: ignore
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph that the tape records into."""
+        return self._tracer.graph
+
+    @property
+    def root(self) -> torch.nn.Module:
+        """The module that owns the graph's constants."""
+        return self._tracer.root
+
+    @contextlib.contextmanager
+    def recording(self, *, grad_mode: bool = True, autocast: bool = False) -> Iterator[None]:
+        """Enter the modes: what runs inside is recorded, below every transform of the caller.
+
+        Args:
+            grad_mode: Whether autograd records too.
+            autocast: Whether what runs inside may autocast, as the caller does. What is recorded
+                once more has been cast, where the function said so.
+        """
+        with (
+            StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
+            nullcontext() if autocast else guards.autocast_as(()),
+            without_dynamo(),
+            without_reports(),
+            _outside_of_transforms(),
+            torch.set_grad_enabled(grad_mode),
+            intercepting(),
+            capturing(self),
+            observing_checkpoints(self._checkpointed),
+            tracing.disable_autocast_cache(),
+            self._fake_mode,
+            self._proxy_mode,
+            tracing.decompose({**IN_MEMORY_ORDER, **OF_EMPTY}),
+            self._functional_mode,
+            shapes.composite_ops_in_python() if self.sizes is not None else nullcontext(),
+        ):
+            yield
+
+    def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
+        """Whether a Function's output is an operand that it returned as it is."""
+        return self._functional_mode.function_views.stands_for(output, operand)
+
+    @property
+    def detached_writes(self) -> DetachedWrites:
+        """What is detached and what is written to."""
+        return self._functional_mode.detached_writes
+
+    def expect_tangents(self) -> None:
+        """The trace is for a call whose tensors carry tangents, which pass through ``no_grad``."""
+        self._functional_mode.function_views.pushed = True
+
+    def forget_function_views(self, outputs: Sequence[Any]) -> None:
+        """Check what a capture returns, and look no longer at what Functions share."""
+        views = self._functional_mode.function_views
+        views.check(outputs)
+        views.clear()
+
+    def running_function(self) -> contextlib.AbstractContextManager[None]:
+        """While the user's function runs."""
+        return self._notes.running_function()
+
+    def running_rule(self) -> contextlib.AbstractContextManager[None]:
+        """While a Function's own backward runs."""
+        return self._notes.running_rule()
+
+    @contextlib.contextmanager
+    def _checkpointed(self) -> Iterator[None]:
+        """Mark what is recorded inside as a region whose values aren't kept."""
+        if self._notes.region is not None:
+            # Inside another one, which computes everything again anyway.
+            yield
+            return
+        self._notes.region = len(self.regions)
+        start = sequence_number()
+        self.regions.append((start, start))
+        try:
+            yield
+        finally:
+            self.regions[self._notes.region] = (start, sequence_number())
+            self._notes.region = None
+
+    def placeholder(
+        self, name: str, spec: TensorSpec, example: torch.Tensor | None = None, *, leaf: bool = True
+    ) -> torch.Tensor:
+        """Add an input to the tape.
+
+        Args:
+            name: Name of the graph's placeholder.
+            spec: Metadata that the input has.
+            example: A tensor of that spec; needed for layouts other than strided.
+            leaf: Whether the tensor is a leaf. One that isn't can be mutated in place even
+                though it requires grad, as in eager.
+
+        Returns:
+            The tape's tensor, which requires grad if the spec says so.
+        """
+        kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
+        with kept, _outside_of_transforms(), torch.no_grad():
+            value = self._fake_value(spec, example)
+            proxy = self._tracer.create_proxy("placeholder", name, (), {})
+            tracing.track(value, proxy, self._tracer)
+            proxy.node.meta["val"] = value
+            if example is not None:
+                self.provide(proxy.node, example)
+            with self._functional_mode:
+                wrapped = tracing.to_functional(value)
+            return wrapped.requires_grad_(spec.requires_grad)
+
+    def stand_for(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """Let a tensor whose value was recorded a second time stand for the first node."""
+        again = self.node_of(tensor)
+        if again is None or again is node:
+            return
+        again.replace_all_uses_with(node)
+        inner = tracing.functional_inner(tensor)
+        with tracing.temporarily_clear_interpreter_stack():  # no level in the node's value
+            tracing.track(inner, fx.Proxy(node, self._tracer), self._tracer)
+
+    def _fake_value(self, spec: TensorSpec, example: torch.Tensor | None) -> torch.Tensor:
+        if spec.layout is not torch.strided:
+            if example is None:
+                raise ValueError(f"a placeholder of layout {spec.layout} needs an example")
+            return self._fake_mode.from_tensor(example.detach(), static_shapes=True)
+        shape, stride = spec.shape, spec.stride
+        if self.sizes is not None:
+            shape, stride = tuple(map(self.sizes.number, shape)), map(self.sizes.number, stride)
+        with self._fake_mode:
+            value = torch.empty_strided(shape, tuple(stride), dtype=spec.dtype, device=spec.device)
+            if spec.flags[0]:
+                value = value.conj()
+            if spec.flags[1]:
+                value = value._neg_view()
+        return value
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """While a Function is called, which switches grad mode off for its forward."""
+        return self._notes.calling()
+
+    def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
+        """Whether a gradient was computed from cotangents where autograd doesn't see it."""
+        return severs(self, result, cotangents)
+
+    # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
+
+    def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The values of traced tensors in the present call, or None if they aren't known.
+
+        The graph so far runs once, from the call's inputs and what opaque Functions returned.
+
+        Raises:
+            SizeError: On a tape with open sizes, for which there are no values.
+        """
+        self._refuse_values()
+        nodes = [self.node_of(tensor) for tensor in tensors]
+        wanted = [node for node in nodes if node is not None]
+        return self.values_of(wanted) if len(wanted) == len(nodes) else None
+
+    def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The same, with the random numbers that the call is going to draw."""
+        self._refuse_values()
+        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
+        draws = [node for node in self.graph.nodes if graphs.is_random(node)]
+        found = self.values_of([*nodes, *draws])
+        if found is None or len(nodes) < len(tensors):
+            return None
+        self._values.update(zip(nodes, found, strict=False))
+        return found[: len(nodes)]
+
+    def are_examples(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the values of traced tensors are those of one example of a batch."""
+        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
+        return bool(self._examples & (graphs.closure(nodes, ()) | {*nodes}))
+
+    def _refuse_values(self) -> None:
+        if self.sizes is not None:
+            raise shapes.SizeError(
+                "What runs on real values can't be traced with open sizes.",
+                remedy="compile with dynamic=False.",
+            )
+
+    def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
+        """The values of nodes in the present call, or None if they aren't known."""
+        known = [node for node in self.graph.nodes if node in self._values]
+        needed = graphs.closure(wanted, known)
+        if any(node.op == "placeholder" for node in needed):
+            return None
+        self._drew = any(graphs.is_random(node) for node in needed)
+        distinct = list(dict.fromkeys(wanted))
+        with _outside_of_transforms(), torch.no_grad(), torch.random.fork_rng():
+            module = graphs.extract(self.root, known, distinct)
+            found = dict(zip(distinct, module(*map(self._values.get, known)), strict=True))
+        return [found[node] for node in wanted]
+
+    def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors of ones that look like traced ones."""
+        with _outside_of_transforms(), torch.no_grad():
+            return [
+                torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+                ).fill_(1)
+                for tensor in tensors
+            ]
+
+    def run(self, function: type, operands: tuple[Any, ...]) -> Any:
+        """Run a Function's forward on real operands."""
+        with _outside_of_transforms(), torch.no_grad():
+            state = torch.get_rng_state()
+            output = function.forward(*operands)  # type: ignore[attr-defined]
+            if not torch.equal(state, torch.get_rng_state()):
+                torch.set_rng_state(state)
+                self._drew = True
+        return output
+
+    def outside(self, body: Callable[[], Any]) -> Any:
+        """Run code on real tensors, outside of every mode and level; it draws nothing."""
+        with _outside_of_transforms(), torch.random.fork_rng():
+            return body()
+
+    def call(self, function: type, *operands: Any) -> Any:
+        """Call a Function through the operator."""
+        return custom_function_call(function, *operands)
+
+    def remember(self, outputs: Any, opaque: Opaque) -> None:
+        """Note what an opaque Function returned for its traced outputs.
+
+        It runs again when the call runs if it depends on random numbers, which are drawn then, or
+        if the values were those of one example of a batch.
+        """
+        if opaque.pending is None:
+            return
+        self._opaque.append(opaque)
+        (values,) = opaque.pending
+        pairs = [(outputs, values)] if opaque.single else zip(outputs, values, strict=True)
+        for traced, real in pairs:
+            node = self.node_of(traced) if isinstance(traced, torch.Tensor) else None
+            if node is not None:
+                self._values[node] = real
+        if self._drew or self._only_examples:
+            opaque.pending = None
+
+    def provide(self, node: fx.Node, value: torch.Tensor) -> None:
+        """Make the value of a node in the present call known to opaque Functions."""
+        if self.sizes is not None:
+            return
+        example = tracing.one_example(value)
+        if example is not None:
+            self._values[node] = example.detach()
+            if tracing.is_batched(value):
+                self._only_examples = True
+                self._examples.add(node)
+
+    def forget_values(self) -> None:
+        """Let go of the call's real values: its first run is over."""
+        if self._values:
+            self._values.clear()
+            for opaque in self._opaque:
+                opaque.pending = None
+            self._opaque.clear()
+            self._only_examples = False
+            self._examples.clear()
+
+    def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
+        """The same value as a non-leaf of autograd, without a node in the graph."""
+        with _outside_of_transforms(), torch.enable_grad(), self._functional_mode:
+            # Not through the operator, which may be installed for every Function.
+            return autograd.native_apply(_Enter)(leaf)  # type: ignore[no-any-return]
+
+    def attach(self, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Make a tensor of the tape a non-leaf whose gradient goes to a leaf, without a node."""
+        with _outside_of_transforms(), torch.enable_grad():
+            return autograd.native_apply(_Attach)(leaf, tensor)  # type: ignore[no-any-return]
+
+    def constant(self, node: fx.Node) -> torch.Tensor:
+        """A new tensor of the tape that stands for a node's value and is differentiated by nothing.
+
+        Call it while recording.
+        """
+        spec = spec_of(node.meta["val"]).without_grad()
+        with tracing.disable_current_modes():
+            value = self._fake_value(spec, None)
+        tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
+        return tracing.to_functional(value)
+
+    def carrier(self, symbols: Sequence[Any]) -> fx.Node:
+        """The node of a tensor without elements that has these open sizes as its first ones."""
+        with self.recording(grad_mode=False):
+            numbers = [self.sizes.number(symbol) for symbol in symbols] if self.sizes else []
+            made = torch.empty_strided((*numbers, 0), (*[0 for _ in numbers], 1))
+            node = self.node_of(made)
+        if node is None:
+            raise RuntimeError("sizes that aren't on the tape")
+        return node
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
+        """The node that computes this tensor's present value, or None if it isn't on the tape.
+
+        A view of something that was mutated is made anew when it is read, which is recorded.
+        """
+        if tracing.is_capturing():
+            return tracing.node_of(tensor, self._tracer)
+        with self.recording(grad_mode=False):
+            return tracing.node_of(tensor, self._tracer)
+
+    def extract(
+        self, available: Sequence[fx.Node | None], wanted: Sequence[fx.Node | None]
+    ) -> fx.GraphModule:
+        """Everything recorded, as a graph from its inputs to some nodes."""
+        return graphs.extract(
+            self.root,
+            [node for node in available if node is not None],
+            [node for node in wanted if node is not None],
+            keep_alive=[node for node in self.graph.nodes if graphs.has_effect(node)],
+        )
+
+    def gradients(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        *,
+        create_graph: bool,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Continue the tape by a backward: autograd runs on it, its nodes are appended.
+
+        Args:
+            outputs: Tensors of the tape that require grad.
+            inputs: Leaves of the tape.
+            tangents: One per output, of the output's shape.
+            create_graph: Whether the new nodes can be differentiated again.
+
+        Returns:
+            One gradient per input, None where autograd gives None.
+        """
+        with self.recording(grad_mode=create_graph, autocast=True):
+            return torch.autograd.grad(
+                list(outputs),
+                list(inputs),
+                list(tangents),
+                retain_graph=True,
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+
+
+class _Enter(torch.autograd.Function):
+    """Identity: a new wrapper of the same traced value, so that no node is recorded."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return tracing.to_functional(tracing.functional_inner(leaf))
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        return gradient
+
+
+class _Attach(torch.autograd.Function):
+    """Give a tensor that exists already a place in autograd's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        ctx.set_materialize_grads(False)
+        return tensor
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: Any, gradient: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, None]:
+        return gradient, None
+
+
+@contextlib.contextmanager
+def _outside_of_transforms() -> Iterator[None]:
+    """Leave every transform and mode of the caller: the tape belongs to no level."""
+    with (
+        tracing.temporarily_clear_interpreter_stack(),
+        tracing.disable_current_modes(),
+        tracing.set_forward_ad_enabled(True),
+        printable_under_dual_level(),
+        nodes.without_saved_tensor_hooks(),
+    ):
+        yield
