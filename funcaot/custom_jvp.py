@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class
-from funcaot._torch.functorch import pytree
+from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import pytree
 from funcaot.differentiation import is_differentiated
 from funcaot.errors import FuncaotError, MissingRuleError, RuleError
 from funcaot.function import Function

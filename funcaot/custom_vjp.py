@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from funcaot._torch.autograd import new_function_class
-from funcaot._torch.functorch import pytree
+from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import pytree
 from funcaot.differentiation import is_differentiated
 from funcaot.errors import FuncaotError, MissingRuleError, RuleError
 from funcaot.function import Function

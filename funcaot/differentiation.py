@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level, is_forward_grad_enabled
-from funcaot._torch.functorch import TransformType, fully_unwrapped, interpreter_stack
+from funcaot._torch.autograd.autograd import in_dual_level, is_forward_grad_enabled
+from funcaot._torch.levels.functorch import TransformType, fully_unwrapped, interpreter_stack
 
 __all__ = ["is_differentiated"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from funcaot._torch.dynamo_functions import is_traced_function, keep_functions_whole
+from funcaot._torch.dynamo.dynamo_functions import is_traced_function, keep_functions_whole
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.api import compile as compile_function
 from funcaot.errors import FuncaotError, UnsupportedError

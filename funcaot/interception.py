@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from funcaot._torch.interception import ReplacedApply
+from funcaot._torch.calls.interception import ReplacedApply
 from funcaot.class_cache import forget_classes
 from funcaot.function import custom_function_call
 from funcaot.scopes import SharedPatch, holding

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function
 
-from funcaot._torch.autograd import in_dual_level
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import in_dual_level
+from funcaot._torch.levels.functorch import (
     HigherOrderOperator,
     coerce_cinterpreter,
     current_dispatch_mode,

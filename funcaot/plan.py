@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.interception import past_interception
+from funcaot._torch.calls.interception import past_interception
 from funcaot.class_cache import cache_of
 from funcaot.errors import ArgumentError
 from funcaot.protocol import program_of

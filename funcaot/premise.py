@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot import config
-from funcaot._torch.seeding import random_states, restore_random_states
+from funcaot._torch.tensors.seeding import random_states, restore_random_states
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import holding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from funcaot._torch.autograd import (
+from funcaot._torch.autograd.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
     new_function_class,

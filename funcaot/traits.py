@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import defines_setup_context
+from funcaot._torch.autograd.autograd import defines_setup_context
 from funcaot.errors import RuleError
 from funcaot.protocol import program_of
 

@@ -12,10 +12,10 @@ import torch
 from torch.testing import assert_close
 
 import funcaot
-from funcaot._torch import loops, products, scalars
-from funcaot._torch.compile_lock import compiling, import_dynamo, replaced_here
-from funcaot._torch.kernels import compiled_together
-from funcaot._torch.product_calls import taken_over
+from funcaot._torch.dynamo.compile_lock import compiling, import_dynamo, replaced_here
+from funcaot._torch.inductor import loops, products, scalars
+from funcaot._torch.inductor.kernels import compiled_together
+from funcaot._torch.inductor.product_calls import taken_over
 from funcaot.class_cache import cache_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

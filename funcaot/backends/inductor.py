@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import inductor
+from funcaot._torch.inductor import inductor
 from funcaot.backends.compiler import Compiler
 from funcaot.backends.overlapping import with_targets_apart
 from funcaot.backends.reinterpreted import with_dense_operands

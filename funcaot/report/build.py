@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.dynamo_functions import compiled_in
+from funcaot._torch.dynamo.dynamo_functions import compiled_in
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec import TensorSpec, spec_of
 from funcaot.aot.lowering.program import GraphProgram

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import (
+from funcaot._torch.levels.functorch import (
     add_batch_dimension,
     broadcast_to_and_flatten,
     pytree,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class
+from funcaot._torch.autograd.autograd import new_function_class
 from funcaot.class_cache import cache_of
 from funcaot.context import share_saved_tensors
 from funcaot.rules.backward_from_jvp import backward_from_jvp

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import pytree
+from funcaot._torch.levels.functorch import pytree
 from funcaot.errors import ArgumentError, RuleError
 from funcaot.rules.returns import describe
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import once_differentiable_body
-from funcaot._torch.functorch import is_level_failure
+from funcaot._torch.autograd.autograd import once_differentiable_body
+from funcaot._torch.levels.functorch import is_level_failure
 from funcaot.context import OverlayContext
 from funcaot.errors import MissingRuleError
 from funcaot.opaque import current_captor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcaot._torch.autograd import new_function_class
+from funcaot._torch.autograd.autograd import new_function_class
 from funcaot.class_cache import cache_of
 from funcaot.traits import origin_of
 

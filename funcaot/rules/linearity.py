@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import forward_grad_enabled
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import forward_grad_enabled
+from funcaot._torch.levels.functorch import (
     dispatch_mode_count,
     fully_unwrapped,
     is_legacy_batchedtensor,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import is_batching_failure, pytree
+from funcaot._torch.levels.functorch import is_batching_failure, pytree
 from funcaot.errors import RuleError
 from funcaot.rules.batching import dims_per_leaf, run_batched
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing import is_untraceable_function, why_untraceable
+from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.context import RecordingContext
 from funcaot.opaque import Captor, Layout, current_captor
 from funcaot.premise import refused

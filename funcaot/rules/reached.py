@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import (
+from funcaot._torch.levels.functorch import (
     has_tangent,
     is_functorch_wrapped_tensor,
     layers,

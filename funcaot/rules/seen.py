@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class
-from funcaot._torch.functorch import map_tensors, pytree
-from funcaot._torch.read_as import ReadAs
+from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import map_tensors, pytree
+from funcaot._torch.tracing.read_as import ReadAs
 from funcaot.traits import origin_of
 
 __all__ = ["Seen", "reading_class", "unread", "what_is_seen"]

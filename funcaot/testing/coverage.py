@@ -126,7 +126,7 @@ def operators_page(outcomes: Sequence[Outcome]) -> str:
 
 def examine_all() -> list[Outcome]:
     """Every operator through every step, with progress on the error stream."""
-    from funcaot._torch.testing import operators
+    from funcaot._torch.tensors.testing import operators
 
     outcomes: list[Outcome] = []
     known = operators()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from funcaot._torch.make_fx import make_fx
+from funcaot._torch.tracing.make_fx import make_fx
 from funcaot.testing.generator import Case, build
 from funcaot.testing.records import Sample
 from funcaot.testing.samples import SEED

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from funcaot._torch.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot.api import compile as funcaot_compile
 from funcaot.errors import FuncaotError
 from funcaot.testing.compare import compare

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from funcaot._torch.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot.testing.derivatives import Derivatives
 from funcaot.testing.records import FunctionInfo, Sample
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from funcaot._torch.pytree import tree_map
+from funcaot._torch.tensors.pytree import tree_map
 
 
 @dataclass(frozen=True)

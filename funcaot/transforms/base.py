@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level
+from funcaot._torch.autograd.autograd import in_dual_level
 from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class, version_of
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import new_function_class, version_of
+from funcaot._torch.levels.functorch import (
     FakeTensorMode,
     disable_dispatch_modes,
     fully_unwrapped,
     pytree,
     temporarily_clear_interpreter_stack,
 )
-from funcaot._torch.tracing import is_untraceable
+from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.class_cache import cache_of
 from funcaot.context import OverlayContext, RecordingContext
 from funcaot.opaque import current_captor

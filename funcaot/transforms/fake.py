@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcaot._torch.functorch import FakeTensorMode
+from funcaot._torch.levels.functorch import FakeTensorMode
 from funcaot.operator import custom_function_call
 
 

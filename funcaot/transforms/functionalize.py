@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import set_version, version_of
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import set_version, version_of
+from funcaot._torch.levels.functorch import (
     FunctionalTensor,
     FunctionalTensorMode,
     FunctorchFunctionalizeAPI,

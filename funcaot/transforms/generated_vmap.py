@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import new_function_class
-from funcaot._torch.functorch import pytree
+from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import pytree
 from funcaot.class_cache import cache_of
 from funcaot.context import RecordingContext
 from funcaot.errors import RuleError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcaot._torch.functorch import TransformType, map_tensors
+from funcaot._torch.levels.functorch import TransformType, map_tensors
 from funcaot.operator import custom_function_call
 from funcaot.protocol import program_of
 from funcaot.transforms.levels import LowerLevel, apply_level

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from funcaot._torch.functorch import TransformType, map_tensors, unwrap_for_grad, wrap_for_grad
+from funcaot._torch.levels.functorch import (
+    TransformType,
+    map_tensors,
+    unwrap_for_grad,
+    wrap_for_grad,
+)
 from funcaot.operator import custom_function_call
 from funcaot.protocol import PushedForward, pushed_forward_of
 from funcaot.transforms.levels import LowerLevel, apply_level

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from funcaot._torch.autograd import (
+from funcaot._torch.autograd.autograd import (
     forward_grad_enabled,
     is_forward_grad_enabled,
     is_zero_tensor,
 )
-from funcaot._torch.functorch import (
+from funcaot._torch.levels.functorch import (
     TransformType,
     coerce_cinterpreter,
     gradients_leave_level,

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level, set_version, version_of
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import in_dual_level, set_version, version_of
+from funcaot._torch.levels.functorch import (
     TransformType,
     coerce_cinterpreter,
     has_tangent,

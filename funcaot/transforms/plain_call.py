@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import (
+from funcaot._torch.levels.functorch import (
     FakeTensor,
     FunctionalTensor,
     is_functorch_wrapped_tensor,

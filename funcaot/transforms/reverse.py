@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level, once_differentiable_body
-from funcaot._torch.functorch import is_batching_failure, is_level_failure, transforms_active
-from funcaot._torch.level_refusals import requires_grad_refused
+from funcaot._torch.autograd.autograd import in_dual_level, once_differentiable_body
+from funcaot._torch.levels.functorch import is_batching_failure, is_level_failure, transforms_active
+from funcaot._torch.levels.level_refusals import requires_grad_refused
 from funcaot.context import RecordingContext, attributes_of
 from funcaot.opaque import current_captor
 from funcaot.operator import custom_function_call

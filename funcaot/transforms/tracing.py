@@ -12,16 +12,16 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch.functorch import dispatch_mode_count, pytree, transforms_active
-from funcaot._torch.guards import autocast_as, autocast_state
-from funcaot._torch.shapes import SYMBOLIC_NUMBERS
-from funcaot._torch.tracing import (
+from funcaot._torch.levels.functorch import dispatch_mode_count, pytree, transforms_active
+from funcaot._torch.tensors.guards import autocast_as, autocast_state
+from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tracing.tracing import (
     FakeTensor,
     is_untraceable_function,
     refuse_data_access,
     why_untraceable,
 )
-from funcaot._torch.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
+from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.errors import UnsupportedError
 from funcaot.opaque import Captor, Opaque, current_captor
 from funcaot.operator import custom_function_call

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd
+from funcaot._torch.autograd import autograd
 from funcaot.class_cache import cache_of
 from funcaot.traits import may_generate, origin_of
 

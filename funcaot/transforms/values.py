@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import in_dual_level
-from funcaot._torch.functorch import (
+from funcaot._torch.autograd.autograd import in_dual_level
+from funcaot._torch.levels.functorch import (
     dispatch_mode_count,
     fully_unwrapped,
     function_mode_active,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import (
+from funcaot._torch.levels.functorch import (
     TransformType,
     VmapInfo,
     add_batch_dimension,

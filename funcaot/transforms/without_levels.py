@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.recorded_ops import (
+from funcaot._torch.tracing.recorded_ops import (
     NotDifferentiableError,
     OpRecorder,
     Recording,

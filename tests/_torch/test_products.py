@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import funcaot
-from funcaot._torch import products
-from funcaot._torch.products import Matrix, Place, cut, matrix, packed, plan
+from funcaot._torch.inductor import products
+from funcaot._torch.inductor.products import Matrix, Place, cut, matrix, packed, plan
 
 sys.path.insert(0, str(Path(__file__).parent))
 from generated_code import run_for_code

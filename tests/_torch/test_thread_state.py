@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils import _python_dispatch as dispatch
 
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.levels.thread_state import StateKept
 
 
 class Mode(dispatch.TorchDispatchMode):

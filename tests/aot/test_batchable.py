@@ -5,7 +5,7 @@ import torch
 from torch import fx
 
 import funcaot
-from funcaot._torch.make_fx import make_fx
+from funcaot._torch.tracing.make_fx import make_fx
 from funcaot.aot.lowering.batchable import batchable
 
 aten = torch.ops.aten

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import funcaot
-from funcaot._torch import functorch
+from funcaot._torch.levels import functorch
 
 
 class BoomError(Exception):

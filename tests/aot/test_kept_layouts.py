@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import funcaot
-from funcaot._torch.inductor import FREE_LAYOUTS
+from funcaot._torch.inductor.inductor import FREE_LAYOUTS
 from funcaot.backends.compiler import Compiler
 
 shown = []

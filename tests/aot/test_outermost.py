@@ -9,7 +9,7 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
-from funcaot._torch.transform_calls import Transform, transform_of
+from funcaot._torch.dynamo.transform_calls import Transform, transform_of
 from funcaot.aot.runtime.stacks import stack_of
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -6,7 +6,7 @@ from torch._inductor.utils import fresh_cache
 
 import funcaot
 
-kernels = pytest.importorskip("funcaot._torch.kernels")
+kernels = pytest.importorskip("funcaot._torch.inductor.kernels")
 
 INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 BODY = 'extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)\n{\n    #pragma omp\n}\n'

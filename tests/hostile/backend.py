@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import inductor, reinplacing
+from funcaot._torch.inductor import inductor, reinplacing
 from funcaot.backends.compiler import Compiler
 from tests.hostile import merging
 from tests.hostile.memory import Results

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import funcaot
-from funcaot._torch.testing import autograd_functions
+from funcaot._torch.tensors.testing import autograd_functions
 from funcaot.testing.composition import chosen, pairs, singles
 from funcaot.testing.database.reasons import IN_PLACE_BATCH
 from funcaot.testing.generator import cases_of, is_slow

@@ -32,7 +32,7 @@ ON_INDUCTOR = {"add", "softmax", "matmul", "var_mean", "nn.functional.gelu", "wh
 
 
 def pytest_generate_tests(metafunc):
-    from funcaot._torch.testing import operators
+    from funcaot._torch.tensors.testing import operators
 
     wanted = "slow" in metafunc.config.getoption("markexpr").replace("not slow", "")
     if "operator" in metafunc.fixturenames:

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.joined import Joined, join
 from funcaot.aot.graph.spec import TensorSpec, spec_of
 from funcaot.aot.tape.geometry import extent, is_dense, placed

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch, tracing, tracing_errors
-from funcaot._torch.pytree import TreeSpec, tree_flatten, tree_unflatten
-from funcaot._torch.seeding import seeding_refused
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot._torch.tensors.seeding import seeding_refused
+from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.bases import Region, TracedRegion, trace_region
 from funcaot.aot.capture.joined import Joined, TracedPlace, trace_joined
 from funcaot.aot.capture.lifting import InputEvents, Lifting

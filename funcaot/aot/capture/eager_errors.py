@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import functorch, tracing
-from funcaot._torch.fake_errors import comes_of_symbolic_op
-from funcaot._torch.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.fake_errors import comes_of_symbolic_op
 from funcaot.aot.tape.geometry import extent
 from funcaot.aot.tape.tape import Tape
 

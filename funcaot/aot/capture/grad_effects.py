@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch import functorch, tracing
-from funcaot._torch.pytree import tree_flatten
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tracing import tracing
 from funcaot.aot.state.optimizer_step import (
     Hyperparameters,
     ParameterState,

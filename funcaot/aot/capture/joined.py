@@ -15,8 +15,10 @@ from functools import lru_cache
 
 import torch
 
-from funcaot._torch import autograd, functorch, tracing
-from funcaot._torch.functorch import Layer
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.functorch import Layer
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.tape import writes
 from funcaot.aot.tape.geometry import extent, placed

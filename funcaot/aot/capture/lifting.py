@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch import autograd, functorch, tracing
-from funcaot._torch.functional_values import make_growable
-from funcaot._torch.pytree import tree_map
-from funcaot._torch.recurrent import RECURRENT
-from funcaot._torch.shapes import SizeError
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.recurrent import RECURRENT
+from funcaot._torch.tensors.shapes import SizeError
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.functional_values import make_growable
 from funcaot.aot.capture import outs
 from funcaot.aot.capture.eager_errors import error_of_eager
 from funcaot.aot.capture.idle_dropout import given_back

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from funcaot._torch import functorch
+from funcaot._torch.levels import functorch
 from funcaot.errors import UnsupportedError
 
 

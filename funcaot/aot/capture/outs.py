@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.capture.eager_errors import can_be_made, made_up
 from funcaot.aot.tape.tape import Tape
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import recurrent
-from funcaot._torch.guards import without_autocast
-from funcaot._torch.pytree import tree_map
+from funcaot._torch.tensors import recurrent
+from funcaot._torch.tensors.guards import without_autocast
+from funcaot._torch.tensors.pytree import tree_map
 
 
 def run_recurrent(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, tracing
-from funcaot._torch.pytree import tree_map
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
 
 _TRANSPOSING = ("transpose_", "swapdims_", "swapaxes_")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of

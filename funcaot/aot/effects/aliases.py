@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.effects import Origin, Output
 from funcaot.aot.graph import graphs

@@ -10,9 +10,10 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
-from funcaot._torch.ops import TRAINING_NORMS
-from funcaot._torch.shapes import expression_of
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.ops import TRAINING_NORMS
+from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import (
     Capture,
     Input,

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.effects.effects import Effects, Mutation, Origin, Output, Watched
 from funcaot.errors import UnsupportedError
 

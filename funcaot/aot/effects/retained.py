@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import functorch, tracing
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.graph import graphs

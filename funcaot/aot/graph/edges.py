@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd
+from funcaot._torch.autograd import autograd
 
 
 class HiddenLeaf(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.ops import OpOverload
+from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.errors import GraphError
 

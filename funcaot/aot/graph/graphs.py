@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import shapes
-from funcaot._torch.functorch import is_functorch_wrapped_tensor
-from funcaot._torch.graph_code import forget_source_with
-from funcaot._torch.ops import OpOverload
-from funcaot._torch.tracing import CHECKS
+from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
+from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tracing.graph_code import forget_source_with
+from funcaot._torch.tracing.tracing import CHECKS
 from funcaot.errors import GraphError
 from funcaot.premise import holds
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from funcaot._torch.ops import HigherOrderOperator, OpOverload
+from funcaot._torch.tensors.ops import HigherOrderOperator, OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import Location
 from funcaot.errors import FuncaotError

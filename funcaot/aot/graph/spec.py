@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from funcaot._torch.functorch import is_leaf_at_every_level, requires_grad_at_any_level
-from funcaot._torch.shapes import expression_of
-from funcaot._torch.tracing import FakeTensor, FunctionalTensor
+from funcaot._torch.levels.functorch import is_leaf_at_every_level, requires_grad_at_any_level
+from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tracing.tracing import FakeTensor, FunctionalTensor
 
 _TRACED = (FakeTensor, FunctionalTensor)
 LayoutKey: TypeAlias = tuple[Any, ...]

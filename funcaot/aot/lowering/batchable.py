@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.graph_code import forget_source_with
+from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph.graphs import value_of
 
 aten = torch.ops.aten

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.graph_code import forget_source_with
-from funcaot._torch.ops import OpOverload
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph.graphs import op_of
 
 __all__ = ["with_draws_in_place"]

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import functorch, tracing
-from funcaot._torch.inductor import FREE_LAYOUTS
-from funcaot._torch.ops import OpOverload
-from funcaot._torch.rigid_kernels import RIGID_KERNELS
+from funcaot._torch.inductor.inductor import FREE_LAYOUTS
+from funcaot._torch.inductor.rigid_kernels import RIGID_KERNELS
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.graph.spec import is_dense, spec_of

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from funcaot._torch import functorch
+from funcaot._torch.levels import functorch
 from funcaot.errors import UnsupportedError
 from funcaot.rules import batching
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import tracing
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graph_checks, graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.graph.layout import Layout, checking, layouts_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.functorch import is_functorch_wrapped_tensor
+from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot.aot.tape.storages import missing_bytes
 from funcaot.errors import GraphError
 

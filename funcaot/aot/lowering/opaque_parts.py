@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 from torch.fx.passes.split_module import split_module
 
-from funcaot._torch.graph_code import forget_source_with
+from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 
 Run = Callable[[list[Any]], Sequence[Any]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import shapes
+from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec import spec_of
 from funcaot.aot.signature.sizes import Conditions, SizeEnvironment, SizeError, concrete, shown_by

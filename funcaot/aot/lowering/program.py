@@ -12,9 +12,10 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import functorch, guards
-from funcaot._torch.graph_code import forget_source_with
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors import guards
+from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.derived import Derived
 from funcaot.aot.graph.graph_checks import NO_ROLES

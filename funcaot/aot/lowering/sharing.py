@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch.ops import OpOverload
+from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.graph.layout import Layout, restriding

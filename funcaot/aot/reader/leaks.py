@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from funcaot._torch import tracing
+from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.paths import path_of
 from funcaot.errors import LeakWarning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from funcaot._torch.guards import attributes_of_tensors
+from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot.aot.closure.environment import Place
 from funcaot.aot.closure.paths import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.guards import dict_version, hooks_of_all_modules
+from funcaot._torch.tensors.guards import dict_version, hooks_of_all_modules
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.closure.code_names import PROTOCOL

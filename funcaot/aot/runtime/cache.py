@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from funcaot import config
-from funcaot._torch import functorch
-from funcaot._torch.pytree import too_deep
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import too_deep
 from funcaot.aot.lowering.program import Settings
 from funcaot.aot.runtime import fast_call
 from funcaot.aot.runtime.entry import Entry

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import functorch, tracing
-from funcaot._torch.dynamo import is_dynamo_compiling, without_dynamo
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.derived import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.lowering.program import Settings

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import autograd, functorch, nodes
-from funcaot._torch.pytree import tree_unflatten
+from funcaot._torch.autograd import autograd, nodes
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot.aot.capture.bases import find_regions, real_tensors
 from funcaot.aot.capture.capture import Capture, Input, Sharing, capture
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import functorch, guards
-from funcaot._torch.autograd import set_versions
+from funcaot._torch.autograd.autograd import set_versions
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors import guards
 from funcaot.aot.effects.effects import Effects, Output
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.spec import TensorSpec

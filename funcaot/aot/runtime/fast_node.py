@@ -16,8 +16,11 @@ from typing import Any
 import torch
 
 from funcaot import config
-from funcaot._torch import autograd, functorch, guards, nodes, tracing
-from funcaot._torch.dynamo import hidden_from_dynamo
+from funcaot._torch.autograd import autograd, nodes
+from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors import guards
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.source import Source, listed
 from funcaot.aot.graph.spec import TensorSpec, spec_of

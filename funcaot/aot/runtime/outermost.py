@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcaot._torch import functorch, tracing
-from funcaot._torch.autograd import in_dual_level
-from funcaot._torch.transform_calls import MISS, Transform, TransformCalls
+from funcaot._torch.autograd.autograd import in_dual_level
+from funcaot._torch.dynamo.transform_calls import MISS, Transform, TransformCalls
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.stacks import NotCapturedError, stack_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from funcaot._torch.transform_calls import Transform, transform_of
+from funcaot._torch.dynamo.transform_calls import Transform, transform_of
 
 
 class NotCapturedError(Exception):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.spec import TensorSpec, spec_of

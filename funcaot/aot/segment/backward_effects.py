@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, tracing
-from funcaot._torch.functional_values import replace_value
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.functional_values import replace_value
 from funcaot.aot.capture.capture import geometry_of
 from funcaot.aot.graph.spec import spec_of
 from funcaot.aot.segment.segment import Segment

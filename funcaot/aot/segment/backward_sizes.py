@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.shapes import expression_of, is_expression
+from funcaot._torch.tensors.shapes import expression_of, is_expression
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.segment.segment import Form, Segment

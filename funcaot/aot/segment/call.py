@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from funcaot._torch import autograd, functorch, tracing
-from funcaot._torch.dynamo import hidden_from_dynamo
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.autograd import autograd
+from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tracing import tracing
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward

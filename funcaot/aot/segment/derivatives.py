@@ -9,9 +9,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from funcaot._torch import autograd, functorch
-from funcaot._torch.guards import autocast_state
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.guards import autocast_state
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.graph.derived import Derived
 from funcaot.aot.graph.spec import TensorSpec, spec_of

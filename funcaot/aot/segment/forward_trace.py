@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.errors import UnsupportedError
 from funcaot.operator import custom_function_call

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, functorch
+from funcaot._torch.autograd import autograd
+from funcaot._torch.levels import functorch
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects, Mutation
 from funcaot.aot.graph import graphs

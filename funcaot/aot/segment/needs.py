@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from funcaot._torch import nodes
+from funcaot._torch.autograd import nodes
 
 Needs: TypeAlias = "tuple[bool, ...] | None"
 

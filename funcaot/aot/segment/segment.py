@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.lowering.kept_layouts import free_layouts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from funcaot._torch.pytree import NAMEDTUPLE, TreeSpec, flattener_of
+from funcaot._torch.tensors.pytree import NAMEDTUPLE, TreeSpec, flattener_of
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.signature.signature import Constant, Identity
 

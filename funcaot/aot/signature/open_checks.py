@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import guards, shapes
+from funcaot._torch.tensors import guards, shapes
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.spec import TensorSpec
 from funcaot.aot.signature.sizes import Conditions

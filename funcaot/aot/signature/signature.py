@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import guards, tracing
-from funcaot._torch.pytree import TreeSpec, tree_flatten
+from funcaot._torch.tensors import guards
+from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
+from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.look import text_of
 from funcaot.aot.graph.spec import TensorSpec, spec_of
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import shapes
-from funcaot._torch.shapes import SizeEnvironment, SizeError
+from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.shapes import SizeEnvironment, SizeError
 from funcaot.aot.graph.spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 

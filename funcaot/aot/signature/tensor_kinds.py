@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from funcaot._torch import tracing
+from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_unknown_kind"]

@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from funcaot._torch.pytree import is_registered, tree_flatten
+from funcaot._torch.tensors.pytree import is_registered, tree_flatten
 from funcaot.aot.closure.children import items_of
 
 Path: TypeAlias = tuple[Any, ...]

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from funcaot._torch import tracing
+from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import tracing
-from funcaot._torch.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, scan
 from funcaot.aot.state import state

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.pytree import tree_map
+from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.state import MISSING
 from funcaot.errors import UnsupportedError

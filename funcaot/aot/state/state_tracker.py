@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tracing import is_untraceable
+from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Walk
 from funcaot.aot.closure.paths import path_of

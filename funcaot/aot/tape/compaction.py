@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import tracing
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec import is_dense, spec_of
 from funcaot.aot.tape import views

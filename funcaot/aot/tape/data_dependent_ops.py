@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from funcaot._torch.tracing import is_untraceable
+from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.tape.premises import numbers_in
 from funcaot.opaque import current_captor, layout_of
 from funcaot.premise import refused

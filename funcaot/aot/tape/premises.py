@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from funcaot import premise
-from funcaot._torch import tracing
-from funcaot._torch.ops import OpOverload
-from funcaot._torch.pytree import tree_flatten
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.location import calling_line
 from funcaot.errors import RuleError
 from funcaot.opaque import Layout, current_captor, layout_of

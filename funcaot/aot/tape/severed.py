@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from funcaot._torch import functorch, tracing
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import functorch
-from funcaot._torch.ops import OpOverload
+from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.tape.geometry import extent
 from funcaot.errors import UnsupportedError
 

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, guards, nodes, shapes, tracing
-from funcaot._torch.checkpoint import observing_checkpoints, sequence_number
-from funcaot._torch.detached import DetachedWrites
-from funcaot._torch.dynamo import without_dynamo
-from funcaot._torch.fake_errors import without_reports
-from funcaot._torch.printing import printable_under_dual_level
-from funcaot._torch.thread_state import StateKept
+from funcaot._torch.autograd import autograd, nodes
+from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
+from funcaot._torch.autograd.detached import DetachedWrites
+from funcaot._torch.dynamo.dynamo import without_dynamo
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors import guards, shapes
+from funcaot._torch.tensors.printing import printable_under_dual_level
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from funcaot._torch import autograd, shapes
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.geometry import extent, is_dense
 

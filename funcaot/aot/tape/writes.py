@@ -14,7 +14,8 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch import autograd, tracing
+from funcaot._torch.autograd import autograd
+from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape import views
 from funcaot.aot.tape.tape import Tape

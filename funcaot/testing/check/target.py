@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from funcaot._torch.pytree import tree_flatten
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.errors import FuncaotError
 from funcaot.operator import custom_function_call

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from funcaot._torch.make_fx import make_fx
+from funcaot._torch.tracing.make_fx import make_fx
 from funcaot.testing.program import Program
 from funcaot.testing.transforms.record import Transform
 

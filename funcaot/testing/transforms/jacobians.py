@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from funcaot._torch.pytree import tree_flatten
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.testing.program import (
     Program,
     TensorFunction,

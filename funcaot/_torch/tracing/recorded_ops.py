@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from funcaot._torch.functorch import is_functorch_wrapped_tensor
+from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 
 __all__ = ["NotDifferentiableError", "OpRecorder", "Recording", "data_access_refused"]
 

@@ -14,7 +14,7 @@ from torch._C._dynamo.eval_frame import (
 )
 from torch.compiler import is_dynamo_compiling
 
-from funcaot._torch.compile_lock import import_dynamo
+from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot.scopes import SharedPatch
 
 __all__ = ["hidden_from_dynamo", "is_dynamo_compiling", "without_dynamo"]

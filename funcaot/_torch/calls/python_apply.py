@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.code_swap import CodeSwap
+from funcaot._torch.calls.code_swap import CodeSwap
 
 __all__ = ["PythonApply"]
 

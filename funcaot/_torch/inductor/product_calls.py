@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from funcaot._torch import products
-from funcaot._torch.compile_lock import replaced_here
-from funcaot._torch.products import Matrix, Place, matrix
-from funcaot._torch.shapes import integers
+from funcaot._torch.dynamo.compile_lock import replaced_here
+from funcaot._torch.inductor import products
+from funcaot._torch.inductor.products import Matrix, Place, matrix
+from funcaot._torch.tensors.shapes import integers
 
 # Kernels that Inductor calls, and whether the first argument is a bias.
 _KERNELS = {

@@ -195,7 +195,7 @@ def _native_or_reason() -> Any:
     try:
         if not hasattr(ctypes.CDLL(str(library)), _SYMBOL):
             return "this torch has no brgemm"
-        from funcaot._torch.kernels import load
+        from funcaot._torch.inductor.kernels import load
 
         return load(_SOURCE.read_text())
     except Exception as error:  # noqa: BLE001 - whatever it is, torch.mm does without

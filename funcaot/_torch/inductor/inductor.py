@@ -14,10 +14,17 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch import casts, loops, reinplacing, rigid_kernels, scalars, special_values
-from funcaot._torch.compile_lock import compiling, replaced_here
-from funcaot._torch.decompositions import corrected
-from funcaot._torch.product_calls import taken_over
+from funcaot._torch.dynamo.compile_lock import compiling, replaced_here
+from funcaot._torch.inductor import (
+    casts,
+    loops,
+    reinplacing,
+    rigid_kernels,
+    scalars,
+    special_values,
+)
+from funcaot._torch.inductor.decompositions import corrected
+from funcaot._torch.inductor.product_calls import taken_over
 
 _LOG = logging.getLogger(__name__)
 
@@ -214,7 +221,7 @@ def _compiled(
 
 def _kernels_together() -> contextlib.AbstractContextManager[None]:
     try:
-        from funcaot._torch import kernels
+        from funcaot._torch.inductor import kernels
     except (ImportError, KeyError):  # Another torch: kernels compile as it does it.
         return contextlib.nullcontext()
     return kernels.compiled_together()

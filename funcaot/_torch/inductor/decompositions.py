@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import special_values
+from funcaot._torch.inductor import special_values
 
 __all__ = ["corrected"]
 

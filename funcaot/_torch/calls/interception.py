@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from funcaot._torch import native_apply
-from funcaot._torch.autograd import native_apply as apply_of
-from funcaot._torch.native_apply import NativeApply
-from funcaot._torch.python_apply import PythonApply
+from funcaot._torch.autograd.autograd import native_apply as apply_of
+from funcaot._torch.calls import native_apply
+from funcaot._torch.calls.native_apply import NativeApply
+from funcaot._torch.calls.python_apply import PythonApply
 
 __all__ = ["ReplacedApply", "past_interception"]
 

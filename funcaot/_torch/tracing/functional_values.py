@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from funcaot._torch.ops import written_arguments
-from funcaot._torch.shapes import expression_of
+from funcaot._torch.tensors.ops import written_arguments
+from funcaot._torch.tensors.shapes import expression_of
 
 aten = torch.ops.aten
 

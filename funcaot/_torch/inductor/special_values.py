@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch.compile_lock import replaced_here
+from funcaot._torch.dynamo.compile_lock import replaced_here
 
 __all__ = ["corrected", "exact_passes", "mended", "tag", "without_folded_zeros"]
 

@@ -22,8 +22,8 @@ from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import function as torch_functions
 
-from funcaot._torch.autograd import native_apply
-from funcaot._torch.code_swap import CodeSwap
+from funcaot._torch.autograd.autograd import native_apply
+from funcaot._torch.calls.code_swap import CodeSwap
 
 __all__ = ["NativeApply", "past_interception"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.compile_lock import replaced_here
+from funcaot._torch.dynamo.compile_lock import replaced_here
 
 __all__ = ["TAG", "computed_once"]
 

@@ -13,8 +13,8 @@ import torch
 from torch._functorch import eager_transforms
 from torch._functorch import vmap as vmap_module
 
-from funcaot._torch.code_swap import CodeSwap
-from funcaot._torch.dynamo import is_dynamo_compiling
+from funcaot._torch.calls.code_swap import CodeSwap
+from funcaot._torch.dynamo.dynamo import is_dynamo_compiling
 
 __all__ = ["MISS", "Transform", "TransformCalls", "transform_of"]
 

@@ -34,11 +34,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from funcaot._torch.compile_lock import import_dynamo
-from funcaot._torch.detached import DetachedWrites
-from funcaot._torch.eager_strides import laid_out_as_in_eager
-from funcaot._torch.function_views import FunctionViews
-from funcaot._torch.functional_values import keep_strides
+from funcaot._torch.autograd.detached import DetachedWrites
+from funcaot._torch.autograd.function_views import FunctionViews
+from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
+from funcaot._torch.tracing.functional_values import keep_strides
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.scopes import untraced
 

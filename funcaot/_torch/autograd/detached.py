@@ -14,8 +14,8 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils.weak import TensorWeakRef
 
-from funcaot._torch.functorch import fully_unwrapped
-from funcaot._torch.ops import written_arguments
+from funcaot._torch.levels.functorch import fully_unwrapped
+from funcaot._torch.tensors.ops import written_arguments
 
 
 class DetachedWrites:

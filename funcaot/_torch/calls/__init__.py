@@ -1,0 +1,1 @@
+"""How ``apply`` of an autograd.Function reaches the operator."""

@@ -1,0 +1,1 @@
+"""What Dynamo has to be told of our functions, and the lock that compilers share."""

@@ -1,0 +1,1 @@
+"""functorch's stack of levels, read and entered."""

@@ -1,0 +1,1 @@
+"""What torch knows of tensors, settings and random numbers behind private names."""
