@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import funcaot
 from funcaot import Function
-from funcaot.interception import intercepting
+from funcaot.functions.interception import intercepting
 from funcaot.transforms.tracing import FunctionNode
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")

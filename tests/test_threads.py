@@ -16,7 +16,7 @@ from funcaot._torch.dynamo.compile_lock import compiling, import_dynamo, replace
 from funcaot._torch.inductor import loops, products, scalars
 from funcaot._torch.inductor.kernels import compiled_together
 from funcaot._torch.inductor.product_calls import taken_over
-from funcaot.class_cache import cache_of
+from funcaot.classes.class_cache import cache_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

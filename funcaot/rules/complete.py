@@ -7,12 +7,9 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.autograd import new_function_class
-from funcaot.class_cache import cache_of
-from funcaot.context import share_saved_tensors
-from funcaot.rules.backward_from_jvp import backward_from_jvp
-from funcaot.rules.jvp_from_backward import jvp_from_backward
-from funcaot.rules.metadata import ATTRIBUTE, MaterializeObserver, attach, call_metadata
-from funcaot.traits import (
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.context import share_saved_tensors
+from funcaot.classes.traits import (
     display_name,
     has_backward,
     has_jvp,
@@ -21,6 +18,9 @@ from funcaot.traits import (
     origin_of,
     reverse_rule,
 )
+from funcaot.rules.backward_from_jvp import backward_from_jvp
+from funcaot.rules.jvp_from_backward import jvp_from_backward
+from funcaot.rules.metadata import ATTRIBUTE, MaterializeObserver, attach, call_metadata
 
 __all__ = ["completed"]
 

@@ -9,12 +9,12 @@ import torch
 
 from funcaot._torch.autograd.autograd import once_differentiable_body
 from funcaot._torch.levels.functorch import is_level_failure
-from funcaot.context import OverlayContext
+from funcaot.classes.context import OverlayContext
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import display_name, reverse_rule
 from funcaot.errors import MissingRuleError
-from funcaot.opaque import current_captor
 from funcaot.rules.linearity import check_linear, refuse_severed
 from funcaot.rules.metadata import CallMetadata
-from funcaot.traits import display_name, reverse_rule
 
 __all__ = ["jvp_from_backward", "register_reverse_runner"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from funcaot._torch.autograd.autograd import new_function_class
-from funcaot.class_cache import cache_of
-from funcaot.traits import origin_of
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.traits import origin_of
 
 __all__ = ["with_keywords"]
 

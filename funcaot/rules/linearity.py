@@ -14,10 +14,10 @@ from funcaot._torch.levels.functorch import (
     is_legacy_batchedtensor,
     temporarily_clear_interpreter_stack,
 )
-from funcaot.class_cache import cache_of
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.opaque import Captor
+from funcaot.classes.traits import display_name
 from funcaot.errors import RuleError
-from funcaot.opaque import Captor
-from funcaot.traits import display_name
 
 __all__ = ["check_linear", "may_be_nonlinear", "nonlinear", "refuse_severed"]
 

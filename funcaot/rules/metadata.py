@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot.context import OverlayContext
+from funcaot.classes.context import OverlayContext
 from funcaot.errors import RuleError
 
 __all__ = ["CallMetadata", "MaterializeObserver", "TensorMetadata", "attach", "call_metadata"]

@@ -17,13 +17,9 @@ import torch
 
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
-from funcaot.class_cache import cache_of
-from funcaot.context import RecordingContext
-from funcaot.errors import UnsupportedError
-from funcaot.rules.metadata import TensorMetadata, attach
-from funcaot.rules.returns import checked_gradients, shapes_of
-from funcaot.rules.seen import Seen
-from funcaot.traits import (
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.context import RecordingContext
+from funcaot.classes.traits import (
     display_name,
     has_backward,
     has_jvp,
@@ -31,6 +27,10 @@ from funcaot.traits import (
     origin_of,
     reverse_rule,
 )
+from funcaot.errors import UnsupportedError
+from funcaot.rules.metadata import TensorMetadata, attach
+from funcaot.rules.returns import checked_gradients, shapes_of
+from funcaot.rules.seen import Seen
 
 __all__ = ["Intermediates", "Reference", "SplitPlan", "run_forward", "split"]
 

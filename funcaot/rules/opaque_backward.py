@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
-from funcaot.context import RecordingContext
-from funcaot.opaque import Captor, Layout, current_captor
-from funcaot.premise import refused
+from funcaot.classes.context import RecordingContext
+from funcaot.classes.opaque import Captor, Layout, current_captor
+from funcaot.classes.premise import refused
 from funcaot.rules.flat_call import flatten_values
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from funcaot.classes.traits import display_name
 from funcaot.errors import RuleError
-from funcaot.traits import display_name
 
 __all__ = ["checked_gradients", "checked_tangents", "shapes_of"]
 

@@ -15,7 +15,7 @@ import torch
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import map_tensors, pytree
 from funcaot._torch.tracing.read_as import ReadAs
-from funcaot.traits import origin_of
+from funcaot.classes.traits import origin_of
 
 __all__ = ["Seen", "reading_class", "unread", "what_is_seen"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.autograd import in_dual_level
-from funcaot.opaque import current_captor
-from funcaot.operator import custom_function_call
-from funcaot.protocol import program_of
-from funcaot.single_level import single_level_class
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.protocol import program_of
+from funcaot.operator.operator import custom_function_call
+from funcaot.operator.single_level import single_level_class
 from funcaot.transforms.levels import BaseRunner, apply_level, with_tangents
 
 

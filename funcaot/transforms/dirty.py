@@ -18,10 +18,17 @@ from funcaot._torch.levels.functorch import (
     temporarily_clear_interpreter_stack,
 )
 from funcaot._torch.tracing.tracing import is_untraceable
-from funcaot.class_cache import cache_of
-from funcaot.context import OverlayContext, RecordingContext
-from funcaot.opaque import current_captor
-from funcaot.traits import has_backward, has_jvp, has_vmap, may_generate, origin_of, reverse_rule
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.context import OverlayContext, RecordingContext
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import (
+    has_backward,
+    has_jvp,
+    has_vmap,
+    may_generate,
+    origin_of,
+    reverse_rule,
+)
 
 __all__ = ["dirty_inputs", "out_of_place"]
 

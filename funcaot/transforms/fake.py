@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from funcaot._torch.levels.functorch import FakeTensorMode
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 
 
 def fake_rule(mode: FakeTensorMode, function: type, *operands: Any) -> Any:

@@ -15,11 +15,11 @@ from funcaot._torch.levels.functorch import (
     TransformType,
     pytree,
 )
+from funcaot.classes.protocol import program_of
+from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
-from funcaot.operator import custom_function_call
-from funcaot.protocol import program_of
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import reading_class
-from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.inlining import functionalizing
 from funcaot.transforms.tracing import distinct

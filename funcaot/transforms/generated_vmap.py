@@ -9,15 +9,15 @@ import torch
 
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
-from funcaot.class_cache import cache_of
-from funcaot.context import RecordingContext
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.context import RecordingContext
+from funcaot.classes.traits import asks_for, display_name, has_backward, has_jvp, origin_of
 from funcaot.errors import RuleError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 from funcaot.rules.complete import completed
 from funcaot.rules.looping import run_batched_or_looped, run_looped
 from funcaot.rules.metadata import attach
 from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of
-from funcaot.traits import asks_for, display_name, has_backward, has_jvp, origin_of
 from funcaot.transforms.dirty import may_mark_dirty
 from funcaot.transforms.reverse import run_reverse
 

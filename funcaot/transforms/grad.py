@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from funcaot._torch.levels.functorch import TransformType, map_tensors
-from funcaot.operator import custom_function_call
-from funcaot.protocol import program_of
+from funcaot.classes.protocol import program_of
+from funcaot.operator.operator import custom_function_call
 from funcaot.transforms.levels import LowerLevel, apply_level
 
 

@@ -13,8 +13,8 @@ from funcaot._torch.levels.functorch import (
     unwrap_for_grad,
     wrap_for_grad,
 )
-from funcaot.operator import custom_function_call
-from funcaot.protocol import PushedForward, pushed_forward_of
+from funcaot.classes.protocol import PushedForward, pushed_forward_of
+from funcaot.operator.operator import custom_function_call
 from funcaot.transforms.levels import LowerLevel, apply_level
 
 

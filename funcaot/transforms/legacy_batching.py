@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import pytree, run_without_legacy_vmap
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 
 

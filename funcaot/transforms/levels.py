@@ -26,11 +26,11 @@ from funcaot._torch.levels.functorch import (
     unwrap_if_dead,
     wrap_for_grad,
 )
-from funcaot.class_cache import cache_of
-from funcaot.context import OverlayContext
-from funcaot.operator import custom_function_call
-from funcaot.protocol import values_of
-from funcaot.single_level import RuleRunner, single_level_class
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.context import OverlayContext
+from funcaot.classes.protocol import values_of
+from funcaot.operator.operator import custom_function_call
+from funcaot.operator.single_level import RuleRunner, single_level_class
 from funcaot.transforms.reverse import run_reverse
 from funcaot.transforms.values import only_values
 

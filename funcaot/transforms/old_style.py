@@ -20,11 +20,11 @@ from funcaot._torch.levels.functorch import (
     requires_grad_at_any_level,
     transforms_active,
 )
+from funcaot.classes.traits import display_name, has_jvp, has_vmap
 from funcaot.errors import ArgumentError, UnsupportedError
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.old_style import run_forward, split
 from funcaot.rules.seen import what_is_seen
-from funcaot.traits import display_name, has_jvp, has_vmap
 from funcaot.transforms.dirty import dirty_inputs, out_of_place
 
 __all__ = ["second_order", "second_order_of"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 
 __all__ = ["once_at_every_level"]
 

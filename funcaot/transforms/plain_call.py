@@ -18,9 +18,9 @@ from funcaot._torch.levels.functorch import (
     is_functorch_wrapped_tensor,
     pytree,
 )
-from funcaot.opaque import current_captor
-from funcaot.operator import custom_function_call
-from funcaot.plan import CallPlan
+from funcaot.classes.opaque import current_captor
+from funcaot.operator.operator import custom_function_call
+from funcaot.operator.plan import CallPlan
 from funcaot.rules.reached import may_hold, tensors_reached
 
 __all__ = ["call_in_capture"]

@@ -11,12 +11,12 @@ import torch
 from funcaot._torch.autograd.autograd import in_dual_level, once_differentiable_body
 from funcaot._torch.levels.functorch import is_batching_failure, is_level_failure, transforms_active
 from funcaot._torch.levels.level_refusals import requires_grad_refused
-from funcaot.context import RecordingContext, attributes_of
-from funcaot.opaque import current_captor
-from funcaot.operator import custom_function_call
+from funcaot.classes.context import RecordingContext, attributes_of
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import display_name, has_jvp, origin_of, reverse_rule
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.flat_call import FlatCall, flatten_values, tensors_of
 from funcaot.rules.jvp_from_backward import register_reverse_runner
-from funcaot.traits import display_name, has_jvp, origin_of, reverse_rule
 from funcaot.transforms.once import once_at_every_level
 from funcaot.transforms.without_levels import RuleCall, call_without_levels
 

@@ -22,11 +22,11 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
+from funcaot.classes.opaque import Captor, Opaque, current_captor
+from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
-from funcaot.opaque import Captor, Opaque, current_captor
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
-from funcaot.traits import display_name
 from funcaot.transforms.dirty import dirty_inputs
 from funcaot.transforms.inlining import inlined, is_inlining
 

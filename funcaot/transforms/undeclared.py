@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import autograd
-from funcaot.class_cache import cache_of
-from funcaot.traits import may_generate, origin_of
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.traits import may_generate, origin_of
 
 __all__ = ["versions_of", "with_written", "written_since"]
 

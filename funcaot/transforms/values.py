@@ -15,7 +15,7 @@ from funcaot._torch.levels.functorch import (
     is_legacy_batchedtensor,
     only_vmaps_active,
 )
-from funcaot.protocol import values_of
+from funcaot.classes.protocol import values_of
 
 __all__ = ["only_values"]
 

@@ -13,11 +13,11 @@ from funcaot._torch.levels.functorch import (
     broadcast_to_and_flatten,
     pytree,
 )
+from funcaot.classes.traits import display_name, draws_random, has_vmap, may_generate
 from funcaot.errors import MissingRuleError, RuleError
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.batching import unbatched
 from funcaot.rules.returns import describe
-from funcaot.traits import display_name, draws_random, has_vmap, may_generate
 from funcaot.transforms.generated_vmap import dimensions_of, vmapped
 from funcaot.transforms.values import only_values
 

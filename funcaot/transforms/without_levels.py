@@ -22,12 +22,12 @@ from funcaot._torch.tracing.recorded_ops import (
     Recording,
     data_access_refused,
 )
-from funcaot.context import RecordingContext
+from funcaot.classes.context import RecordingContext
+from funcaot.classes.traits import display_name
 from funcaot.errors import MissingRuleError
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.rules.flat_call import FlatCall
 from funcaot.rules.linearity import may_be_nonlinear, nonlinear
-from funcaot.traits import display_name
 
 __all__ = ["RuleCall", "WithoutLevels", "call_without_levels", "register_interception"]
 

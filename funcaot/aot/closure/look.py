@@ -64,8 +64,7 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
         return holder.__dict__.keys().isdisjoint(names)
     if not isinstance(holder, type):
         return not any(in_slot(holder, name) for name in names)
-    meta = type(holder)
-    if meta.__getattribute__ is type.__getattribute__ and not hasattr(meta, "__getattr__"):
+    if type(holder) is type:
         return not any(hasattr(holder, name) for name in names)
-    kinds = (*holder.__mro__, *meta.__mro__)
+    kinds: list[type] = [*holder.__mro__, *type(holder).__mro__]
     return all(kind.__dict__.keys().isdisjoint(names) for kind in kinds)

@@ -17,8 +17,8 @@ from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.tracing import CHECKS
+from funcaot.classes.premise import holds
 from funcaot.errors import GraphError
-from funcaot.premise import holds
 
 aten = torch.ops.aten
 

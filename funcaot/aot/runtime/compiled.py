@@ -30,8 +30,8 @@ from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
 from funcaot.backends.compiler import Compiler
+from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import StageError, UnsupportedError
-from funcaot.premise import PremiseFailed, leaving
 
 _LOG = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from funcaot.aot.signature.sizes import SizeEnvironment, SizeError, Sizes, concr
 from funcaot.aot.state.state_effects import Call, StateEffects
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
-from funcaot.premise import PremiseFailed
+from funcaot.classes.premise import PremiseFailed
 
 
 @dataclass(eq=False)

@@ -20,9 +20,9 @@ from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.derivatives import Derivatives
 from funcaot.aot.segment.needs import EngineNeeds
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
-from funcaot.operator import custom_function_call
-from funcaot.premise import PremiseFailed, leaving
+from funcaot.operator.operator import custom_function_call
 
 
 class SegmentFunction:

@@ -20,9 +20,9 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
+from funcaot.classes.traits import display_name, has_jvp
 from funcaot.errors import UnsupportedError
-from funcaot.operator import custom_function_call
-from funcaot.traits import display_name, has_jvp
+from funcaot.operator.operator import custom_function_call
 
 if TYPE_CHECKING:
     from funcaot.aot.segment.segment import Segment

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.tape.premises import numbers_in
-from funcaot.opaque import current_captor, layout_of
-from funcaot.premise import refused
+from funcaot.classes.opaque import current_captor, layout_of
+from funcaot.classes.premise import refused
 from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from funcaot import premise
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.location import calling_line
+from funcaot.classes import premise
+from funcaot.classes.opaque import Layout, current_captor, layout_of
 from funcaot.errors import RuleError
-from funcaot.opaque import Layout, current_captor, layout_of
 from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
 

@@ -27,9 +27,9 @@ from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
-from funcaot.interception import intercepting
-from funcaot.opaque import Opaque, capturing
-from funcaot.operator import custom_function_call
+from funcaot.classes.opaque import Opaque, capturing
+from funcaot.functions.interception import intercepting
+from funcaot.operator.operator import custom_function_call
 
 
 class Tape:

@@ -13,7 +13,7 @@ from torch import Tensor
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.errors import FuncaotError
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo
 from funcaot.testing.samples import TensorMaker
 

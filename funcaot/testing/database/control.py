@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.database.elementwise import Multiply, Square
 from funcaot.testing.database.odd_rules import GradientReversal
 from funcaot.testing.database.reductions import Generated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from funcaot.custom_jvp import custom_jvp
-from funcaot.custom_vjp import custom_vjp
+from funcaot.functions.custom_jvp import custom_jvp
+from funcaot.functions.custom_vjp import custom_vjp
 from funcaot.testing.records import Sample, opinfo
 from funcaot.testing.samples import binary, from_maker, unary
 

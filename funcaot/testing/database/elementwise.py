@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.records import opinfo
 from funcaot.testing.samples import binary, broadcasting, unary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import once_differentiable
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.records import opinfo
 from funcaot.testing.samples import binary, unary
 

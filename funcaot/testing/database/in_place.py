@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.database.odd_rules import with_derivative_of
 from funcaot.testing.database.reasons import IN_PLACE_BATCH, no_empty_batch
 from funcaot.testing.database.reductions import Generated

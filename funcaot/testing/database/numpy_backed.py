@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import torch
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.database.reasons import no_empty_batch
 from funcaot.testing.records import Sample, opinfo
 from funcaot.testing.samples import binary, from_maker, rowwise, unary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.testing.database.reductions import Generated
 from funcaot.testing.records import Sample, opinfo
 from funcaot.testing.samples import from_maker, unary

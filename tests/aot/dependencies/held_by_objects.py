@@ -349,7 +349,7 @@ def item_of_an_attribute(o: _Object):
 HOLDERS.family("objects")
 
 
-def _object(
+def held_by_object(
     name: str, before: str, access: str, tolerant: bool = True, binds: bool = False, **parts
 ) -> None:
     owner, _, attribute_name = access.rpartition(".")
@@ -363,10 +363,12 @@ def _object(
     fixed(name, Held(access, before=before, **parts), binds=binds)
 
 
-_object("simple_namespace", "box = types.SimpleNamespace(held=first)", "box.held")
-_object("class_as_namespace", "class Box:\n    held = first", "Box.held")
-_object("class_in_a_class", "class Box:\n    class Inner:\n        held = first", "Box.Inner.held")
-_object(
+held_by_object("simple_namespace", "box = types.SimpleNamespace(held=first)", "box.held")
+held_by_object("class_as_namespace", "class Box:\n    held = first", "Box.held")
+held_by_object(
+    "class_in_a_class", "class Box:\n    class Inner:\n        held = first", "Box.Inner.held"
+)
+held_by_object(
     "attribute_of_a_metaclass",
     "class Meta(type):\n    held = first\nclass Box(metaclass=Meta):\n    pass",
     "Box.held",
@@ -374,18 +376,18 @@ _object(
     delete="del Meta.held",
     binds=True,
 )
-_object("module_object", "box = types.ModuleType('box')\nbox.held = first", "box.held")
-_object(
+held_by_object("module_object", "box = types.ModuleType('box')\nbox.held = first", "box.held")
+held_by_object(
     "dataclass",
     "@dataclasses.dataclass\nclass Box:\n    held: object\nbox = Box(first)",
     "box.held",
 )
-_object(
+held_by_object(
     "dataclass_with_slots",
     "@dataclasses.dataclass(slots=True)\nclass Box:\n    held: object\nbox = Box(first)",
     "box.held",
 )
-_object(
+held_by_object(
     "frozen_dataclass_replaced",
     "@dataclasses.dataclass(frozen=True)\nclass Box:\n    held: object\nbox = Box(first)",
     "box.held",
@@ -393,19 +395,19 @@ _object(
     rebind="box = dataclasses.replace(box, held={new})",
     programs=3,
 )
-_object(
+held_by_object(
     "named_tuple_replaced",
     "Box = collections.namedtuple('Box', 'held')\nbox = Box(first)",
     "box.held",
     tolerant=False,
     rebind="box = box._replace(held={new})",
 )
-_object(
+held_by_object(
     "member_of_an_enum",
     "class Choice(enum.Enum):\n    ONLY = 1\nChoice.ONLY.held = first",
     "Choice.ONLY.held",
 )
-_object(
+held_by_object(
     "module_with_getattr",
     """
 box = types.ModuleType("box")
@@ -416,7 +418,7 @@ box.state = dict(held=first)
     tolerant=False,
     rebind="box.state['held'] = {new}",
 )
-_object(
+held_by_object(
     "module_with_lazy_names",
     """
 box = types.ModuleType("box")
@@ -433,53 +435,8 @@ state = types.SimpleNamespace(held=first)
     delete="del state.held",
     programs=3,
 )
-PROXY = """
-class Proxy:
-    __class__ = property(lambda self: type(object.__getattribute__(self, "_target")))
-    __dict__ = property(lambda self: object.__getattribute__(self, "_target").__dict__)
-    __module__ = property(lambda self: object.__getattribute__(self, "_target").__module__)
-    __slots__ = ("_target",)
-    def __init__(self, target):
-        object.__setattr__(self, "_target", target)
-    def __getattr__(self, name):
-        return getattr(object.__getattribute__(self, "_target"), name)
-    def __setattr__(self, name, value):
-        setattr(object.__getattribute__(self, "_target"), name, value)
-    def __delattr__(self, name):
-        delattr(object.__getattribute__(self, "_target"), name)
-class Box:
-    pass
-inner = Box()
-"""
-_object("proxy", PROXY + "box = Proxy(inner)\nbox.held = first", "box.held")
-_object(
-    "proxy_whose_target_is_replaced",
-    PROXY + "box = Proxy(inner)\nbox.held = first",
-    "box.held",
-    tolerant=False,
-    rebind="another = Box(); another.held = {new}; object.__setattr__(box, '_target', another)",
-    programs=3,
-)
-_object(
-    "proxy_of_what_a_function_returns",
-    """
-class Local:
-    __slots__ = ("_find",)
-    def __init__(self, find):
-        object.__setattr__(self, "_find", find)
-    def __getattr__(self, name):
-        return getattr(self._find(), name)
-    def __setattr__(self, name, value):
-        setattr(self._find(), name, value)
-    def __delattr__(self, name):
-        delattr(self._find(), name)
-stack = [types.SimpleNamespace(held=first)]
-box = Local(lambda: stack[-1])
-""",
-    "box.held",
-)
-_object("thread_local", "box = threading.local()\nbox.held = first", "box.held")
-_object("object_in_a_list", "boxes = [types.SimpleNamespace(held=first)]", "boxes[0].held")
+held_by_object("thread_local", "box = threading.local()\nbox.held = first", "box.held")
+held_by_object("object_in_a_list", "boxes = [types.SimpleNamespace(held=first)]", "boxes[0].held")
 fixed(
     "imported_inside",
     Held(

@@ -8,9 +8,9 @@ from typing import Any
 
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
-from funcaot.differentiation import is_differentiated
+from funcaot.classes.differentiation import is_differentiated
 from funcaot.errors import FuncaotError, MissingRuleError, RuleError
-from funcaot.function import Function
+from funcaot.functions.function import Function
 from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call
 from funcaot.rules.reached import refuse_closed_over
 from funcaot.rules.returns import describe

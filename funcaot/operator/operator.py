@@ -24,10 +24,10 @@ from funcaot._torch.levels.functorch import (
     transforms_active,
     unwrap_dead,
 )
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import display_name
 from funcaot.errors import ArgumentError, MissingRuleError
-from funcaot.opaque import current_captor
-from funcaot.plan import CallPlan, plan_of
-from funcaot.traits import display_name
+from funcaot.operator.plan import CallPlan, plan_of
 
 __all__ = ["CustomFunctionCall", "custom_function_call"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from funcaot._torch.calls.interception import past_interception
-from funcaot.class_cache import cache_of
+from funcaot.classes.class_cache import cache_of
+from funcaot.classes.protocol import program_of
+from funcaot.classes.traits import display_name, is_old_style
 from funcaot.errors import ArgumentError
-from funcaot.protocol import program_of
-from funcaot.traits import display_name, is_old_style
 
 __all__ = ["CallPlan", "plan_of"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.autograd import defines_setup_context
+from funcaot.classes.protocol import program_of
 from funcaot.errors import RuleError
-from funcaot.protocol import program_of
 
 __all__ = [
     "asks_for",

@@ -10,14 +10,14 @@ from funcaot._torch.autograd.autograd import (
     compiled_autograd_key,
     new_function_class,
 )
+from funcaot.classes.opaque import Captor, current_captor
+from funcaot.classes.protocol import values_of
+from funcaot.classes.traits import display_name, has_backward, has_jvp, reverse_rule
 from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
-from funcaot.opaque import Captor, current_captor
-from funcaot.protocol import values_of
 from funcaot.rules.complete import completed
 from funcaot.rules.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
-from funcaot.traits import display_name, has_backward, has_jvp, reverse_rule
 
 __all__ = ["RuleRunner", "single_level_class"]
 

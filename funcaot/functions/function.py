@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import funcaot.transforms  # noqa: F401  (registers the rules)
-from funcaot.operator import custom_function_call
+from funcaot.operator.operator import custom_function_call
 
 __all__ = ["Function"]
 

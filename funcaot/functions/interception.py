@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from funcaot._torch.calls.interception import ReplacedApply
-from funcaot.class_cache import forget_classes
-from funcaot.function import custom_function_call
+from funcaot.classes.class_cache import forget_classes
+from funcaot.functions.function import custom_function_call
 from funcaot.scopes import SharedPatch, holding
 from funcaot.transforms.without_levels import register_interception
 

@@ -1,0 +1,1 @@
+"""What users write Functions with, and what routes their ``apply`` to the operator."""

@@ -1,0 +1,1 @@
+"""The operator that a Function is called through, and what it hands to each level's rule."""
