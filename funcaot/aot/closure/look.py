@@ -64,7 +64,8 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
         return holder.__dict__.keys().isdisjoint(names)
     if not isinstance(holder, type):
         return not any(in_slot(holder, name) for name in names)
-    if type(holder) is type:
+    meta: type = type(holder)
+    if meta is type:
         return not any(hasattr(holder, name) for name in names)
-    kinds: list[type] = [*holder.__mro__, *type(holder).__mro__]
+    kinds = (*holder.__mro__, *meta.__mro__)
     return all(kind.__dict__.keys().isdisjoint(names) for kind in kinds)
