@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import funcaot
-from tests.aot.differential import Inputs, check
+from tests.aot.programs.differential import Inputs, check
 
 ROW = torch.tensor([0])
 ONES = torch.ones(3, 2, dtype=torch.float64)

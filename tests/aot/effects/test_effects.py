@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import UnsupportedError
-from tests.aot.differential import Inputs, Stricter, check, compare, run
-from tests.aot.effect_cases import ALIASES, MUTATIONS
+from tests.aot.effects.effect_cases import ALIASES, MUTATIONS
+from tests.aot.programs.differential import Inputs, Stricter, check, compare, run
 
 
 def make_inputs(kind):

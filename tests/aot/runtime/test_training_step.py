@@ -1,8 +1,6 @@
 """Derivatives inside a compiled function, and whole training steps, against eager."""
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 
 def same(actual, expected):

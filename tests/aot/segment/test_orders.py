@@ -1,17 +1,12 @@
 """Derivatives of every order of a compiled function, against eager in float64."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.filterwarnings(
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"

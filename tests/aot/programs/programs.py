@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tests.aot.differential import Inputs
-from tests.aot.program_ops import (
+from tests.aot.programs.differential import Inputs
+from tests.aot.programs.program_ops import (
     EQUAL,
     INDEXED,
     METADATA,

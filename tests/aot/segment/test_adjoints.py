@@ -1,8 +1,5 @@
 """Second derivatives by adjoints: gradients of tangents, and tangents of gradients, as in eager."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -10,9 +7,7 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 X = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
 W = torch.linspace(0.5, 2, 9, dtype=torch.float64).view(3, 3)

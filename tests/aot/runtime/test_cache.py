@@ -463,7 +463,7 @@ def test_a_copied_function_compiles_anew():
 
 
 def test_every_option_is_documented():
-    page = Path(__file__).parents[2] / "docs" / "recompilation.md"
+    page = Path(__file__).parents[3] / "docs" / "recompilation.md"
     text = page.read_text()
     for option in dataclasses.fields(funcaot.config.Config):
         assert f"`{option.name}`" in text

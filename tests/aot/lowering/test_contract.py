@@ -8,7 +8,7 @@ import funcaot
 from funcaot import config
 from funcaot.aot.lowering import contract
 from funcaot.errors import GraphError
-from tests.aot.write_after import assert_same, check_writes_after, observed
+from tests.aot.programs.write_after import assert_same, check_writes_after, observed
 
 
 def two_clones(x):

@@ -1,8 +1,5 @@
 """Transforms outside of a compiled function, and their nestings, against eager in float64."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import func
@@ -10,9 +7,7 @@ from torch.func import functional_call, stack_module_state
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = [
     pytest.mark.usefixtures("either_way"),

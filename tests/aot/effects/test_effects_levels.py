@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import UnsupportedError
-from tests.aot.effect_cases import ALIASES, MUTATIONS
+from tests.aot.effects.effect_cases import ALIASES, MUTATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 

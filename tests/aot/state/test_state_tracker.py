@@ -2,9 +2,7 @@
 
 import contextvars
 import functools
-import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import LeakWarning, UnsupportedError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from state_cases import CASES
+from tests.aot.state.state_cases import CASES
 
 
 def plain(value):

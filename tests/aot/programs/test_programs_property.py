@@ -3,10 +3,8 @@
 A failing case shrinks to a short list of steps that ``str`` prints as a Python function.
 """
 
-import sys
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +14,7 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = [
     pytest.mark.filterwarnings(

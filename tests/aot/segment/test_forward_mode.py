@@ -1,8 +1,5 @@
 """Primal and tangent as one program."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import func
@@ -10,9 +7,7 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.filterwarnings(
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.aot.differential import Inputs, check
+from tests.aot.programs.differential import Inputs, check
 
 
 def _write_both(a, b):

@@ -10,7 +10,7 @@ from funcaot.aot.effects import analysis
 from funcaot.aot.graph import graph_checks
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.errors import GraphError
-from tests.aot.differential import Inputs, check
+from tests.aot.programs.differential import Inputs, check
 
 aten = torch.ops.aten
 

@@ -1,8 +1,5 @@
 """Derived programs are kept under their parent, bounded, and shown as a tree."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import func
@@ -11,9 +8,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot.aot.graph.derived import Derived
 from funcaot.aot.segment.call import SegmentFunction
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.usefixtures("by_level")
 

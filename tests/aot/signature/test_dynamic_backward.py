@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-from dynamic_cases import CASES, attention, check, check_equal, custom, graphs_of, heads
+from tests.aot.signature.dynamic_cases import (
+    CASES,
+    attention,
+    check,
+    check_equal,
+    custom,
+    graphs_of,
+    heads,
+)
 
 
 def test_derivatives_of_second_order():

@@ -1,15 +1,11 @@
 """Random ops under derivatives and transforms: the draw of the forward is the draw everywhere."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import func
 from torch.testing import assert_close
 
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = [
     pytest.mark.filterwarnings(

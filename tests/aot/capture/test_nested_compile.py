@@ -1,16 +1,11 @@
 """Compiled functions inside compiled functions, passed to them, and recursion."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.testing import assert_close
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 
 def gradients(function, order, *inputs):

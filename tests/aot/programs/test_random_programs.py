@@ -10,9 +10,9 @@ import pytest
 import funcaot
 from funcaot import config
 from funcaot.errors import UnsupportedError
-from tests.aot.batches import batches, writes_in_the_graph
-from tests.aot.differential import Stricter, Unseen, check
-from tests.aot.programs import generate
+from tests.aot.programs.batches import batches, writes_in_the_graph
+from tests.aot.programs.differential import Stricter, Unseen, check
+from tests.aot.programs.programs import generate
 from tests.hostile import COMPILER
 
 # Programs that fail eagerly are part of the game; torch logs each failure of a fake tensor.

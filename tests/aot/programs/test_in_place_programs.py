@@ -6,8 +6,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import funcaot
 from funcaot.aot.segment.in_place_proof import provable
-from tests.aot.in_place_programs import arguments, source_of, together
-from tests.aot.write_after import check_writes_after
+from tests.aot.programs.in_place_programs import arguments, source_of, together
+from tests.aot.programs.write_after import check_writes_after
 
 
 def groups(start, count, size):

@@ -11,8 +11,8 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
-from tests.aot.differential import Inputs
-from tests.aot.programs import FAILURES, Program
+from tests.aot.programs.differential import Inputs
+from tests.aot.programs.programs import FAILURES, Program
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import UnsupportedError
-from tests.aot.differential import Inputs, check
+from tests.aot.programs.differential import Inputs, check
 
 
 def _function(forward, backward):

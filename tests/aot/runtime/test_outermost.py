@@ -1,8 +1,5 @@
 """Transforms straight over a compiled function: one program, equal to eager; else the levels."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import func
@@ -11,9 +8,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot._torch.dynamo.transform_calls import Transform, transform_of
 from funcaot.aot.runtime.stacks import stack_of
-
-sys.path.insert(0, str(Path(__file__).parent))
-import orders_cases as cases
+from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 

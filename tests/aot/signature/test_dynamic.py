@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 import funcaot
-
-sys.path.insert(0, str(Path(__file__).parent))
-from dynamic_cases import CASES, check, check_equal, custom, graphs_of, mlp
+from tests.aot.signature.dynamic_cases import CASES, check, check_equal, custom, graphs_of, mlp
 
 # What can be done with one size for all: the functions that ask nothing about it.
 _ALL_SIZES = [*range(3, 23)]

@@ -5,7 +5,7 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
-from tests.aot.differential import Inputs, check
+from tests.aot.programs.differential import Inputs, check
 
 
 def parts(*slices, grad=False):
