@@ -1,6 +1,6 @@
 """Kinds of values: one before a change and one after it, and how the code uses it."""
 
-from tests.aot.dependencies.plain_values import VALUES, defined, value
+from tests.aot.reader.plain_values import VALUES, defined, value
 
 # --- callables -----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The table of kinds of values, and those that are data: numbers, containers, tensors."""
 
-from tests.aot.dependencies.worlds import Table, Value
+from tests.aot.reader.worlds import Table, Value
 
 VALUES = Table()
 

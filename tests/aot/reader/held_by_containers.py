@@ -1,7 +1,7 @@
 """Values held by containers: their items, order and length."""
 
-from tests.aot.dependencies.places import HOLDERS, Holder, fixed
-from tests.aot.dependencies.worlds import Held
+from tests.aot.reader.places import HOLDERS, Holder, fixed
+from tests.aot.reader.worlds import Held
 
 # --- containers ----------------------------------------------------------------------------------
 

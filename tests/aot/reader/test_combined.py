@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import funcaot
-from tests.aot.dependencies.cells import Cell, limitation_of, random_cells, sample
-from tests.aot.dependencies.readers import READERS
-from tests.aot.dependencies.values import NAMES_OF_FUNCTIONS, VALUES
-from tests.aot.dependencies.worlds import World, argument, differences, finish, forward, run
+from tests.aot.reader.cells import Cell, limitation_of, random_cells, sample
+from tests.aot.reader.readers import READERS
+from tests.aot.reader.values import NAMES_OF_FUNCTIONS, VALUES
+from tests.aot.reader.worlds import World, argument, differences, finish, forward, run
 
 PLACES = 3
 STEPS = 14

@@ -1,6 +1,6 @@
 """Print which cells of the matrix are stale: a table for each part, not a test.
 
-    python -m tests.aot.dependencies.survey [--random N] [--seed S] [--all] [--tc] [--general]
+    python -m tests.aot.reader.survey [--random N] [--seed S] [--all] [--tc] [--general]
 
 Runs the sample that the fast tests run, unless it is told otherwise. With ``--tc`` the cells run on
 ``torch.compile(backend="eager")`` instead, for comparison.
@@ -15,8 +15,8 @@ import warnings
 import torch
 
 import funcaot
-from tests.aot.dependencies.cells import Cell, all_cells, random_cells, sample
-from tests.aot.dependencies.worlds import World, run
+from tests.aot.reader.cells import Cell, all_cells, random_cells, sample
+from tests.aot.reader.worlds import World, run
 
 
 def compiled(target):

@@ -1,6 +1,6 @@
 """Print what it costs to look at everything that a call depends on; not a test.
 
-    python -m tests.aot.dependencies.cost [--seconds S]
+    python -m tests.aot.reader.cost [--seconds S]
 
 Microseconds of CPU time of a call on tensors so small that nothing else counts, and milliseconds of
 the first call, against ``torch.compile``; both with ``backend="eager"``, in turns.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.aot.dependencies.worlds import Held, Reader, Table
+from tests.aot.reader.worlds import Held, Reader, Table
 
 HOLDERS = Table()
 

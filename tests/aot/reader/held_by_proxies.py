@@ -1,7 +1,7 @@
 """Values held by objects that stand for others, whose attributes they look up by code."""
 
-from tests.aot.dependencies.held_by_objects import held_by_object
-from tests.aot.dependencies.places import HOLDERS
+from tests.aot.reader.held_by_objects import held_by_object
+from tests.aot.reader.places import HOLDERS
 
 HOLDERS.family("objects")
 

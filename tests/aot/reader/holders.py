@@ -1,12 +1,12 @@
 """Where a value is held: all holders, from the modules that register them."""
 
-from tests.aot.dependencies import (
+from tests.aot.reader import (
     held_by_containers,
     held_by_names,
     held_by_objects,
     held_by_proxies,
 )
-from tests.aot.dependencies.places import HOLDERS, without
+from tests.aot.reader.places import HOLDERS, without
 
 __all__ = [
     "HOLDERS",

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tests.aot.dependencies.places import HOLDERS, Holder, fixed
-from tests.aot.dependencies.worlds import Held, Reader
+from tests.aot.reader.places import HOLDERS, Holder, fixed
+from tests.aot.reader.worlds import Held, Reader
 
 # --- attributes of self, or of a box -------------------------------------------------------------
 

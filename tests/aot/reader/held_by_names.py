@@ -1,7 +1,7 @@
 """Values held by names: globals, cells, defaults, functions, the process."""
 
-from tests.aot.dependencies.places import HOLDERS, fixed, holder
-from tests.aot.dependencies.worlds import Held, Reader
+from tests.aot.reader.places import HOLDERS, fixed, holder
+from tests.aot.reader.worlds import Held, Reader
 
 # --- names ---------------------------------------------------------------------------------------
 
