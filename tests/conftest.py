@@ -23,7 +23,7 @@ HOSTILE = os.environ.get("FUNCAOT_TEST_BACKEND") == "hostile"
 ON_BOTH = {
     "test_aliases": "long",
     "test_backward_mutations": "long",
-    "test_bases": "long",
+    "test_shared_memory": "long",
     "test_detached_writes": "long",
     "test_effects": "long",
     "test_effects_levels": "long",

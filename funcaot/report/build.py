@@ -9,7 +9,7 @@ import torch
 
 from funcaot._torch.dynamo.dynamo_functions import compiled_in
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.program import GraphProgram
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.entry import Entry

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from funcaot.aot.graph.location import Location
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from funcaot.aot.effects import epilogue
-from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import program
 from funcaot.aot.segment import backward, call, derivatives, in_place, partition, segment
-from funcaot.aot.tape import compaction
 from tests.testing.planted_in_rules import Mistake, nothing
 
 
@@ -117,7 +116,7 @@ IN_PIPELINE = (
     ),
     Mistake(
         "the mask kept for a relu is the wrong one",
-        compaction,
+        masks,
         "Mask",
         mask_inverted,
         (("ReluOfTorch", "autograd_of_compile"),),

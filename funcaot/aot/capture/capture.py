@@ -16,11 +16,11 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
-from funcaot.aot.capture.bases import Region, TracedRegion, trace_region
-from funcaot.aot.capture.joined import Joined, TracedPlace, trace_joined
 from funcaot.aot.capture.lifting import InputEvents, Lifting
+from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
+from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.signature import Ambient, Constant, Signature, read_ambient
 from funcaot.aot.signature.sizes import SizeEnvironment
 from funcaot.aot.tape import storages
@@ -42,8 +42,9 @@ class Input:
         grad_fn: Where its gradient went when the function was entered.
         geometry: Its shape, strides and storage offset then.
         kind: ``plain`` is an input of the graph; a ``member`` is a view of a ``family``'s base,
-            which lives in a ``flat`` region (see ``bases``); a ``joined`` one is copied into memory
-            that it shares, of which the function sees a view (see ``joined``).
+            which lives in a ``flat`` region (see ``shared_memory``); a ``joined`` one is copied
+            into memory that it shares, of which the function sees a view (see
+            ``shared_memory_under_transforms``).
         entered: The node of what the function saw, if that isn't ``node``.
     """
 

@@ -28,7 +28,7 @@ from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape import data_dependent_ops, storages, writes
 from funcaot.aot.tape.bounds import check_bounds
-from funcaot.aot.tape.geometry import extent, is_dense
+from funcaot.aot.tape.strided_views import extent, is_dense
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import untraced

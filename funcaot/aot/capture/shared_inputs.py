@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
-from funcaot.aot.capture.bases import Region, find_regions, has_room
 from funcaot.aot.capture.capture import Capture, Sharing
+from funcaot.aot.capture.shared_memory import Region, find_regions, has_room
 from funcaot.aot.signature.signature import Signature
 from funcaot.errors import UnsupportedError
 

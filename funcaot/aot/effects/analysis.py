@@ -22,7 +22,7 @@ from funcaot.aot.capture.capture import (
     limit_of_writes,
     stale_view,
 )
-from funcaot.aot.capture.joined import Joined
+from funcaot.aot.capture.shared_memory_under_transforms import Joined
 from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.effects.effects import Effects, Layout, Mutation, Origin, Watched
 from funcaot.aot.graph import graphs

@@ -34,7 +34,7 @@ from funcaot._torch.tensors.storages import copied_to, restrided_in_place, stora
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.layout import Layout, restrided
-from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering.kept_layouts import has_free_layout
 from funcaot.aot.lowering.memory_check import MemoryCheck
 from funcaot.aot.lowering.open_sizes import is_size_input

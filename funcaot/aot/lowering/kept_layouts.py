@@ -23,7 +23,7 @@ from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.layout import Layout, restrided
-from funcaot.aot.graph.spec import is_dense, spec_of
+from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 
 aten = torch.ops.aten
 _RELAID = "relaid"

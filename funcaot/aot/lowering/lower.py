@@ -14,7 +14,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graph_checks, graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.graph.layout import Layout, checking, layouts_of
-from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.lowering.opaque_parts import between_opaque

@@ -11,7 +11,7 @@ from torch import fx
 
 from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import spec_of
+from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.signature.sizes import Conditions, SizeEnvironment, SizeError, concrete, shown_by
 from funcaot.aot.tape.tape import Tape
 

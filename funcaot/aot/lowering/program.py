@@ -17,18 +17,18 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.derived import Derived
 from funcaot.aot.graph.graph_checks import NO_ROLES
 from funcaot.aot.graph.layout import Layout, layouts_of
+from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
-from funcaot.aot.graph.spec import LayoutKey, layout_key, spec_of
+from funcaot.aot.graph.tensor_spec import LayoutKey, layout_key, spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.batchable import batchable
 from funcaot.aot.lowering.batched_draws import with_draws_in_place
+from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.levels import BatchInfo, call_at_level, run_batched
 from funcaot.aot.lowering.lower import Lowered, lower
 from funcaot.aot.lowering.open_sizes import OpenSizes, is_size_input
-from funcaot.aot.lowering.sharing import Executables
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.tape import Tape
 from funcaot.backends.compiler import Compiler

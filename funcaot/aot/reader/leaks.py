@@ -6,7 +6,7 @@ import warnings
 
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.environment import Environment
-from funcaot.aot.closure.paths import path_of
+from funcaot.aot.closure.where import path_of
 from funcaot.errors import LeakWarning
 
 

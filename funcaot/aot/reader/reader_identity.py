@@ -6,7 +6,7 @@ import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot.aot.closure.environment import Place
-from funcaot.aot.closure.paths import text_of
+from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 
 # Python calls these without a name in the code.

@@ -20,8 +20,8 @@ from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerp
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of
 from funcaot.aot.closure.look import text_of as written
-from funcaot.aot.closure.paths import path_of, text_of
 from funcaot.aot.closure.ran import is_library
+from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source
 from funcaot.aot.reader.reader_code import Explanation, built
 from funcaot.aot.state.state import MISSING, Bag

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from funcaot.aot.closure.paths import text_of
+from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import LARGE, EnvironmentWriter
 from funcaot.errors import UnsupportedError
 

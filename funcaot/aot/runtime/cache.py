@@ -19,8 +19,8 @@ from funcaot.aot.lowering.program import Settings
 from funcaot.aot.runtime import fast_call
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_call import FastCall
-from funcaot.aot.signature.difference import describe_changes
 from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.what_changed import describe_changes
 from funcaot.errors import RecompileWarning
 
 _REGENERATIONS = 4

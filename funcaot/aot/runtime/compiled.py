@@ -17,13 +17,13 @@ from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tracing import tracing
-from funcaot.aot.graph.derived import Derived
+from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.lowering.program import Settings
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
-from funcaot.aot.runtime.stacks import NotCapturedError, Stack
+from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError

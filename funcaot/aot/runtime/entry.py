@@ -13,20 +13,20 @@ import torch
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_unflatten
-from funcaot.aot.capture.bases import find_regions, real_tensors
 from funcaot.aot.capture.capture import Capture, Input, Sharing, capture
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.nested_data import refuse_nested_data
 from funcaot.aot.capture.shared_inputs import placed_inputs, refuse_room, sharing_of
+from funcaot.aot.capture.shared_memory import find_regions, real_tensors
 from funcaot.aot.effects import epilogue
 from funcaot.aot.effects.analysis import analyse, watched
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
 from funcaot.aot.effects.retained import Retained, check_gradients, retain, retained
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.derived import Derived
 from funcaot.aot.graph.edges import HiddenLeaf, edge
 from funcaot.aot.graph.graph_checks import Roles
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.lru import Derived
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.program import Settings
 from funcaot.aot.reader import reader
 from funcaot.aot.segment.backward_effects import reachable

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 
 from funcaot.aot.graph.source import Source, listed, unpacked
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.fast_run import run_expression
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.call import SegmentFunction, SegmentFunctions
-from funcaot.aot.segment.needs import Needs
+from funcaot.aot.segment.wanted_gradients import Needs
 from funcaot.aot.signature.open_checks import OpenChecks
 from funcaot.aot.signature.sizes import Conditions
 

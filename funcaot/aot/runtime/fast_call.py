@@ -18,7 +18,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot.aot.effects.effects import Effects, Output
 from funcaot.aot.graph.source import Source, listed, unpacked
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_node import FastNode
 from funcaot.aot.runtime.fast_run import run_expression, run_program

@@ -17,7 +17,7 @@ from funcaot._torch.dynamo.transform_calls import MISS, Transform, TransformCall
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.runtime.compiled import CompiledFunction
-from funcaot.aot.runtime.stacks import NotCapturedError, stack_of
+from funcaot.aot.runtime.transform_stacks import NotCapturedError, stack_of
 
 __all__ = ["follow_transforms"]
 

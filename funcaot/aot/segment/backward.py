@@ -14,13 +14,13 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
-from funcaot.aot.graph.spec import TensorSpec, spec_of
-from funcaot.aot.lowering.sharing import TANGENT
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.lowering.executable_cache import TANGENT
 from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
-from funcaot.aot.tape.compaction import use_kept_masks
 from funcaot.aot.tape.frontier import autograd_nodes
+from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.aot.tape.writes import RefuseOverlap
 
 

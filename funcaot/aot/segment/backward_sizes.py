@@ -11,7 +11,7 @@ from torch import fx
 
 from funcaot._torch.tensors.shapes import expression_of, is_expression
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import TensorSpec, contiguous_stride, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.signature.sizes import Conditions, SizeError, shown_by, symbolic_strides
 from funcaot.errors import UnsupportedError

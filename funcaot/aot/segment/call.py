@@ -18,8 +18,8 @@ from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.derivatives import Derivatives
-from funcaot.aot.segment.needs import EngineNeeds
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.segment.wanted_gradients import EngineNeeds
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call

@@ -14,8 +14,8 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.guards import autocast_state
 from funcaot.aot.closure.ran import Recorder
-from funcaot.aot.graph.derived import Derived
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.lru import Derived
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.reader.reader import make_check
 from funcaot.aot.segment.backward import Backward, BackwardKey, tangent_specs, trace_backward
 from funcaot.aot.segment.backward_sizes import BackwardSizes, refuse_forward_mode, refuse_opaque

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.segment.forward_trace import (
     has_forward_rule,
     is_hidden,
@@ -17,7 +17,7 @@ from funcaot.aot.segment.forward_trace import (
     push_forward,
 )
 from funcaot.aot.segment.segment import Form, Operand, Segment
-from funcaot.aot.tape.compaction import use_kept_masks
+from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.errors import MissingRuleError, UnsupportedError
 
 

@@ -12,7 +12,7 @@ from torch import fx
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.mincut import INFINITE, Network
 from funcaot.aot.graph.policy import Candidate, Policy, is_pinned
-from funcaot.aot.tape import compaction
+from funcaot.aot.tape import masks
 from funcaot.aot.tape.frontier import Demand
 
 # Each kept tensor costs this much beyond its elements.
@@ -116,7 +116,7 @@ def _compacted(
     for demand, node in zip(demands, nodes, strict=True):
         mask = None
         if demand.mask is not None and graphs.view_root(node) not in shared:
-            mask = compaction.mask_node(node, demand.mask)
+            mask = masks.mask_node(node, demand.mask)
         asked.append(mask or node)
     return asked
 
@@ -161,7 +161,7 @@ class _Search:
                 continue
             found.add(node)
             if not self.policy.everything:
-                compaction.compact_random(node)
+                masks.compact_random(node)
             reason = self.barriers.get(node) or self._barrier(node)
             if reason is not None:
                 self.barriers[node] = reason

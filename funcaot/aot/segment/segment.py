@@ -18,9 +18,9 @@ from torch import fx
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.kept_layouts import free_layouts
 from funcaot.aot.lowering.program import GraphProgram, Settings
-from funcaot.aot.lowering.sharing import Executables
 from funcaot.aot.segment.partition import Kept, Problem, choose, drawn
 from funcaot.aot.signature.sizes import shown_by
 from funcaot.aot.tape.frontier import Demand, frontier, hides_what_is_saved

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
 from funcaot.errors import FuncaotError, UnsupportedError

@@ -10,7 +10,7 @@ import torch
 
 from funcaot._torch.tensors import guards, shapes
 from funcaot.aot.graph.source import Source
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.sizes import Conditions
 
 Named = tuple[str, TensorSpec]

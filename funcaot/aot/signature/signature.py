@@ -12,7 +12,7 @@ from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.look import text_of
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.shapes import SizeEnvironment, SizeError
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
 __all__ = ["Conditions", "SizeEnvironment", "SizeError", "Sizes", "concrete", "generalized"]

@@ -12,8 +12,8 @@ import torch
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Walk
-from funcaot.aot.closure.paths import path_of
 from funcaot.aot.closure.ran import Ran, Recorder
+from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
 from funcaot.aot.state.optimizer_step import FirstStepError

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.graph import graphs
-from funcaot.aot.tape.geometry import extent
+from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot.aot.tape.compaction import Mask, mask_of
+from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
 
 _DEPTH = 6

@@ -16,7 +16,7 @@ from torch import fx
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.ops import OpOverload
-from funcaot.aot.tape.geometry import extent
+from funcaot.aot.tape.strided_views import extent
 from funcaot.errors import UnsupportedError
 
 # What gives out the storage of a tensor.

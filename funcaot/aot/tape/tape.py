@@ -21,7 +21,7 @@ from funcaot._torch.tensors.printing import printable_under_dual_level
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.node_notes import NodeNotes

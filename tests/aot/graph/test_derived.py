@@ -6,7 +6,7 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.graph.derived import Derived
+from funcaot.aot.graph.lru import Derived
 from funcaot.aot.segment.call import SegmentFunction
 from tests.aot.segment import orders_cases as cases
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot._torch.dynamo.transform_calls import Transform, transform_of
-from funcaot.aot.runtime.stacks import stack_of
+from funcaot.aot.runtime.transform_stacks import stack_of
 from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")

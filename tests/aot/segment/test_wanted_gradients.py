@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.segment.needs import EngineNeeds
+from funcaot.aot.segment.wanted_gradients import EngineNeeds
 
 
 class Watched(torch.autograd.Function):

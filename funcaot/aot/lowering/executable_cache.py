@@ -21,7 +21,7 @@ from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.graph.layout import Layout, restriding
-from funcaot.aot.graph.spec import is_dense, spec_of
+from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.lowering.lower import Lowered, lower
 from funcaot.backends import eager
 from funcaot.backends.compiler import Compiler

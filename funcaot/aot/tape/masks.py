@@ -11,7 +11,7 @@ from torch import fx
 
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.spec import is_dense, spec_of
+from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.tape import views
 
 aten = torch.ops.aten

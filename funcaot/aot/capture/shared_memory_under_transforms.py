@@ -19,9 +19,9 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.functorch import Layer
 from funcaot._torch.tracing import tracing
-from funcaot.aot.graph.spec import TensorSpec, contiguous_stride, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.tape import writes
-from funcaot.aot.tape.geometry import extent, placed
+from funcaot.aot.tape.strided_views import extent, placed
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
 

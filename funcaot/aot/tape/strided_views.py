@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from funcaot.aot.graph.spec import contiguous_stride
+from funcaot.aot.graph.tensor_spec import contiguous_stride
 
 
 def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from funcaot.aot.closure.look import text_of
-from funcaot.aot.graph.spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
 _SHOWN = 4
