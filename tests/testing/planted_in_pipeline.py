@@ -8,6 +8,7 @@ from funcaot.aot.effects import epilogue
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import program
 from funcaot.aot.segment import backward, call, derivatives, in_place, partition, segment
+from funcaot.aot.tape import masks
 from tests.testing.planted_in_rules import Mistake, nothing
 
 
