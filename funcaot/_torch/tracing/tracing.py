@@ -62,15 +62,12 @@ __all__ = [
     "fake_mode",
     "functional_inner",
     "has_data_mutation",
-    "has_metadata_mutation",
     "has_storage_change",
     "in_backward",
     "is_abstract",
     "is_batched",
     "is_capturing",
     "is_wrapper_subclass",
-    "mutation_hidden_from_autograd",
-    "mutation_under_no_grad",
     "new_tracer",
     "node_of",
     "saved_tensors_hooks_enabled",
@@ -185,30 +182,11 @@ def has_data_mutation(tensor: torch.Tensor) -> bool:
     return torch._functionalize_has_data_mutation(tensor.elem)  # type: ignore[attr-defined]
 
 
-def has_metadata_mutation(tensor: torch.Tensor) -> bool:
-    """Whether a functional wrapper's shape, strides or offset were changed in place."""
-    return torch._functionalize_has_metadata_mutation(tensor.elem)  # type: ignore[attr-defined]
-
-
 def has_storage_change(tensor: torch.Tensor) -> bool:
     """Whether ``set_`` or ``resize_`` gave a functional wrapper another storage."""
     return torch._functionalize_was_storage_changed(  # type: ignore[attr-defined]
         tensor.elem  # type: ignore[attr-defined]
     ) or torch._functionalize_was_inductor_storage_resized(  # type: ignore[attr-defined]
-        tensor.elem  # type: ignore[attr-defined]
-    )
-
-
-def mutation_under_no_grad(tensor: torch.Tensor) -> bool:
-    """Whether every write to a functional wrapper happened with grad mode off."""
-    return torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(
-        tensor.elem  # type: ignore[attr-defined]
-    )
-
-
-def mutation_hidden_from_autograd(tensor: torch.Tensor) -> bool:
-    """Whether every write went through ``.data``, which autograd doesn't see."""
-    return torch._functionalize_are_all_mutations_hidden_from_autograd(
         tensor.elem  # type: ignore[attr-defined]
     )
 

@@ -24,11 +24,12 @@ from funcaot.aot.capture.idle_dropout import given_back
 from funcaot.aot.capture.recurrent import run_recurrent
 from funcaot.aot.capture.stale_views import ShapeHistory, stale_view
 from funcaot.aot.closure.ran import calls_no_user
+from funcaot.aot.graph.tensor_spec import is_dense
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape import data_dependent_ops, storages, writes
 from funcaot.aot.tape.bounds import check_bounds
-from funcaot.aot.tape.strided_views import extent, is_dense
+from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import untraced

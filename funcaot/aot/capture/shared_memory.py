@@ -18,8 +18,8 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.shared_memory_under_transforms import Joined, join
-from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.tape.strided_views import extent, is_dense, placed
+from funcaot.aot.graph.tensor_spec import TensorSpec, is_dense, spec_of
+from funcaot.aot.tape.strided_views import extent, placed
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
 

@@ -107,7 +107,6 @@ class ReadNames:
 
     def __init__(self) -> None:
         """Nothing is reached yet."""
-        self._codes: list[Names] = []
         self._methods: dict[str, list[types.CodeType]] = {}
         self._kinds: set[type] = {object, torch.nn.Module}
         self._used: set[str] = {"forward"}

@@ -26,7 +26,6 @@ from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 
 aten = torch.ops.aten
-_RELAID = "relaid"
 _REINTERPRETING = {aten.view.dtype, aten.view_as_complex.default}
 # Without a copy, they look at strides; the others look at elements.
 _RESHAPES = {
@@ -78,13 +77,8 @@ def relaid(module: fx.GraphModule, layouts: Mapping[int, Layout]) -> fx.GraphMod
         layout = layouts.get(position)
         if layout is not None:
             value = tracing.fake_strided(graphs.value_of(node), layout.stride)
-            node.meta = {**node.meta, "val": value, _RELAID: True}
+            node.meta = {**node.meta, "val": value}
     return module
-
-
-def is_relaid(module: fx.GraphModule) -> bool:
-    """Whether inputs of a graph have other layouts than it was traced with."""
-    return any(node.meta.get(_RELAID) for node in module.graph.nodes if node.op == "placeholder")
 
 
 def target_for(target: Any) -> Any:

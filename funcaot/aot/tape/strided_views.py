@@ -20,18 +20,6 @@ def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
-def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether a layout covers its memory exactly once, in some order of its dimensions."""
-    expected = 1
-    for step, size in sorted(
-        (step, size) for size, step in zip(shape, stride, strict=True) if size != 1
-    ):
-        if step != expected:
-            return False
-        expected *= size
-    return True
-
-
 def placed(
     flat: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> torch.Tensor:

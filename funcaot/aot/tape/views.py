@@ -11,7 +11,8 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
-from funcaot.aot.tape.strided_views import extent, is_dense
+from funcaot.aot.graph.tensor_spec import is_dense
+from funcaot.aot.tape.strided_views import extent
 
 aten = torch.ops.aten
 
