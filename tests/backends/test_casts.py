@@ -68,8 +68,9 @@ def run_casts(x, targets, between):
 
 
 def rarely(names, often):
-    """All names but a few run with the slow group."""
-    return [name if name in often else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    """All names but a few run with the long group."""
+    marks = [pytest.mark.slow, pytest.mark.long]
+    return [name if name in often else pytest.param(name, marks=marks) for name in names]
 
 
 @pytest.mark.parametrize("name", rarely(BETWEEN, {"neg"}))

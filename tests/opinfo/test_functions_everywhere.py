@@ -8,8 +8,8 @@ from funcaot.testing.parametrize import parameters
 
 pytestmark = pytest.mark.slow
 
-# Every third case runs with the slow group, the others with the long one.
-SHARE = 3
+# Every fourth case runs with the slow group, the others with the long one.
+SHARE = 4
 
 
 def pytest_generate_tests(metafunc):
