@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ import torch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.constants import is_array
 from funcaot.aot.closure.look import text_of
+from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
@@ -184,6 +187,8 @@ def _constant(name: str, position: int, value: Any) -> Constant:
     try:
         hash(value)
     except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
+        if (is_users(kind) or kind is SimpleNamespace) and not is_array(value):
+            return Constant(kind, Identity(value))
         raise UnsupportedError(
             f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
             "its arguments, so its value can't be part of the call's signature.",
