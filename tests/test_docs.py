@@ -34,3 +34,11 @@ def test_the_make_targets_that_are_shown_exist():
     for page in ("README.md", "CONTRIBUTING.md"):
         shown |= set(re.findall(r"make ([a-z-]+)", (ROOT / page).read_text()))
     assert shown - {"and"} <= targets
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_files_that_are_named_are_there(page):
+    """``aot/tape/tape`` is a file of the package; ``aot/tape`` a room."""
+    for name in re.findall(r"`((?:aot|_torch)/[a-z0-9_/]+)`", (ROOT / page).read_text()):
+        path = ROOT / "funcaot" / name
+        assert path.is_dir() or path.with_suffix(".py").exists(), name

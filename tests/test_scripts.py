@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_lengths, check_torch_imports
+from scripts import check_lengths, check_torch_imports, draw_rooms
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -111,3 +111,9 @@ def test_a_right_python_is_found():
     result = run_script("find_python.sh", PYTHON=sys.executable)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == sys.executable
+
+
+def test_the_picture_shows_the_rooms_that_there_are():
+    assert draw_rooms.draw(ROOT) == (ROOT / draw_rooms.PICTURE).read_text(), (
+        "run python scripts/draw_rooms.py"
+    )
