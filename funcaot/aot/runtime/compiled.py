@@ -33,7 +33,7 @@ from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import StageError, UnsupportedError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
 
 
 class _Inlined(threading.local):

@@ -46,7 +46,7 @@ class Tape:
             autograd inside and the first one after it.
         spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
         sizes: The sizes that it leaves open, None if there are none.
-        asked_by: What asks for the derivative that is traced now (see ``funcaot.opaque.Captor``).
+        asked_by: What asks for the derivative that is traced now (see ``funcaot.classes.opaque.Captor``).
         transposes: Whether it is a backward whose transpose is going to be forward mode.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
@@ -245,7 +245,7 @@ class Tape:
         """Whether a gradient was computed from cotangents where autograd doesn't see it."""
         return severs(self, result, cotangents)
 
-    # What opaque Functions ask a capture in progress for (see ``funcaot.opaque``).
+    # What opaque Functions ask a capture in progress for (see ``funcaot.classes.opaque``).
 
     def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The values of traced tensors in the present call, or None if they aren't known.
