@@ -37,7 +37,7 @@ class SegmentFunction:
         derivatives: Its backwards and pushforwards.
         unchecked: Residuals whose versions don't matter, as only attributes hold them.
         engine_needs: What gradients are wanted, by whether they will be differentiated.
-        draws: Whether running it draws random numbers (see ``funcaot.protocol``).
+        draws: Whether running it draws random numbers (see ``classes.protocol``).
     """
 
     def __init__(self, segment: Segment, *, keeping: bool) -> None:
@@ -97,7 +97,7 @@ class SegmentFunction:
             for output, tangent in zip(outputs, pushed, strict=True)
         )
 
-    # What the operator's rules ask of a compiled program (see ``funcaot.protocol``).
+    # What the operator's rules ask of a compiled program (see ``classes.protocol``).
 
     def differentiable(
         self, function: type, operands: tuple[Any, ...]

@@ -46,7 +46,7 @@ class Tape:
             autograd inside and the first one after it.
         spoiled: Why no more derivatives can be traced, if a backward changed what it must not.
         sizes: The sizes that it leaves open, None if there are none.
-        asked_by: What asks for the derivative that is traced now (see ``funcaot.classes.opaque.Captor``).
+        asked_by: What asks for the derivative that is traced now (a `Captor` of `classes.opaque`).
         transposes: Whether it is a backward whose transpose is going to be forward mode.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
