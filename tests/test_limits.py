@@ -1,5 +1,7 @@
 """The limits that the documentation lists raise as it says; one that is lifted fails here."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -117,6 +119,12 @@ def assign_data(x):
     return x
 
 
+def traced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(torch.nn.Linear(3, 3), ones(2, 3))
+
+
 LIMITS = {
     "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
     "data at several levels": (
@@ -143,6 +151,10 @@ LIMITS = {
         lambda: torch.func.vmap(compiled(lambda x: x if x.sum() > 0 else -x))(ones(2, 3)),
     ),
     "unhashable": (UnsupportedError, lambda: compiled(lambda x, names: x)(ones(), {1})),
+    "scripted": (
+        UnsupportedError,
+        lambda: compiled(torch.nn.Sequential(traced()))(ones(2, 3)),
+    ),
     "data": (UnsupportedError, lambda: compiled(assign_data)(ones(2, 3))),
     "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),
     "overlap": (

@@ -5,3 +5,9 @@ OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
 OUT_OF_BOUNDS = "are out of bounds for storage of size"
+
+
+def is_of_a_scripted_module(error: Exception) -> bool:
+    """Whether TorchScript met a tensor that isn't of the capture: no text is left of that error."""
+    text = str(error)
+    return "failed in the TorchScript interpreter" in text and text.rstrip().endswith("Error:")

@@ -292,6 +292,11 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
                 remedy="use as_strided.",
             ) from error
+        if tracing_errors.is_of_a_scripted_module(error):
+            raise UnsupportedError(
+                f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
+                remedy="call the Python module that it was made from.",
+            ) from error
         if "storage on different device" in str(error):
             raise UnsupportedError(
                 f"{name} resizes a tensor that it made to more elements and then takes a view.",

@@ -417,6 +417,8 @@ class Walk:
 
 def _is_interesting(value: Any) -> bool:
     """Whether an object that isn't a class or a module of Python's may lead to something."""
+    if isinstance(value, torch.jit.ScriptModule):
+        return False  # What it holds is out of Python's sight.
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
