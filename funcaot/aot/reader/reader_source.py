@@ -265,9 +265,7 @@ class EnvironmentWriter:
         """
         environment = self.environment
         for identity, target in list(environment.objects.items()):
-            if isinstance(
-                target, torch.Tensor | types.MethodType | weakref.ref | functools.partial
-            ):
+            if isinstance(target, torch.Tensor):
                 continue
             if identity in environment.namespaces or is_setting(target):
                 continue
@@ -286,10 +284,17 @@ class EnvironmentWriter:
             for place in environment.places[identity][first:]:
                 if environment.is_read(place) and place.access != "type({parent})":
                     says = f"{text_of(environment, place)} is {self.says(identity)}"
-                    self.require(f"{self.at(place)} is {name}", says)
+                    self.require(self._is(self.at(place), name, target), says)
                 elif place.access == "type({parent})":
                     at = self.variable(place.parent)
                     self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
+
+    def _is(self, at: str, name: str, target: Any) -> str:
+        """The condition under which another place holds a thing; a method is made anew there."""
+        if not isinstance(target, types.MethodType):
+            return f"{at} is {name}"
+        kind = self.source.constant(types.MethodType, "T")
+        return f"(type({at}) is {kind} and {at} == {name})"
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
         """How many arguments have defaults; what these are is compared like anything else."""
