@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
-from funcaot.classes.differentiation import is_differentiated
-from funcaot.errors import FuncaotError, MissingRuleError, RuleError
-from funcaot.functions.function import Function
-from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call, flatten_like
-from funcaot.rules.reached import refuse_closed_over
-from funcaot.rules.returns import describe
+from funcaot.errors import RuleError
+from funcaot.functions.custom_rule import CustomRule, pair
+from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_like
 
 __all__ = ["custom_jvp"]
 
 
-class custom_jvp:  # noqa: N801  (a decorator)
+class custom_jvp(CustomRule):  # noqa: N801  (a decorator)
     """Give a function its own forward rule, in JAX's argument order.
 
     The rule takes the arguments named by ``nondiff_argnums``, then a tuple of the other arguments
@@ -48,28 +43,8 @@ class custom_jvp:  # noqa: N801  (a decorator)
         tensor(3.)
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        *,
-        allow_nonlinear_rule: bool = False,
-    ) -> None:
-        """Wrap ``function``; its rule is given by :meth:`defjvp`."""
-        if not callable(function):
-            raise FuncaotError(
-                "custom_jvp needs a function.",
-                expected="a function of tensors",
-                got=type(function).__name__,
-                remedy="decorate the function itself.",
-            )
-        functools.update_wrapper(self, function)
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self.function = function
-        self.nondiff_argnums = tuple(nondiff_argnums)
-        self.allow_nonlinear_rule = allow_nonlinear_rule
-        self._rule: type[Function] | None = None
-        self._functions: tuple[Callable[..., Any], ...] = ()
+    setters = "defjvp or defjvps"
+    example = "defjvp(jvp)"
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward rule, ``jvp(*nondiff_args, primals, tangents) -> (output, tangent)``.
@@ -78,17 +53,14 @@ class custom_jvp:  # noqa: N801  (a decorator)
             ``jvp``, so that this can decorate it.
         """
         rules = _Rules(self.name, self.function, jvp)
-        namespace = {
-            "forward": staticmethod(rules.forward),
-            "setup_context": staticmethod(rules.setup_context),
-            "jvp": staticmethod(rules.jvp),
-            "generate_vmap_rule": True,
-            "generate_backward_rule": True,
-            "allow_nonlinear_rule": self.allow_nonlinear_rule,
-            "__module__": self.__module__,
-        }
-        self._rule = new_function_class(self.name, Function, namespace)
-        self._functions = (self.function, jvp)
+        self._set_rule(
+            (jvp,),
+            forward=staticmethod(rules.forward),
+            setup_context=staticmethod(rules.setup_context),
+            jvp=staticmethod(rules.jvp),
+            generate_vmap_rule=True,
+            generate_backward_rule=True,
+        )
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -120,27 +92,6 @@ class custom_jvp:  # noqa: N801  (a decorator)
 
         self.defjvp(jvp)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; with its rule where it's differentiated.
-
-        Raises:
-            MissingRuleError: It's differentiated and :meth:`defjvp` was never called.
-            UnsupportedError: The function or its rule closes over what a transform looks at.
-        """
-        call, tensors, args = flatten_call(self.function, self.nondiff_argnums, args, kwargs)
-        if not is_differentiated(tensors):
-            return self.function(*args)
-        if self._rule is None:
-            raise MissingRuleError(
-                f"{self.name} is a custom_jvp function and was differentiated",
-                expected="a rule set by defjvp or defjvps",
-                got="none",
-                remedy=f"call {self.name}.defjvp(jvp).",
-            )
-        refuse_closed_over(f"{self.name} (custom_jvp)", self._functions)
-        *leaves, structure = self._rule.apply(call, *tensors)
-        return structure.rebuild(leaves)
-
 
 class _Rules:
     """The staticmethods of the Function behind one ``custom_jvp``."""
@@ -169,16 +120,14 @@ class _Rules:
         )
         fixed, values = call.split(call.arguments(primals))
         _, directions = call.split(call.tangents(filled))
-        result = self.rule(*fixed, values, directions)
         who = f"the jvp rule of {self.name} (custom_jvp)"
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise RuleError(
-                f"{who} returned something that can't be unpacked",
-                expected="a tuple of two, (output, output_tangent)",
-                got=describe(result),
-                remedy="return the output, and its tangent.",
-            )
-        leaves = flatten_like(result[1], ctx.spec, who, "the output tangent")
+        _, tangent = pair(
+            self.rule(*fixed, values, directions),
+            who,
+            expected="output, output_tangent",
+            remedy="return the output, and its tangent.",
+        )
+        leaves = flatten_like(tangent, ctx.spec, who, "the output tangent")
         return (*leaves, None)
 
 

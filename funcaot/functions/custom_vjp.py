@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
-from funcaot.classes.differentiation import is_differentiated
-from funcaot.errors import FuncaotError, MissingRuleError, RuleError
-from funcaot.functions.function import Function
-from funcaot.rules.flat_call import FlatCall, OutputStructure, flatten_call
-from funcaot.rules.reached import refuse_closed_over
-from funcaot.rules.returns import describe
+from funcaot.functions.custom_rule import CustomRule, pair
+from funcaot.rules.flat_call import FlatCall, OutputStructure
 
 __all__ = ["custom_vjp"]
 
 
-class custom_vjp:  # noqa: N801  (a decorator)
+class custom_vjp(CustomRule):  # noqa: N801  (a decorator)
     """Give a function its own reverse rule, in JAX's argument order.
 
     ``fwd`` takes the function's arguments and returns ``(output, residuals)``; ``bwd`` takes the
@@ -49,28 +43,8 @@ class custom_vjp:  # noqa: N801  (a decorator)
         tensor(1.)
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        nondiff_argnums: Sequence[int] = (),
-        *,
-        allow_nonlinear_rule: bool = False,
-    ) -> None:
-        """Wrap ``function``; its rule is given by :meth:`defvjp`."""
-        if not callable(function):
-            raise FuncaotError(
-                "custom_vjp needs a function.",
-                expected="a function of tensors",
-                got=type(function).__name__,
-                remedy="decorate the function itself.",
-            )
-        functools.update_wrapper(self, function)
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self.function = function
-        self.nondiff_argnums = tuple(nondiff_argnums)
-        self.allow_nonlinear_rule = allow_nonlinear_rule
-        self._rule: type[Function] | None = None
-        self._functions: tuple[Callable[..., Any], ...] = ()
+    setters = "defvjp"
+    example = "defvjp(fwd, bwd)"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Set the reverse rule.
@@ -79,35 +53,13 @@ class custom_vjp:  # noqa: N801  (a decorator)
             fwd: ``fwd(*args) -> (output, residuals)``.
             bwd: ``bwd(*nondiff_args, residuals, cotangents) -> (cotangent, ...)``.
         """
-        namespace = {
-            **_staticmethods(_Rules(self.name, fwd, bwd)),
-            "allow_nonlinear_rule": self.allow_nonlinear_rule,
-            "second_order": "exact",
-            "__module__": self.__module__,
-        }
-        self._rule = new_function_class(self.name, Function, namespace)
-        self._functions = (self.function, fwd, bwd)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; with its rule where it's differentiated.
-
-        Raises:
-            MissingRuleError: It's differentiated and :meth:`defvjp` was never called.
-            UnsupportedError: The function or its rules close over what a transform looks at.
-        """
-        call, tensors, args = flatten_call(self.function, self.nondiff_argnums, args, kwargs)
-        if not is_differentiated(tensors):
-            return self.function(*args)
-        if self._rule is None:
-            raise MissingRuleError(
-                f"{self.name} is a custom_vjp function and was differentiated",
-                expected="a rule set by defvjp",
-                got="none",
-                remedy=f"call {self.name}.defvjp(fwd, bwd).",
-            )
-        refuse_closed_over(f"{self.name} (custom_vjp)", self._functions)
-        *leaves, structure = self._rule.apply(call, *tensors)
-        return structure.rebuild(leaves)
+        rules = _Rules(self.name, fwd, bwd)
+        self._set_rule(
+            (fwd, bwd),
+            forward=staticmethod(rules.forward),
+            backward=staticmethod(rules.backward),
+            second_order="exact",
+        )
 
 
 class _Rules:
@@ -118,15 +70,12 @@ class _Rules:
 
     def forward(self, ctx: Any, call: FlatCall, *tensors: Any) -> tuple[Any, ...]:
         arguments = call.arguments(tensors)
-        result = self.fwd(*arguments)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise RuleError(
-                f"fwd of {self.name} (custom_vjp) returned something that can't be unpacked",
-                expected="a tuple of two, (output, residuals)",
-                got=describe(result),
-                remedy="return the output, and what bwd needs.",
-            )
-        output, residuals = result
+        output, residuals = pair(
+            self.fwd(*arguments),
+            f"fwd of {self.name} (custom_vjp)",
+            expected="output, residuals",
+            remedy="return the output, and what bwd needs.",
+        )
         leaves, spec = pytree.tree_flatten(output)
         ctx.call, ctx.spec = call, spec
         ctx.residuals = residuals
@@ -137,10 +86,3 @@ class _Rules:
         tree = pytree.tree_unflatten(list(cotangents[:-1]), ctx.spec)
         result = self.bwd(*ctx.fixed, ctx.residuals, tree)
         return (None, *ctx.call.gradients(result, f"bwd of {self.name} (custom_vjp)"))
-
-
-def _staticmethods(rules: _Rules) -> dict[str, Any]:
-    return {
-        "forward": staticmethod(rules.forward),
-        "backward": staticmethod(rules.backward),
-    }

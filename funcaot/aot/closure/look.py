@@ -35,7 +35,7 @@ def dictionary_of(thing: Any) -> dict[str, Any] | None:
     return own if isinstance(own, dict) else None
 
 
-def text_of(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as it would be written, or what it is if its own text raises."""
     try:
         return repr(value)
@@ -46,12 +46,15 @@ def text_of(value: Any) -> str:
 def in_slot(holder: Any, name: str) -> tuple[Any, ...]:
     """What is in a slot of an object, as a tuple of one; an empty tuple if there is nothing."""
     for kind in type(holder).__mro__:
-        member = kind.__dict__.get(name)
-        if isinstance(member, types.MemberDescriptorType):
-            try:
-                return (member.__get__(holder, type(holder)),)
-            except AttributeError:
-                return ()
+        if name not in kind.__dict__:
+            continue
+        member = kind.__dict__[name]
+        if not isinstance(member, types.MemberDescriptorType):
+            return ()  # An attribute of a subclass hides the slot.
+        try:
+            return (member.__get__(holder, type(holder)),)
+        except AttributeError:
+            return ()
     return ()
 
 

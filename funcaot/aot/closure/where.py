@@ -8,6 +8,7 @@ from typing import Any
 
 from funcaot.aot.closure.environment import Environment, Place
 
+_CLASS = "'s class"
 _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
 
 
@@ -19,7 +20,8 @@ def path_of(environment: Environment, identity: int) -> str:
         if environment.places[place.parent] or place.parent in environment.anchors:
             text = _text(environment, place) + text
         identity = place.parent
-    return text.lstrip(".") or "the function"
+    text = text.lstrip(".")
+    return text if text and not text.startswith(_CLASS) else f"the function{text}"
 
 
 def text_of(environment: Environment, place: Place) -> str:
@@ -27,6 +29,7 @@ def text_of(environment: Environment, place: Place) -> str:
     before = path_of(environment, place.parent)
     step = _text(environment, place)
     inside = environment.places[place.parent] and before != "the function"
+    inside = inside or step.startswith(_CLASS)
     return (before + step if inside else step.lstrip(".")) or before
 
 
@@ -51,7 +54,7 @@ def _step(holder: Any, access: str) -> str:
         return "" if found is None else found[1].strip("'")
     key = _KEY.match(access)
     if access.startswith("type("):
-        return access.replace("type({parent})", "") or "'s class"
+        return access.replace("type({parent})", "") or _CLASS
     if key is not None and "._" in access:
         return "." + key[1].strip("'")
     if key is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot.aot.closure.look import text_of
+from funcaot.aot.closure.look import written
 from funcaot.aot.tape import views
 
 
@@ -180,7 +180,7 @@ class Output:
         if self.origin is not None:
             return str(self.origin)
         if self.result is None and self.source is None:
-            return text_of(self.value)
+            return written(self.value)
         return str(Origin(self.source, self.result, view=self.view))
 
 

@@ -18,8 +18,7 @@ from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIO
 from funcaot.aot.closure.code_names import PROTOCOL
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of
-from funcaot.aot.closure.look import text_of as written
+from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of, written
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source

@@ -13,7 +13,7 @@ from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_array
-from funcaot.aot.closure.look import text_of
+from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
@@ -63,7 +63,7 @@ class Constant:
 
     def __str__(self) -> str:
         """The value as it would be written."""
-        return self.value if self.by_text else text_of(self.value)
+        return self.value if self.by_text else written(self.value)
 
 
 @dataclass(frozen=True, slots=True)

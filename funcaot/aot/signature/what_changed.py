@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from funcaot.aot.closure.look import text_of
+from funcaot.aot.closure.look import written
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
@@ -28,7 +28,7 @@ def describe_changes(known: Sequence[Signature], new: Signature) -> str:
         for label, value in _parts(signature):
             parts.setdefault(label, []).append(value)
     changing = [
-        (len({text_of(value) for value in values}), label, values[-1])
+        (len({written(value) for value in values}), label, values[-1])
         for label, values in parts.items()
         if any(value != values[0] for value in values)
     ]
