@@ -5,6 +5,8 @@
 #   make test                  the fast tests; TORCH=2.15.0 for another torch
 #   make test-slow             the slow ones
 #   make test-long             many more random programs and hostile runs; not in CI
+#   make new-torch TORCH=x     what has to be looked at for a new release of torch
+#   make test-third-party      other people's models, in an environment of their own; not in CI
 #   make lint | format | docs | bench | clean
 
 TORCH ?=
@@ -24,7 +26,8 @@ EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
 PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long lint format docs bench clean compiler
+.PHONY: help demo test test-slow test-long test-third-party new-torch lint format docs bench \
+    clean compiler
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -44,6 +47,22 @@ test-slow: | compiler $(VENV)/.installed-test
 
 test-long: | compiler $(VENV)/.installed-test
 	$(PYTEST) -m long $(ARGS)
+
+new-torch: | compiler $(VENV)/.installed-test
+	$(EXPORT_CXX) $(RUN)/python scripts/new_torch.py $(ARGS)
+
+# Without dependencies: their versions of torch are others.
+THIRD_PARTY := .venv-third-party
+$(THIRD_PARTY)/.installed: tests/third_party/requirements.txt pyproject.toml
+	@python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" -m venv $(THIRD_PARTY)
+	@$(THIRD_PARTY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    -r tests/third_party/requirements.txt && touch $@
+
+test-third-party: export FUNCAOT_THIRD_PARTY = 1
+test-third-party: export PYTHONPATH = $(CURDIR):$(CURDIR)/tests/third_party
+test-third-party: | compiler $(THIRD_PARTY)/.installed
+	$(EXPORT_CXX) $(THIRD_PARTY)/bin/python -m pytest -m "" -o addopts= --import-mode=importlib \
+	    tests/third_party -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(RUN)/ruff check .

@@ -57,7 +57,8 @@ def case_of(item: pytest.Item) -> Any:
     if generator is None:
         return None
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return next((value for value in parameters.values() if isinstance(value, generator.Case)), None)
+    found = (value for value in parameters.values() if isinstance(value, generator.Generated))
+    return next(found, None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if case is not None:
             item.add_marker("funcaot")
         chosen = case is None or any(
-            fnmatch.fnmatchcase(case.composition.name, pattern) for pattern in patterns
+            fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns
         )
         (kept if chosen else left_out).append(item)
     if left_out:
@@ -87,5 +88,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if case is not None and report.when == "call" and report.failed:
         from funcaot.testing.failure import explain
 
-        report.sections.append(("funcaot", explain(case)))
+        report.sections.append(("funcaot", case.explain() or explain(case)))
     return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
@@ -17,27 +17,42 @@ from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
 from funcaot.errors import FuncaotError, UnsupportedError
+from funcaot.torch_keywords import translated
 
 Backend = str | CompilerFunction | Compiler
 Residuals = str | Choice | Policy
+M = TypeVar("M", bound=torch.nn.Module)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What ``compile`` returns without a function: it keeps the signature of what it is put on."""
+
+    @overload
+    def __call__(self, function: M, /) -> M: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> CompiledFunction[P, R]: ...
 
 
 @overload
 def compile(
-    function: torch.nn.Module,
+    function: M,
     *,
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
-) -> torch.nn.Module: ...
+    **torch_keywords: Any,
+) -> M: ...
 @overload
 def compile(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     *,
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
-) -> CompiledFunction: ...
+    **torch_keywords: Any,
+) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
     function: None = None,
@@ -45,13 +60,15 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
-) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+    **torch_keywords: Any,
+) -> Decorator: ...
 def compile(
     function: Any = None,
     *,
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    **torch_keywords: Any,
 ) -> Any:
     """Compile a function or a module, lazily and ahead of time.
 
@@ -74,6 +91,9 @@ def compile(
             for the sizes of its call, and a size that is another one at the next compilation is
             left open; True leaves all open, False none. Sizes of 0 and 1 have programs of their
             own, and tensors that ``function`` closes over keep their sizes. See ``mark_dynamic``.
+        **torch_keywords: Those of ``torch.compile``: ``fullgraph`` (a capture is always whole),
+            ``disable`` (True gives ``function`` back), ``mode="default"``. What means nothing here
+            is refused with what to do instead.
 
     Returns:
         A function that is called like ``function``; for a module, a module that shares
@@ -94,13 +114,16 @@ def compile(
         >>> torch.allclose(x.grad, 2 * torch.cos(2 * x))
         True
     """
+    if translated(torch_keywords):
+        return function if function is not None else lambda decorated: decorated
     compiler, chosen = resolve(backend), resolve_policy(policy)
     if dynamic is not None and not isinstance(dynamic, bool):
         raise FuncaotError(
             "funcaot.compile was given a value of `dynamic` that it can't take.",
             expected="True, False or None",
             got=repr(dynamic),
-            remedy="mark single dimensions by funcaot.mark_dynamic.",
+            remedy="leave it out: sizes that change are left open by themselves. True opens all "
+            "from the first call; funcaot.mark_dynamic opens single dimensions.",
         )
     if function is None:
         return lambda decorated: compile(decorated, backend=backend, policy=policy, dynamic=dynamic)

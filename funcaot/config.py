@@ -38,8 +38,11 @@ class Config:
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
-        check_aliases: Whether each graph is checked for results that share memory with an input or
-            with each other, which the epilogue should have made. Read when a graph is compiled.
+        check_aliases: Whether what each stage hands on is verified, and each graph is checked for
+            results that share memory with an input or with each other, which the epilogue should
+            have made. Read when something is compiled.
+        without_patches: Names of changes to torch that aren't made, by commas (see
+            `funcaot._torch.patch_table`); each says what is lost without it.
     """
 
     fast_path: bool = True
@@ -53,6 +56,7 @@ class Config:
     exact_special_values: bool = False
     specialize_on_values: bool = True
     check_aliases: bool = False
+    without_patches: str = ""
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -13,6 +13,7 @@ class FuncaotError(RuntimeError):
         expected: str | None = None,
         got: str | None = None,
         remedy: str | None = None,
+        where: str | None = None,
     ) -> None:
         """Compose the message from its parts.
 
@@ -21,13 +22,17 @@ class FuncaotError(RuntimeError):
             expected: What the rule or the stage needed.
             got: What it was given.
             remedy: What the user can do instead.
+            where: Where what it is about is defined.
         """
         self.what, self.expected, self.got, self.remedy = what, expected, got, remedy
+        self.where = where
         parts = [what]
         if expected is not None:
             parts.append(f"Expected: {expected}.")
         if got is not None:
             parts.append(f"Got: {got}.")
+        if where:
+            parts.append(f"Defined: {where}.")
         if remedy is not None:
             parts.append(f"Instead: {remedy}")
         super().__init__("\n".join(parts))
@@ -61,5 +66,13 @@ class LeakWarning(UserWarning):
     """A tensor of a capture was kept by the function, where later calls find it without a value."""
 
 
+class PatchWarning(UserWarning):
+    """This torch looks different where the library changes it; the message says what is lost."""
+
+
 class RecompileWarning(UserWarning):
     """A function keeps being compiled for calls that differ; the message names what changes."""
+
+
+class PrecisionWarning(UserWarning):
+    """A rule of a Function is less precise than its dtype, or wrong where it may not be meant."""

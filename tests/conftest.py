@@ -1,6 +1,7 @@
 """Settings for every test: a thread a worker, the compile cache in build/, fixed seeds."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 # Before torch is imported, and only where the caller has not chosen otherwise.
@@ -32,6 +33,35 @@ ON_BOTH = {
     "test_orders": "long",
     "test_state": "long",
 }
+
+
+# Of these files, every n-th case of a test runs in its group; the others with `make test-long`.
+SAMPLED = {
+    "fast": {
+        "test_every_optimizer": 3,
+        "test_grad_mode_outside": 5,
+        "test_matrix": 2,
+        "test_reinterpreted": 2,
+        "test_transforms_outside": 3,
+    },
+    "slow": {"test_effects": 2, "test_closures": 2, "test_operators": 3},
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave some of the many cases of a test for the long group."""
+    met: Counter[str] = Counter()
+    for item in items:
+        group = "slow" if item.get_closest_marker("slow") else "fast"
+        share = SAMPLED[group].get(item.path.stem)
+        if share is None or item.get_closest_marker("long"):
+            continue
+        test = item.nodeid.partition("[")[0] + group
+        if met[test] % share:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.long)
+        met[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.inductor import inductor
+from funcaot._torch.inductor import inductor, value_patches
+from funcaot.backends import eager
 from funcaot.backends.compiler import Compiler
 from funcaot.backends.overlapping import with_targets_apart
 from funcaot.backends.reinterpreted import with_dense_operands
@@ -17,6 +18,8 @@ from funcaot.backends.shuffled import with_unchecked_permutations
 
 def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
     prepared = with_dense_operands(with_targets_apart(with_unchecked_permutations(module)))
+    if not value_patches.are_usable(prepared):
+        return eager.COMPILER.compile(prepared, examples, kind)
     return inductor.compile_graph(
         prepared, examples, is_backward=kind == "backward", is_inference=kind == "inference"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from funcaot.errors import RuleError
 
 __all__ = [
     "asks_for",
+    "defined_at",
     "display_name",
     "draws_random",
     "has_backward",
@@ -35,6 +37,16 @@ def origin_of(function: type) -> type:
 def display_name(function: type) -> str:
     """How errors call a Function class."""
     return origin_of(function).__name__
+
+
+def defined_at(function: type) -> str:
+    """Where a Function class is written, for errors; empty where that isn't known."""
+    origin = origin_of(function)
+    name = f"{origin.__module__}.{origin.__qualname__}"
+    code = getattr(inspect.unwrap(origin.forward), "__code__", None)  # type: ignore[attr-defined]
+    if code is None:
+        return name
+    return f"{name}, its forward at {code.co_filename}:{code.co_firstlineno}"
 
 
 def draws_random(function: type) -> bool:
@@ -80,6 +92,7 @@ def reverse_rule(function: type) -> Callable[..., Any]:
             expected="one of `backward` and `vjp`, which are two names of the same rule",
             got="both",
             remedy="delete one of the two staticmethods.",
+            where=defined_at(function),
         )
     return function.vjp if vjp else function.backward
 

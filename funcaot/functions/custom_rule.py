@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
+
 from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import pytree
 from funcaot.classes.differentiation import is_differentiated
-from funcaot.errors import FuncaotError, MissingRuleError, RuleError
+from funcaot.errors import ArgumentError, FuncaotError, MissingRuleError, RuleError
 from funcaot.functions.function import Function
-from funcaot.rules.flat_call import flatten_call
-from funcaot.rules.reached import refuse_closed_over
+from funcaot.rules.lifted_call import lifted_call, positional, signature_of
 from funcaot.rules.returns import describe
+from funcaot.rules.transposed import is_transposed
+
+__all__ = ["CustomRule", "apart", "forwarded", "pair"]
+
+_FORWARDED = ("defjvp", "defjvps", "defvjp", "def_vmap")
 
 
 class CustomRule:
@@ -34,6 +42,7 @@ class CustomRule:
         self,
         function: Callable[..., Any],
         nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
         *,
         allow_nonlinear_rule: bool = False,
     ) -> None:
@@ -45,13 +54,20 @@ class CustomRule:
                 got=type(function).__name__,
                 remedy="decorate the function itself.",
             )
-        functools.update_wrapper(self, function)
+        updated = () if isinstance(function, CustomRule) else ("__dict__",)
+        functools.update_wrapper(self, function, updated=updated)
         self.name = getattr(function, "__name__", type(function).__name__)
         self.function = function
-        self.nondiff_argnums = tuple(nondiff_argnums)
+        named = _positions(function, nondiff_argnames, type(self).__name__)
+        self.nondiff_argnums = tuple(dict.fromkeys((*nondiff_argnums, *named)))
         self.allow_nonlinear_rule = allow_nonlinear_rule
+        self._signature = signature_of(function)
         self._rule: type[Function] | None = None
         self._functions: tuple[Callable[..., Any], ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Setters of rules of the function inside, if it has a decorator of its own."""
+        return forwarded(self, name)
 
     def _set_rule(self, functions: Sequence[Callable[..., Any]], **members: Any) -> None:
         """Make the Function that runs these functions."""
@@ -60,29 +76,78 @@ class CustomRule:
             "__module__": self.__module__,
         }
         self._rule = new_function_class(self.name, Function, members)
-        self._functions = (self.function, *functions)
+        self._functions = tuple(functions)
+
+    def _runs_plainly(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the function itself is called."""
+        return not is_differentiated(tensors) or is_transposed(tensors)
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        """Call the function itself."""
+        return self.function(*args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; with its rule where it's differentiated.
 
         Raises:
-            MissingRuleError: It's differentiated and its rule was never set.
-            UnsupportedError: The function or its rule closes over what a transform looks at.
+            MissingRuleError: Its rule was never set.
+            UnsupportedError: What a transform looks at is closed over where it can't be taken out.
         """
-        call, tensors, args = flatten_call(self.function, self.nondiff_argnums, args, kwargs)
-        if not is_differentiated(tensors):
-            return self.function(*args)
-        decorator = type(self).__name__
+        args = positional(self.name, self._signature, args, kwargs)
+        tensors = [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
         if self._rule is None:
             raise MissingRuleError(
-                f"{self.name} is a {decorator} function and was differentiated",
+                f"{self.name} is a {type(self).__name__} function that was called without a rule "
+                "for when it's differentiated",
                 expected=f"a rule set by {self.setters}",
                 got="none",
                 remedy=f"call {self.name}.{self.example}.",
             )
-        refuse_closed_over(f"{self.name} ({decorator})", self._functions)
-        *leaves, structure = self._rule.apply(call, *tensors)
+        if self._runs_plainly(tensors):
+            return self._run(args)
+        functions = (self.function, *self._functions)
+        call, operands = lifted_call(functions, self.nondiff_argnums, args)
+        *leaves, structure = self._rule.apply(call, *operands)
         return structure.rebuild(leaves)
+
+
+def forwarded(decorated: Any, name: str) -> Any:
+    """An attribute that a decorated function takes from the function inside.
+
+    Raises:
+        AttributeError: It is none of those that set rules.
+    """
+    if name in _FORWARDED and "function" in decorated.__dict__:
+        return getattr(decorated.function, name)
+    raise AttributeError(f"{type(decorated).__name__!r} object has no attribute {name!r}")
+
+
+def _positions(function: Any, names: Sequence[str], decorator: str) -> list[int]:
+    if not names:
+        return []
+    parameters = list(inspect.signature(function).parameters)
+    unknown = [name for name in names if name not in parameters]
+    if unknown:
+        raise ArgumentError(
+            f"{decorator} was given nondiff_argnames that the function doesn't have: {unknown}",
+            expected=f"names among {parameters}",
+            got=str(list(names)),
+            remedy="name parameters of the function.",
+        )
+    return [parameters.index(name) for name in names]
+
+
+def apart(leaves: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Outputs that autograd can tell from operands and from each other."""
+    seen = {id(operand) for operand in operands if isinstance(operand, torch.Tensor)}
+    result = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            result.append(leaf.view_as(leaf))
+        else:
+            result.append(leaf)
+            seen.add(id(leaf))
+    return tuple(result)
 
 
 def pair(result: Any, who: str, *, expected: str, remedy: str) -> tuple[Any, Any]:
@@ -91,11 +156,11 @@ def pair(result: Any, who: str, *, expected: str, remedy: str) -> tuple[Any, Any
     Raises:
         RuleError: They aren't two.
     """
-    if not isinstance(result, tuple) or len(result) != 2:
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise RuleError(
             f"{who} returned something that can't be unpacked",
             expected=f"a tuple of two, ({expected})",
             got=describe(result),
             remedy=remedy,
         )
-    return result
+    return result[0], result[1]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from funcaot._torch.calls.interception import ReplacedApply
+from funcaot._torch.calls.interception import replaced_apply, require_interception
 from funcaot.classes.class_cache import forget_classes
-from funcaot.functions.function import custom_function_call
+from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
+from funcaot.functions.function import Function, custom_function_call
 from funcaot.scopes import SharedPatch, holding
 from funcaot.transforms.without_levels import register_interception
 
-__all__ = ["install", "intercepting", "uninstall"]
+__all__ = ["install", "intercepting", "observing", "uninstall"]
+
+Observer = Callable[[type, tuple[Any, ...], dict[str, Any]], None]
 
 # What goes its own way; compiled programs are Functions too.
 _NOT_INTERCEPTED = (
     "funcaot.aot.",
+    "funcaot.derivatives.",
     "torch._dynamo",
     "torch._functorch",
     "torch._inductor",
@@ -44,14 +49,27 @@ def _wants(cls: type) -> bool:
     return not f"{cls.__module__}.{cls.__qualname__}".startswith(_NOT_INTERCEPTED)
 
 
+_observers: list[Observer] = []
+
+
 def _call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for observer in _observers:
+        observer(cls, args, kwargs)
     return custom_function_call(cls, *args, **kwargs)
 
 
-_replaced = ReplacedApply(_call, _wants)
+@functools.cache
+def _replaced() -> Any:
+    return replaced_apply(_call, _wants)
 
 
-_patch = SharedPatch(_replaced.install, _replaced.undo)
+_patch = SharedPatch(lambda: _replaced().install(), lambda: _replaced().undo())
+_when_uninstalled: list[Callable[[], None]] = []
+
+
+def when_uninstalled(callback: Callable[[], None]) -> None:
+    """Call ``callback`` whenever the last :func:`install` is taken back."""
+    _when_uninstalled.append(callback)
 
 
 class _Installation(contextlib.AbstractContextManager[None]):
@@ -72,8 +90,13 @@ class _Installation(contextlib.AbstractContextManager[None]):
 def install() -> contextlib.AbstractContextManager[None]:
     """Send every Function of this process through the operator, third-party ones too.
 
-    They then have rules for every transform without being edited. Installs nest and may come from
+    They then have rules for every transform without being edited; and ops that torch can't
+    differentiate, like fused attention twice, have the derivatives of
+    :func:`register_derivative`'s table. Installs nest and may come from
     several threads; each needs its own :func:`uninstall`.
+
+    Raises:
+        UnsupportedError: This torch looks different where calls of Functions are seen.
 
     Returns:
         A context manager that uninstalls at the end of its block.
@@ -83,26 +106,58 @@ def install() -> contextlib.AbstractContextManager[None]:
         >>> with funcaot.install():
         ...     pass  # any torch.autograd.Function works under vmap, jvp, functionalize, ...
     """
+    require_interception()
     _patch.install()
+    install_derivatives()
     return _Installation()
 
 
 def uninstall() -> None:
-    """Undo one :func:`install`; the last one restores torch exactly. Without one, do nothing."""
+    """Undo one :func:`install`; the last one restores torch exactly.
+
+    So it does without one, where no compiled function is left that ``torch.func`` has to know.
+    """
     installed = _patch.is_installed
     _patch.uninstall()
-    if installed and not _patch.is_installed:
-        forget_classes()
+    uninstall_derivatives()
+    if not _patch.is_installed:
+        if installed:
+            forget_classes()
+        for callback in _when_uninstalled:
+            callback()
 
 
 @contextlib.contextmanager
 def intercepting() -> Iterator[None]:
     """Intercept in this thread only, as a capture does while it runs."""
+    require_interception()
     with _patch.used(), holding(_this_thread, captures=True):
         try:
             yield
         finally:
-            _replaced.settle()
+            _replaced().settle()
+
+
+@contextlib.contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Tell of every Function that is called in this process, and intercept them all.
+
+    Args:
+        observer: Called with the class and its arguments before each call.
+    """
+    own = Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return _call(cls, args, kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+    _observers.append(observer)
+    try:
+        with install():
+            yield
+    finally:
+        _observers.remove(observer)
+        Function.apply = own
 
 
 register_interception(intercepting)

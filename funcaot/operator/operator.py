@@ -25,7 +25,7 @@ from funcaot._torch.levels.functorch import (
     unwrap_dead,
 )
 from funcaot.classes.opaque import current_captor
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import ArgumentError, MissingRuleError
 from funcaot.operator.plan import CallPlan, plan_of
 
@@ -133,6 +133,7 @@ class CustomFunctionCall(HigherOrderOperator):
                 expected=f"one of {sorted(key.name for key in self.functorch_table)}",
                 got=f"the functorch level {interpreter.key().name}",
                 remedy="register a rule with custom_function_call.py_impl.",
+                where=defined_at(plan.function),
             )
         return rule(interpreter, plan.function, *args)
 

@@ -17,6 +17,9 @@ from funcaot.errors import ArgumentError
 
 __all__ = ["CallPlan", "plan_of"]
 
+# Of a forward that does take one, whatever else is wrong.
+_NAMES_OF_CTX = frozenset({"context", "self", "_", "c"})
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -91,6 +94,7 @@ class CallPlan:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
+            self._refuse_without_context(args, kwargs)
             raise ArgumentError(
                 f"{display_name(self.function)}.apply was called with arguments that its forward "
                 f"doesn't take: {error}",
@@ -101,6 +105,33 @@ class CallPlan:
         if not self.old_style:  # backward of an old-style Function counts the operands it was given
             bound.apply_defaults()
         return bound.args, bound.kwargs
+
+    def _refuse_without_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Say that `setup_context` was forgotten, where that is why the arguments don't fit.
+
+        Raises:
+            ArgumentError: They fit a forward whose first parameter isn't taken for ctx.
+        """
+        if not self.old_style:
+            return
+        try:
+            whole = _own_signature(self.function.forward)
+            whole.bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return
+        first = next(iter(whole.parameters))
+        if "ctx" in first.lower() or first in _NAMES_OF_CTX:
+            return
+        raise ArgumentError(
+            f"{display_name(self.function)} has no `setup_context`, so the first parameter of its "
+            f"forward, {first!r}, is taken for ctx, and an argument is left "
+            "over",
+            expected=f"`setup_context(ctx, inputs, output)` beside `forward{whole}`, or "
+            "`forward(ctx, ...)`",
+            got=f"{len(args) + len(kwargs)} argument(s)",
+            remedy="define the staticmethod `setup_context(ctx, inputs, output)`; what backward "
+            "needs is saved there. If nothing is, its body is `pass`.",
+        )
 
 
 def _own_signature(forward: Callable[..., Any]) -> inspect.Signature:

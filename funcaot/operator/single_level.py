@@ -12,7 +12,7 @@ from funcaot._torch.autograd.autograd import (
 )
 from funcaot.classes.opaque import Captor, current_captor
 from funcaot.classes.protocol import values_of
-from funcaot.classes.traits import display_name, has_backward, has_jvp, reverse_rule
+from funcaot.classes.traits import defined_at, display_name, has_backward, has_jvp, reverse_rule
 from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.rules.complete import completed
 from funcaot.rules.linearity import refuse_severed
@@ -114,6 +114,7 @@ def _clash(function: type, name: str) -> RuleError:
         expected="attributes of ctx that don't begin with `_funcaot_`",
         got=f"`ctx.{name}`",
         remedy="rename the attribute.",
+        where=defined_at(function),
     )
 
 
@@ -128,6 +129,7 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
                 got="`jvp` only" if has_jvp(function) else "neither `backward` nor `jvp`",
                 remedy="define `backward(ctx, *grad_outputs)`, or set `generate_backward_rule = "
                 "True` on a Function whose `jvp` is linear in the tangents.",
+                where=defined_at(function),
             )
 
         return missing
@@ -164,6 +166,7 @@ def _jvp(function: type, runner: RuleRunner) -> Callable[..., Any]:
                 got="`backward` only" if has_backward(function) else "neither `jvp` nor `backward`",
                 remedy="define `jvp(ctx, *tangents)`, or set `generate_jvp_rule = True` on a "
                 "Function whose `backward` is linear in the cotangents.",
+                where=defined_at(function),
             )
 
         return missing

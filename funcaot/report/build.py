@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from funcaot._torch.dynamo.dynamo_functions import compiled_in
+from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.lowering.program import GraphProgram
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.module import compiled_of
-from funcaot.aot.segment.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.segment.segment import Residual
 from funcaot.errors import FuncaotError
 from funcaot.report.records import (
@@ -115,7 +115,7 @@ def _function_of(compiled: Any) -> CompiledFunction:
 
 def _entry(entry: Entry, refusal: str | None) -> EntryReport:
     made = entry.functions.made
-    programs = [function.form.program for function in made]
+    programs = [function.program for function in made]
     if entry.in_place is not None:
         programs = [entry.in_place.program, *programs]
     keeping = [function for function in made if function.keeping]
@@ -132,9 +132,9 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         aliases=tuple(str(output) for output in entry.effects.outputs),
         backwards=_derivatives(entry.functions, "backward"),
         pushforwards=_derivatives(entry.functions, "pushforward"),
-        timings=dict(entry.timings),
+        timings=dict(entry.forward.timings),
         reason=entry.reason,
-        checks=() if entry.read_lifted is None else entry.read_lifted.checks,
+        checks=() if entry.forward.reader is None else entry.forward.reader.checks,
         guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
         closed=None if entry.sizes is not None else refusal,
         in_place=() if entry.in_place is None else entry.in_place.written,
@@ -213,7 +213,7 @@ def _derivative(
         kind,
         tangents,
         create_graph,
-        tuple(_graph(item.form.program) for item in following.made),
+        tuple(_graph(item.program) for item in following.made),
         dict(timings),
         _derivatives(following, "backward") + _derivatives(following, "pushforward"),
     )

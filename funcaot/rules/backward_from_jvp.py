@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from funcaot.classes.context import OverlayContext
 from funcaot.rules.linearity import check_linear
 from funcaot.rules.metadata import CallMetadata
+from funcaot.rules.transposed import transposing
 
 __all__ = ["backward_from_jvp"]
 
@@ -28,6 +30,8 @@ def backward_from_jvp(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> 
         One gradient or None per input.
     """
     call: CallMetadata = ctx._funcaot_call
+    # The rule runs several times, and a checkpoint around allows to read them once.
+    ctx = OverlayContext(ctx, saved_tensors=ctx.saved_tensors)
     given = [
         j
         for j, (cotangent, ok) in enumerate(zip(cotangents, call.differentiable, strict=False))
@@ -51,7 +55,8 @@ def backward_from_jvp(function: type, ctx: Any, cotangents: tuple[Any, ...]) -> 
         for i, tangent in zip(where, tangents, strict=True):
             # jvp of an in-place Function changes its tangent, which here is a leaf
             full[i] = tangent.clone() if i in dirty else tangent
-        result = function.jvp(ctx, *full)
+        with transposing(tangents):
+            result = function.jvp(ctx, *full)
         result = result if isinstance(result, tuple) else (result,)
         kept[:] = [j for j in given if result[j] is not None]
         return tuple(result[j] for j in kept)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot._torch.levels.functorch import pytree
-from funcaot.errors import ArgumentError, RuleError
-from funcaot.rules.returns import describe
+from funcaot.errors import RuleError
 
 __all__ = [
+    "OPERAND",
     "FlatCall",
     "OutputStructure",
-    "flatten_call",
     "flatten_like",
     "flatten_values",
     "tensors_of",
@@ -27,7 +24,7 @@ class _Operand:
     """Marks the place of a tensor among the leaves."""
 
 
-_OPERAND = _Operand()
+OPERAND = _Operand()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +32,10 @@ class FlatCall:
     """How to rebuild the arguments of a call from its tensors.
 
     Attributes:
-        nondiff: Positions of arguments that have no derivative.
         specs: The tree structure of each argument.
         leaves: The leaves of each argument, with a mark in place of tensors.
     """
 
-    nondiff: tuple[int, ...]
     specs: tuple[Any, ...]
     leaves: tuple[tuple[Any, ...], ...]
 
@@ -48,44 +43,7 @@ class FlatCall:
         """The arguments, with ``tensors`` in their places."""
         rest = iter(tensors)
         return tuple(
-            pytree.tree_unflatten([next(rest) if x is _OPERAND else x for x in leaves], spec)
-            for leaves, spec in zip(self.leaves, self.specs, strict=True)
-        )
-
-    def split(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Separate one value per argument into those without and those with a derivative."""
-        fixed = tuple(v for i, v in enumerate(values) if i in self.nondiff)
-        return fixed, tuple(v for i, v in enumerate(values) if i not in self.nondiff)
-
-    def gradients(self, trees: tuple[Any, ...], who: str) -> tuple[Any, ...]:
-        """Flatten one cotangent tree per differentiable argument into one value per tensor.
-
-        Raises:
-            RuleError: The number of trees or the structure of one is wrong.
-        """
-        wanted = len(self.specs) - len(self.nondiff)
-        if not isinstance(trees, tuple) or len(trees) != wanted:
-            raise RuleError(
-                f"{who} returned the wrong number of cotangents",
-                expected=f"a tuple of {wanted}, one per differentiable argument",
-                got=describe(trees),
-                remedy="return a tuple; use None for an argument without a derivative.",
-            )
-        rest = iter(trees)
-        flat: list[Any] = []
-        for index, (leaves, spec) in enumerate(zip(self.leaves, self.specs, strict=True)):
-            if index in self.nondiff:
-                values: tuple[Any, ...] = (None,) * len(leaves)
-            else:
-                values = flatten_like(next(rest), spec, who, f"argument {index}")
-            flat.extend(v for v, x in zip(values, leaves, strict=True) if x is _OPERAND)
-        return tuple(flat)
-
-    def tangents(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One tangent tree per argument; leaves that aren't tensors have None."""
-        rest = iter(values)
-        return tuple(
-            pytree.tree_unflatten([next(rest) if x is _OPERAND else None for x in leaves], spec)
+            pytree.tree_unflatten([next(rest) if x is OPERAND else x for x in leaves], spec)
             for leaves, spec in zip(self.leaves, self.specs, strict=True)
         )
 
@@ -104,13 +62,16 @@ class OutputStructure:
 def flatten_like(tree: Any, spec: Any, who: str, what: str) -> tuple[Any, ...]:
     """The leaves of a tree that should have a given structure; None stands for no derivative.
 
+    None may also stand in place of a subtree.
+
     Raises:
         RuleError: The structure is another.
     """
-    if tree is None:
-        return (None,) * spec.num_leaves
     leaves, found = pytree.tree_flatten(tree)
-    if found != spec:
+    if found == spec:
+        return tuple(leaves)
+    leaves = _leaves_with_nones(tree, spec)
+    if leaves is None:
         raise RuleError(
             f"{who} returned a tree of another structure for {what}",
             expected=str(spec),
@@ -118,6 +79,24 @@ def flatten_like(tree: Any, spec: Any, who: str, what: str) -> tuple[Any, ...]:
             remedy="return a value of the structure that it belongs to, or None.",
         )
     return tuple(leaves)
+
+
+def _leaves_with_nones(tree: Any, spec: Any) -> list[Any] | None:
+    if tree is None:
+        return [None] * spec.num_leaves
+    children, found = pytree.tree_flatten(tree, is_leaf=lambda value: value is not tree)
+    if spec.is_leaf() or found.is_leaf():
+        return [tree] if spec.num_leaves == 1 and found.is_leaf() else None
+    same = (found.type, found.context, found.num_children)
+    if same != (spec.type, spec.context, spec.num_children):
+        return None
+    leaves: list[Any] = []
+    for child, expected in zip(children, spec.children(), strict=True):
+        below = _leaves_with_nones(child, expected)
+        if below is None:
+            return None
+        leaves.extend(below)
+    return leaves
 
 
 def tensors_of(values: Any) -> tuple[torch.Tensor, ...]:
@@ -129,49 +108,10 @@ def flatten_values(values: tuple[Any, ...]) -> tuple[FlatCall, tuple[torch.Tenso
     """Flatten arguments that are already in order."""
     flat = [pytree.tree_flatten(value) for value in values]
     call = FlatCall(
-        (),
         tuple(spec for _, spec in flat),
         tuple(
-            tuple(_OPERAND if isinstance(x, torch.Tensor) else x for x in leaves)
+            tuple(OPERAND if isinstance(x, torch.Tensor) else x for x in leaves)
             for leaves, _ in flat
         ),
     )
     return call, tensors_of([leaves for leaves, _ in flat])
-
-
-def flatten_call(
-    function: Callable[..., Any],
-    nondiff: tuple[int, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[FlatCall, tuple[torch.Tensor, ...], tuple[Any, ...]]:
-    """Bind a call to positions and flatten it.
-
-    Returns:
-        The record of the call, its tensors, and its arguments by position.
-
-    Raises:
-        ArgumentError: The arguments don't fit, or one can only be passed by keyword.
-    """
-    name = getattr(function, "__name__", "function")
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(
-            f"{name} was called with arguments that it doesn't take: {error}",
-            expected=f"{name}{inspect.signature(function)}",
-            got=f"{len(args)} positional and keywords {sorted(kwargs)}",
-            remedy="pass what the function takes.",
-        ) from None
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise ArgumentError(
-            f"{name} has arguments that can only be passed by keyword: {sorted(bound.kwargs)}",
-            expected="positional parameters; its rules receive arguments by position",
-            got="keyword-only parameters",
-            remedy="make them positional.",
-        )
-    call, tensors = flatten_values(bound.args)
-    count = len(bound.args)
-    nondiff = tuple(index % count for index in nondiff) if count else ()
-    return replace(call, nondiff=nondiff), tensors, bound.args

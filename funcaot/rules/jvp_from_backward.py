@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from funcaot._torch.autograd.autograd import once_differentiable_body
 from funcaot._torch.levels.functorch import is_level_failure
 from funcaot.classes.context import OverlayContext
 from funcaot.classes.opaque import current_captor
-from funcaot.classes.traits import display_name, reverse_rule
+from funcaot.classes.traits import defined_at, display_name, reverse_rule
 from funcaot.errors import MissingRuleError
 from funcaot.rules.linearity import check_linear, refuse_severed
 from funcaot.rules.metadata import CallMetadata
@@ -60,6 +61,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             expected="a `backward` that can itself be differentiated, to be transposed",
             got="a `backward` marked @once_differentiable",
             remedy="define `jvp(ctx, *tangents)`.",
+            where=defined_at(function),
         )
     call: CallMetadata = ctx._funcaot_call
     ctx = OverlayContext(
@@ -70,7 +72,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
     where = [j for j, differentiable in enumerate(call.differentiable) if differentiable]
     kept: list[int] = []
 
-    def gradients(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def pulled(looks: bool, *cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
         full: list[Any] = [
             None if metadata is None or not call.materialize else metadata.zeros()
             for metadata in call.outputs
@@ -79,8 +81,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             full[j] = cotangent
         result = _runner[0](function, ctx, tuple(full))
         result = result if isinstance(result, tuple) else (result,)
-        captor = current_captor()
-        if captor is not None:
+        if looks and (captor := current_captor()) is not None:
             refuse_severed(captor, function, result, cotangents)
         kept[:] = [
             i
@@ -93,6 +94,7 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
     zeros = [metadata.zeros() for j in where if (metadata := call.outputs[j]) is not None]
     outputs: list[Any] = [None] * len(call.outputs)
     if where:
+        gradients = _looked_at(function, pulled, zeros)
         at_zero, transpose = _transposed(function, gradients, zeros)
         if kept:
             check_linear(function, gradients, zeros, at_zero, transpose)
@@ -105,10 +107,34 @@ def jvp_from_backward(function: type, ctx: Any, tangents: tuple[Any, ...]) -> An
             )
             for j, tangent in zip(where, transpose(expanded), strict=True):
                 outputs[j] = tangent
+            _separate(outputs, [*given.values(), *expanded], call)
     for i, j in call.dirty:  # autograd wants the tangent of an in-place Function changed in place
         if tangents[i] is not None and outputs[j] is not None:
             outputs[j] = tangents[i].copy_(outputs[j])
     return outputs[0] if call.single else tuple(outputs)
+
+
+def _looked_at(function: type, pulled: Any, zeros: list[torch.Tensor]) -> Any:
+    """The rule: looked at when it runs, or by now if what is recorded has grad mode off anyway."""
+    looking = functools.partial(pulled, True)
+    if current_captor() is None or torch.is_grad_enabled():
+        return looking
+    with torch.enable_grad():
+        _transposed(function, looking, zeros)
+    return functools.partial(pulled, False)
+
+
+def _separate(outputs: list[Any], given: list[torch.Tensor], call: CallMetadata) -> None:
+    """Give tangents memory of their own: ``backward`` may return its argument, a jvp may not.
+
+    A write to an output in place would change the tangent of an input, or of another output.
+    """
+    for j, tangent in enumerate(outputs):
+        if tangent is None or not call.owning[j]:
+            continue
+        others = [*given, *(other for k, other in enumerate(outputs) if k < j)]
+        if tangent._is_view() or any(tangent is other for other in others):
+            outputs[j] = tangent.clone()
 
 
 def _transposed(function: type, gradients: Any, zeros: list[torch.Tensor]) -> Any:
@@ -123,4 +149,5 @@ def _transposed(function: type, gradients: Any, zeros: list[torch.Tensor]) -> An
             expected="a `backward` made of differentiable operations, to be transposed",
             got=f"one that functorch refuses: {str(error).splitlines()[0]}",
             remedy="define `jvp(ctx, *tangents)`.",
+            where=defined_at(function),
         ) from error

@@ -16,7 +16,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.opaque import Captor
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import RuleError
 
 __all__ = ["check_linear", "may_be_nonlinear", "nonlinear", "refuse_severed"]
@@ -96,6 +96,7 @@ def nonlinear(function: type, failure: str) -> RuleError:
         got=f"one that {failure}",
         remedy="write the missing staticmethod; or set `allow_nonlinear_rule = True` to use "
         "the linearization at zero.",
+        where=defined_at(function),
     )
 
 

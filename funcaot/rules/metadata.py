@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.levels.functorch import fully_unwrapped
+from funcaot._torch.tracing.tracing import storage_keys
 from funcaot.classes.context import OverlayContext
 from funcaot.errors import RuleError
 
-__all__ = ["CallMetadata", "MaterializeObserver", "TensorMetadata", "attach", "call_metadata"]
+__all__ = [
+    "CallMetadata",
+    "MaterializeObserver",
+    "TensorMetadata",
+    "attach",
+    "call_metadata",
+    "zeros_apart",
+]
 
 ATTRIBUTE = "_funcaot_call"
 
@@ -40,6 +49,14 @@ class TensorMetadata:
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
 
+def zeros_apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros like a tensor that don't depend on it, not even for a tracer.
+
+    A derivative is linear in what it is applied to, so its own derivative is the same everywhere.
+    """
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
 @dataclass(frozen=True)
 class CallMetadata:
     """One call of a Function.
@@ -50,6 +67,7 @@ class CallMetadata:
         differentiable: Whether each output has a derivative.
         single: Whether forward returned one value and no tuple.
         dirty: Pairs (input index, output index) of inputs changed in place.
+        owning: Whether each output is neither an input nor a view, so that its tangent isn't one.
         materialize: Whether missing gradients and tangents become zeros.
     """
 
@@ -58,11 +76,21 @@ class CallMetadata:
     differentiable: tuple[bool, ...]
     single: bool
     dirty: tuple[tuple[int, int], ...]
+    owning: tuple[bool, ...]
     materialize: bool
 
 
 def _index(tensor: Any, among: Any) -> int | None:
     return next((i for i, other in enumerate(among) if other is tensor), None)
+
+
+def _owns(output: torch.Tensor, inputs: tuple[Any, ...]) -> bool:
+    """Whether an output is neither an input nor a view of one, at this level or below."""
+    if output._is_view() or _index(output, inputs) is not None:
+        return False
+    keys = storage_keys(fully_unwrapped(output))
+    given = [fully_unwrapped(value) for value in inputs if isinstance(value, torch.Tensor)]
+    return all(set(keys).isdisjoint(storage_keys(value)) for value in given)
 
 
 class MaterializeObserver(OverlayContext):
@@ -96,6 +124,7 @@ def call_metadata(ctx: MaterializeObserver, inputs: tuple[Any, ...], output: Any
         ),
         single=single,
         dirty=tuple((i, j) for i, j in pairs if i is not None and j is not None),
+        owning=tuple(isinstance(o, torch.Tensor) and _owns(o, inputs) for o in outputs),
         materialize=ctx.observed_materialize,
     )
 

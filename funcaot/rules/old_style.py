@@ -247,8 +247,8 @@ class _Split:
         call: _SplitCall = ctx._funcaot_plan
         plan = call.plan
         references = _references(plan)
-        kept = list(ctx.saved_tensors[: len(references)])
-        sources = ctx.saved_tensors[len(references) :]
+        tensors = ctx.saved_tensors  # read once, which is all that a checkpoint around allows
+        kept, sources = list(tensors[: len(references)]), tensors[len(references) :]
         if self.mode != "eager":
             kept = self._linked(call, references, kept, sources)
         saved, attributes = _filled(plan, plan.saved, kept)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import RuleError
 
 __all__ = ["checked_gradients", "checked_tangents", "shapes_of"]
@@ -48,6 +48,7 @@ def checked_gradients(function: type, result: Any, shapes: _Shapes) -> Any:
                 expected="a tensor or None",
                 got=describe(gradient),
                 remedy="return one tensor or None per input of forward, as a tuple.",
+                where=defined_at(function),
             )
         if shape is None or gradient.shape == shape or _sums_to(gradient.shape, shape):
             continue
@@ -57,6 +58,7 @@ def checked_gradients(function: type, result: Any, shapes: _Shapes) -> Any:
             expected=f"shape {list(shape)}, that of the input, or one that broadcasts from it",
             got=describe(gradient),
             remedy="sum or reshape the gradient to the input's shape.",
+            where=defined_at(function),
         )
     return result
 
@@ -73,6 +75,7 @@ def _without_trailing_nones(
         expected=f"{len(shapes)}, one per input of forward",
         got=str(len(gradients)),
         remedy="return None for the inputs that have no gradient.",
+        where=defined_at(function),
     )
 
 
@@ -96,6 +99,7 @@ def checked_tangents(function: type, result: Any, output_shapes: _Shapes) -> Any
             expected=f"{len(output_shapes)}, one per output of forward",
             got=str(len(tangents)),
             remedy="return None for the outputs that have no tangent.",
+            where=defined_at(function),
         )
     for index, (tangent, shape) in enumerate(zip(tangents, output_shapes, strict=True)):
         if tangent is None:
@@ -107,6 +111,7 @@ def checked_tangents(function: type, result: Any, output_shapes: _Shapes) -> Any
                 expected="a tensor or None",
                 got=describe(tangent),
                 remedy="return one tensor or None per output of forward.",
+                where=defined_at(function),
             )
         if shape is not None and tangent.shape != shape:
             raise RuleError(
@@ -115,5 +120,6 @@ def checked_tangents(function: type, result: Any, output_shapes: _Shapes) -> Any
                 expected=f"shape {list(shape)}, that of the output",
                 got=describe(tangent),
                 remedy="a tangent has the shape of the output it belongs to; expand or reshape it.",
+                where=defined_at(function),
             )
     return result

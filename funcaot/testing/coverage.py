@@ -1,4 +1,7 @@
-"""Generate the coverage tables of the docs: ``python -m funcaot.testing.coverage docs``."""
+"""Generate the coverage tables of the docs: ``python -m funcaot.testing.coverage docs``.
+
+Without a folder, the list of derivatives that torch lacks is printed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch
 
 from funcaot.testing.composition import applies, parse
 from funcaot.testing.database import FUNCTIONS
+from funcaot.testing.derivative_gaps import whole_page
 from funcaot.testing.generator import Case
 from funcaot.testing.operator_gaps import ALL_STEPS, gap_for
 from funcaot.testing.operators import (
@@ -139,15 +143,21 @@ def examine_all() -> list[Outcome]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes ``functions.md`` and ``operators.md`` into a folder."""
+    """Writes ``coverage-*.md`` into a folder."""
+    pages = {
+        "functions": lambda: functions_page(FUNCTIONS),
+        "operators": lambda: operators_page(examine_all()),
+        "derivatives": lambda: "\n".join([GENERATED, "", whole_page()]),
+    }
     parser = argparse.ArgumentParser(prog="python -m funcaot.testing.coverage")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", choices=("functions", "operators"))
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--only", choices=tuple(pages))
     options = parser.parse_args(arguments)
-    if options.only != "operators":
-        (options.folder / "coverage-functions.md").write_text(functions_page(FUNCTIONS))
-    if options.only != "functions":
-        (options.folder / "coverage-operators.md").write_text(operators_page(examine_all()))
+    if options.folder is None:
+        sys.stdout.write(whole_page())
+        return 0
+    for name in pages if options.only is None else (options.only,):
+        (options.folder / f"coverage-{name}.md").write_text(pages[name]())
     return 0
 
 

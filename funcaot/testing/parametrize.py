@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from funcaot.testing.check.cases import ROW_NAMES, RowCase, row_cases
 from funcaot.testing.composition import Composition, pairs, parse, singles
 from funcaot.testing.generator import Case, cases_of, is_slow
 from funcaot.testing.records import FunctionInfo
@@ -23,12 +24,15 @@ def parametrize_transforms(
 ) -> pytest.MarkDecorator:
     """A decorator that gives a test one ``case`` per Function, transform, sample and dtype.
 
-    Known limitations become strict expected failures. A transform that needs a rule which the
-    Function does not have must raise a clear error; ``case.run()`` checks that.
+    The rows of ``check`` are cases too, one for each Function: the gradient against finite
+    differences, higher orders in both modes, what a rule must leave alone. Known limitations become
+    strict expected failures. A transform that needs a rule which the Function does not have must
+    raise a clear error; ``case.run()`` checks that.
 
     Args:
         infos: What to test, from ``opinfo``.
-        transforms: Names such as ``"vmap_of_grad"``; by default every one of the table.
+        transforms: Names such as ``"vmap_of_grad"`` or of rows such as ``"second_order"``; by
+            default every one of both tables.
         depth: 2 adds every composition of two transforms.
         all_samples: Every sample and dtype; otherwise the first of each.
         device: Where the tensors are.
@@ -46,12 +50,16 @@ def parametrize_transforms(
     """
     import pytest
 
-    compositions = select(transforms, depth)
-    cases = [
+    described = list(infos)
+    rows = None if transforms is None else [name for name in transforms if name in ROW_NAMES]
+    chains = None if transforms is None else [n for n in transforms if n not in ROW_NAMES]
+    compositions = select(chains, depth)
+    cases: list[Case | RowCase] = [
         case
-        for info in infos
+        for info in described
         for case in cases_of(info, compositions, all_samples=all_samples, device=device)
     ]
+    cases += row_cases(described, rows, device=device)
     return pytest.mark.parametrize("case", parameters(cases))
 
 
@@ -64,7 +72,7 @@ def select(transforms: Sequence[str] | None, depth: int) -> list[Composition]:
 
 
 def parameters(
-    cases: Iterable[Case], is_long: Callable[[int, Case], bool] | None = None
+    cases: Iterable[Case | RowCase], is_long: Callable[[int, Any], bool] | None = None
 ) -> list[Any]:
     """The cases as pytest parameters, with their ids and expected failures.
 
@@ -76,10 +84,11 @@ def parameters(
 
     made = []
     for position, case in enumerate(cases):
-        limitation = case.info.limitation_for(case.composition.name, case.sample)
+        is_row = isinstance(case, RowCase)
+        limitation = case.info.limitation_for(case.name, "*" if is_row else case.sample)
         marks = []
         # Where a rule is missing, the refusal is what should happen.
-        if limitation is not None and not case.missing:
+        if limitation is not None and (is_row or not case.missing):
             marks.append(pytest.mark.xfail(reason=limitation.reason, strict=limitation.strict))
         if is_long is not None and is_long(position, case):
             marks.append(pytest.mark.long)

@@ -11,7 +11,14 @@ from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.traits import asks_for, display_name, has_backward, has_jvp, origin_of
+from funcaot.classes.traits import (
+    asks_for,
+    defined_at,
+    display_name,
+    has_backward,
+    has_jvp,
+    origin_of,
+)
 from funcaot.errors import RuleError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
 from funcaot.rules.complete import completed
@@ -24,6 +31,8 @@ from funcaot.transforms.reverse import run_reverse
 __all__ = ["BatchDimensions", "dimensions_of", "vmapped"]
 
 _RECORD = "_funcaot_vmapped"
+
+_READS_VALUES = ("calling .item()", "data-dependent control flow")
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,26 @@ def _frozen(dims: Any) -> Any:
     return dims
 
 
+def _explain_values(function: type, error: RuntimeError) -> None:
+    """Say what to write instead where a rule read the value of a batched tensor.
+
+    Raises:
+        RuleError: It did.
+    """
+    text = str(error)
+    if not isinstance(error, RuleError) and any(words in text for words in _READS_VALUES):
+        raise RuleError(
+            f"{display_name(function)} was called under vmap, and its forward or another rule "
+            "reads the value of a tensor (.item(), float() or a branch), which differs from "
+            "example to example",
+            expected="operations on tensors; torch.where for a branch",
+            got=text.splitlines()[0],
+            remedy="use torch.where, or set `vmap_by_loop = True` to run one example after "
+            "another, or define `vmap`.",
+            where=defined_at(function),
+        ) from error
+
+
 class _Vmapped:
     """The four staticmethods of a vmapped Function."""
 
@@ -119,6 +148,7 @@ class _Vmapped:
         self.function, self.in_dims, self.randomness = function, in_dims, randomness
         self.batch_size = batch_size
         # A class that asks for the generated rule means the batched one, and hears if it can't be.
+        self.batches_outputs = getattr(origin_of(function), "batches_outputs", False)
         self.may_loop = not asks_for(origin_of(function), "generate_vmap_rule")
 
     def as_class(self) -> type:
@@ -153,12 +183,18 @@ class _Vmapped:
         if self.may_loop:
             owner = display_name(self.function)
             return run_batched_or_looped(body, operands, dims, owner=owner, **options)
-        return run_batched(body, operands, dims, **options)
+        try:
+            return run_batched(body, operands, dims, **options)
+        except RuntimeError as error:
+            _explain_values(origin_of(self.function), error)
+            raise
 
     def forward(self, *operands: Any) -> Any:
         size = self._size(operands)
         output, dims = self._run(self.function.forward, operands, self.in_dims, size)
         if isinstance(output, tuple):
+            if self.batches_outputs:
+                output, dims = _all_batched(output, dims, size)
             return (*output, BatchDimensions(dims, single=False))
         returned = any(output is operand for operand in operands)
         if returned and may_mark_dirty(self.function):
@@ -232,6 +268,7 @@ class _Vmapped:
                 expected="inputs of forward in mark_dirty",
                 got=describe(tensor),
                 remedy="mark only inputs that forward changed in place and returns.",
+                where=defined_at(self.function),
             )
         return index
 
@@ -318,8 +355,20 @@ class _Vmapped:
                 expected="a tangent without batch dimension, like the output",
                 got=f"a tangent with batch dimension {dim}",
                 remedy="let the output depend on the batched input, for instance by expanding it.",
+                where=defined_at(self.function),
             )
         return with_dimension(tangent, dim, wanted, record.batch_size)
+
+
+def _all_batched(output: Any, dims: Any, size: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Copy what doesn't depend on the example for each: its tangent may depend on it."""
+    pairs = [
+        (with_dimension(value, None, 0, size).clone(), 0)
+        if isinstance(value, torch.Tensor) and dim is None
+        else (value, dim)
+        for value, dim in zip(output, dims, strict=True)
+    ]
+    return tuple(value for value, _ in pairs), tuple(dim for _, dim in pairs)
 
 
 def _same(value: Any, at: int, inputs_at: dict[int, int], inputs: tuple[Any, ...]) -> Any:

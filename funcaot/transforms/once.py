@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from funcaot.classes.traits import display_name
 from funcaot.operator.operator import custom_function_call
 
 __all__ = ["once_at_every_level"]
@@ -22,29 +23,32 @@ class OnceDifferentiable(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(count: int, name: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the values, detached."""
         return tuple(tensor.detach() for tensor in tensors[:count])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Nothing is needed: there's no derivative."""
-        ctx.count = inputs[0]
+        ctx.count, ctx.owner = inputs[:2]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         """Raise what eager raises."""
         raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
+            "trying to differentiate twice a function that was marked with @once_differentiable: "
+            f"the backward of {ctx.owner}"
         )
 
     @staticmethod
-    def jvp(ctx: Any, _count: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, _count: Any, _name: Any, *tangents: Any) -> Any:
         """Let tangents through, as eager does: forward mode over the body is exact."""
         return tuple(tangents[: ctx.count])
 
 
-def once_at_every_level(body: Callable[..., Any], ctx: Any, cotangents: tuple[Any, ...]) -> Any:
+def once_at_every_level(
+    function: type, body: Callable[..., Any], ctx: Any, cotangents: tuple[Any, ...]
+) -> Any:
     """Run the body of a ``once_differentiable`` backward so that any second derivative raises."""
     with torch.no_grad():
         result = body(ctx, *cotangents)
@@ -53,5 +57,6 @@ def once_at_every_level(body: Callable[..., Any], ctx: Any, cotangents: tuple[An
     sources = [t for t in (*cotangents, *ctx.saved_tensors) if isinstance(t, torch.Tensor)]
     if not values or not torch.is_grad_enabled():
         return result
-    guarded = iter(custom_function_call(OnceDifferentiable, len(values), *values, *sources))
+    name = display_name(function)
+    guarded = iter(custom_function_call(OnceDifferentiable, len(values), name, *values, *sources))
     return tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)

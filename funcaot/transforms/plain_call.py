@@ -8,17 +8,22 @@ what its forward does, with the Function's own backward in autograd's record of 
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function
 
 from funcaot._torch.levels.functorch import (
     FakeTensor,
     FunctionalTensor,
+    function_mode_active,
     is_functorch_wrapped_tensor,
     pytree,
 )
 from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import display_name
+from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.reached import may_hold, tensors_reached
@@ -37,7 +42,9 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()
-    if any(_is_traced(tensor) for tensor in tensors_reached(objects)):
+    reached = list(tensors_reached(objects))
+    if any(map(_is_traced, reached)):
+        _refuse_parameters(plan, operands, reached)
         return _plainly(plan, operands)
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
     result = otherwise()
@@ -57,11 +64,43 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
 
 
 def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
+    # Parameters among the operands are tensors of the program, too: autograd's node leads to them.
+    (operands,) = _as_entered(operands)
     captor = current_captor()
     if captor is None:
         return plan.native(*operands)
     with captor.calling():
         return plan.native(*operands)
+
+
+def _refuse_parameters(
+    plan: CallPlan, operands: tuple[Any, ...], reached: Sequence[torch.Tensor]
+) -> None:
+    """Refuse what would lose gradients: a backward that runs a given function on parameters.
+
+    Raises:
+        UnsupportedError: Parameters are operands, and a function among the operands reaches some.
+    """
+    given = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
+    if any(map(_is_parameter, given)) and any(map(_is_parameter, reached)):
+        raise UnsupportedError(
+            f"{display_name(plan.function)} is given a function that closes over a tensor of the "
+            "compiled function and over parameters, which are operands too: its backward would "
+            "run that function on parameters that the program doesn't know.",
+            remedy="pass the tensor that it closes over as an operand, or keep this call outside "
+            "of the compiled function.",
+        )
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and not _is_traced(tensor)
+
+
+def _as_entered(operands: tuple[Any, ...]) -> tuple[tuple[Any, ...]]:
+    """Operands as every mode in force passes them on: a capture puts its own tensors there."""
+    if function_mode_active():
+        return handle_torch_function(_as_entered, (), operands)
+    return (operands,)
 
 
 def _leaves(operands: tuple[Any, ...]) -> list[Any]:

@@ -44,7 +44,7 @@ def run_rule(
     try:
         with requires_grad_refused() if refuses else contextlib.nullcontext():
             if body is not None:
-                return once_at_every_level(body, ctx, arguments)
+                return once_at_every_level(function, body, ctx, arguments)
             return rule(ctx, *arguments)
     except RuntimeError as error:
         if not (transforms_active() or refuses):
@@ -63,7 +63,7 @@ def run_rule(
         if body is None:
             return call_without_levels(code, tensors)
         return once_at_every_level(
-            lambda ctx, *_: call_without_levels(code, tensors), ctx, arguments
+            function, lambda ctx, *_: call_without_levels(code, tensors), ctx, arguments
         )
     return custom_function_call(BackwardPerExample, function, rule_or_body, needs, call, *tensors)
 

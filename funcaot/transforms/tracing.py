@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
 from funcaot.transforms.dirty import dirty_inputs
 from funcaot.transforms.inlining import inlined, is_inlining
+from funcaot.transforms.undeclared import count_statistics
 
 __all__ = ["FunctionNode", "distinct"]
 
@@ -59,7 +61,8 @@ class FunctionNode:
         leaves, self._spec = _flat(operands)
         self._is_given = tuple(isinstance(value, _GIVEN) for value in leaves)
         self._constants = tuple(value for value in leaves if not isinstance(value, _GIVEN))
-        self.__name__ = self.__qualname__ = display_name(function)
+        # A graph's code calls it by this name, and a lambda's is none.
+        self.__name__ = self.__qualname__ = re.sub(r"\W", "_", display_name(function))
         # Not the Function's own: a graph's code names what is in torch instead of holding it.
         self.__module__ = "funcaot"
 
@@ -198,6 +201,7 @@ class _NoDataAccess(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        count_statistics(func, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             refuse_data_access(result)
         return result

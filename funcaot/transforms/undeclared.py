@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from funcaot._torch.autograd import autograd
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.traits import may_generate, origin_of
 
-__all__ = ["versions_of", "with_written", "written_since"]
+__all__ = ["count_statistics", "versions_of", "with_written", "written_since"]
 
 
 def versions_of(operands: tuple[Any, ...]) -> list[int | None]:
@@ -36,6 +37,19 @@ def written_since(operands: tuple[Any, ...], versions: list[int | None]) -> dict
         if now is not None and before is not None and now != before and not again:
             found[i] = now - before
     return found
+
+
+def count_statistics(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count a norm's write to its running statistics, of which the op's schema says nothing."""
+    if func in (F.batch_norm, F.instance_norm):
+        given, writes = args[1:3], kwargs.get("training", kwargs.get("use_input_stats"))
+    elif func in (torch.batch_norm, torch.instance_norm):
+        given, writes = args[3:5], args[5]
+    else:
+        return
+    written = [value for value in given if isinstance(value, torch.Tensor)]
+    if writes:
+        torch.autograd.graph.increment_version(written)
 
 
 def with_written(function: type, written: tuple[int, ...]) -> type:

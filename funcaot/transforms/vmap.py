@@ -13,7 +13,7 @@ from funcaot._torch.levels.functorch import (
     broadcast_to_and_flatten,
     pytree,
 )
-from funcaot.classes.traits import display_name, draws_random, has_vmap, may_generate
+from funcaot.classes.traits import defined_at, display_name, draws_random, has_vmap, may_generate
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.batching import unbatched
@@ -52,6 +52,7 @@ def _user_rule(
             expected="a `vmap` staticmethod or `generate_vmap_rule = True`",
             got="both",
             remedy="delete the staticmethod, or set generate_vmap_rule to False.",
+            where=defined_at(function),
         )
     info = VmapInfo(interpreter.batch_size(), interpreter.randomness())
     with interpreter.lower():
@@ -63,6 +64,7 @@ def _user_rule(
             expected="a tuple of two, (output, out_dims)",
             got=describe(result),
             remedy="return the output and, for each of its tensors, its batch dimension or None.",
+            where=defined_at(function),
         )
     output, out_dims = result
     leaves, spec = pytree.tree_flatten(output)
@@ -73,6 +75,7 @@ def _user_rule(
             expected=f"one integer or None per output, {len(leaves)} in all",
             got=f"out_dims={out_dims!r}",
             remedy="return out_dims of the same structure as the output.",
+            where=defined_at(function),
         )
     for leaf, dim in zip(leaves, flat_dims, strict=True):
         _check_dimension(name, leaf, dim, info.batch_size)
@@ -102,6 +105,7 @@ def _generated_rule(
             got="neither",
             remedy="set `generate_vmap_rule = True` if forward and backward are written with torch "
             "operations; otherwise define `vmap`.",
+            where=defined_at(function),
         )
     # A program that draws is batched whatever its operands are.
     size = interpreter.batch_size() if _nothing_batched(in_dims) else None

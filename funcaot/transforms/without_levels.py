@@ -23,11 +23,12 @@ from funcaot._torch.tracing.recorded_ops import (
     data_access_refused,
 )
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import MissingRuleError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.flat_call import FlatCall
 from funcaot.rules.linearity import may_be_nonlinear, nonlinear
+from funcaot.rules.metadata import zeros_apart
 
 __all__ = ["RuleCall", "WithoutLevels", "call_without_levels", "register_interception"]
 
@@ -159,6 +160,7 @@ def _refusal(function: type, got: str) -> MissingRuleError:
         expected="a backward made of differentiable operations",
         got=got,
         remedy="write the gradient in closed form, or with torch.func.vjp.",
+        where=defined_at(function),
     )
 
 
@@ -197,7 +199,9 @@ class WithoutLevels(torch.autograd.Function):
                 checked = linear and isinstance(ctx.code, RuleCall)
                 kind = _LinearPullback if checked else _Pullback
                 pullback = kind(ctx.code, len(saved), where, kept)
-                at = (*saved[:linear_from], *map(_zeros, saved[linear_from:])) if linear else saved
+                at = saved
+                if linear:
+                    at = (*saved[:linear_from], *map(zeros_apart, saved[linear_from:]))
                 gradients = call_without_levels(pullback, (*at, *given))
                 found.update(zip(where, gradients, strict=True))
         return (None, *[found.get(i) for i in range(len(saved))])
@@ -214,14 +218,6 @@ class WithoutLevels(torch.autograd.Function):
         given = [tangents[i] for i in where]
         found = dict(zip(kept, call_without_levels(pushforward, (*saved, *given)), strict=True))
         return tuple(found.get(j) for j in range(len(ctx.moving)))
-
-
-def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros that don't depend on the tensor, not even for a tracer.
-
-    A derivative is linear in what it is applied to, so its own derivative is the same everywhere.
-    """
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _moves(tensor: torch.Tensor) -> bool:

@@ -8,8 +8,8 @@ from funcaot.testing.parametrize import parameters
 
 pytestmark = pytest.mark.slow
 
-# Every fourth case runs with the slow group, the others with the long one.
-SHARE = 4
+# Every sixth case runs with the slow group, the others with the long one.
+SHARE = 6
 
 
 def pytest_generate_tests(metafunc):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from funcaot.aot.calls import call, derivatives, in_place_call, program
 from funcaot.aot.effects import epilogue
 from funcaot.aot.graph.tensor_spec import spec_of
-from funcaot.aot.lowering import program
-from funcaot.aot.segment import backward, call, derivatives, in_place, partition, segment
+from funcaot.aot.segment import backward, partition, segment
 from funcaot.aot.tape import masks
 from tests.testing.planted_in_rules import Mistake, nothing
 
@@ -125,13 +125,13 @@ IN_PIPELINE = (
     Mistake(
         "the epilogue loses a write",
         epilogue,
-        "apply",
+        "_replay",
         nothing,
         (("CompiledWrite", "grad"),),
     ),
     Mistake(
         "a graph that writes by itself loses a write",
-        in_place.InPlace,
+        in_place_call.InPlace,
         "run",
         writes_into_a_copy,
         (("CompiledWrite", "call"),),

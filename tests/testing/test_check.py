@@ -13,21 +13,23 @@ from funcaot.testing.check.rendering import as_html, as_json, as_rich, as_text
 from funcaot.testing.database.forward_only import BackwardOnly, JvpOnly
 from funcaot.testing.database.odd_rules import GradientReversal
 from tests.testing import planted_bugs as planted
+from tests.testing import planted_values as hidden
 
-FEW = ["grad", "vmap"]
+FEW = ["grad", "vmap", "gradient", "inputs unchanged"]
 
 
 def test_every_transform_of_a_correct_function_passes():
-    result = check(planted.Correct)
+    result = check(hidden.ConjugatesToo)
     assert result.ok
     assert {row.status for row in result.rows} == {"passes"}
+    assert {row.compiled for row in result.rows} == {"passes", ""}
     assert {"compile", "vmap_of_grad", "jacfwd_of_jacrev", "make_fx"} <= {
         row.name for row in result.rows
     }
 
 
 def test_a_missing_rule_is_not_a_wrong_gradient():
-    result = check(BackwardOnly, transforms=["grad", "jvp", "vmap"])
+    result = check(BackwardOnly, transforms=["gradient", "grad", "jvp", "vmap"])
     assert result.ok
     assert result.row("grad").status == "passes"
     assert result.row("vmap").status == "unsupported"
@@ -36,7 +38,7 @@ def test_a_missing_rule_is_not_a_wrong_gradient():
 
 
 def test_a_function_with_only_a_jvp():
-    result = check(JvpOnly, transforms=["grad", "jvp"])
+    result = check(JvpOnly, transforms=["jvp rule", "grad", "jvp"])
     assert result.ok
     assert result.row("grad").status == "unsupported"
     assert "generate_backward_rule" in result.row("grad").remedy
@@ -71,26 +73,26 @@ def test_an_old_style_function_and_a_plain_torch_one():
             (x,) = ctx.saved_tensors
             return 2 * x * grad
 
-    assert check(Plain, transforms=["grad", "vmap_of_grad", "jvp"]).ok
+    assert check(Plain, transforms=["gradient", "grad", "vmap_of_grad", "jvp"]).ok
 
 
 def test_a_compiled_callable_and_a_custom_vjp_function():
     compiled = funcaot.compile(lambda x: x.sin() * x, backend="eager")
-    assert check(compiled, transforms=["grad", "vmap", "autograd_of_autograd"]).ok
+    assert check(compiled, transforms=["gradient", "grad", "vmap", "autograd_of_autograd"]).ok
 
     @funcaot.custom_vjp
     def square(x):
         return x * x
 
     square.defvjp(lambda x: (x * x, x), lambda x, cotangent: (3 * x * cotangent,))
-    result = check(square, transforms=["grad"])
+    result = check(square, transforms=["gradient", "grad"])
     assert result.row("gradient").status == "wrong"
 
 
 def test_inputs_in_every_form():
     x = torch.rand(2, dtype=torch.float64)
     for inputs in (x, (x,), [x], [(x,), (x.clone(),)]):
-        assert check(torch.sin, inputs, transforms=["grad"]).ok
+        assert check(torch.sin, inputs, transforms=["gradient", "grad"]).ok
 
 
 def test_the_inputs_are_left_alone():

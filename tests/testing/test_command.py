@@ -65,7 +65,7 @@ def run(*arguments):
     return status, output.getvalue()
 
 
-INPUTS = ("--inputs", "torch.rand(3), 2.5", "--transforms", "grad,vmap_of_grad")
+INPUTS = ("--inputs", "torch.rand(3), 2.5", "--transforms", "gradient,grad,vmap_of_grad")
 
 
 def test_status_zero_for_a_correct_function(source):
@@ -94,7 +94,7 @@ def test_a_reference_and_a_page(source, tmp_path):
     [
         ("{path}:Missing", "", "no 'Missing' in it"),
         ("no_such_package.module:Name", "", "can't import"),
-        ("{path}", "", "put a colon"),
+        ("{path}", "torch.rand(3), 2.5", "to several Functions"),
         ("{path}:index_only", "", "--inputs"),
         ("{path}:Scale", "torch.rand(", "can't evaluate"),
         ("{path}:Scale", "torch.arange(3), 2.5", "no argument to differentiate"),
@@ -123,25 +123,25 @@ def test_a_page_in_no_folder_is_refused_at_once(source, tmp_path, capsys):
 
 def test_transforms_with_blanks_and_with_typing_errors(source, capsys):
     options = ("--inputs", "torch.rand(3), 2.5", "--transforms")
-    assert run(f"{source()}:Scale", *options, "grad, vmap")[0] == 0
+    assert run(f"{source()}:Scale", *options, "gradient, grad, vmap")[0] == 0
     assert run(f"{source()}:Scale", *options, "grda")[0] == 2
     assert "did you mean 'grad'?" in capsys.readouterr().err
 
 
 def test_a_wrong_guess_is_pointed_out(source):
-    status, output = run(f"{source()}:Scale", "--transforms", "grad")
+    status, output = run(f"{source()}:Scale", "--transforms", "gradient")
     assert status == 1
     assert "if one isn't meant to be a tensor" in " ".join(output.split())
 
 
 def test_a_compiled_lambda_has_the_name_that_it_was_given(source):
-    status, output = run(f"{source()}:doubled", "--transforms", "grad")
+    status, output = run(f"{source()}:doubled", "--transforms", "gradient")
     assert status == 0
     assert "doubled: ok" in output
 
 
 def test_as_a_module():
-    command = [sys.executable, "-m", "funcaot", "check", "torch:sin", "--transforms", "grad"]
+    command = [sys.executable, "-m", "funcaot", "check", "torch:sin", "--transforms", "gradient"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "sin: ok" in done.stdout

@@ -190,28 +190,3 @@ def test_linear_vjp_of_the_pushforward():
     ref, ref_pull = vjp(lambda t: jvp(lambda u: plain(u, 3), (t,), (pair(),))[1], tree)
     close(out, ref)
     close(pull(ref), ref_pull(ref))
-
-
-def _closes_over_jvp(x, y):
-    g = funcaot.custom_jvp(lambda y: x * y)
-    g.defjvp(lambda p, t: (x * p[0], x * t[0]))
-    return g(y)
-
-
-def _closes_over_vjp(x, y):
-    g = funcaot.custom_vjp(lambda y: x * y)
-    g.defvjp(lambda y: (x * y, None), lambda _, c: (x * c,))
-    return g(y)
-
-
-@pytest.mark.parametrize("f", [_closes_over_jvp, _closes_over_vjp])
-def test_closing_over_what_a_transform_looks_at_is_refused(f):
-    x, y = torch.tensor(3.0), torch.tensor(2.0)
-    assert torch.func.grad(f, argnums=1)(x, y) == 3
-    for ask in (
-        lambda: torch.func.grad(f, argnums=(0, 1))(x, y),
-        lambda: torch.func.jvp(f, (x, y), (y, x)),
-        lambda: torch.func.vmap(torch.func.grad(f, argnums=1))(x[None], y[None]),
-    ):
-        with pytest.raises(RuntimeError, match="make it an argument"):
-            ask()

@@ -126,3 +126,29 @@ def test_memory_of_two_inputs():
     expected = Averages.apply(x * theirs[0], theirs[0])[0] + Averages.apply(x, theirs[1])[0]
     torch.testing.assert_close(compiled(x, state), expected)
     torch.testing.assert_close(state, theirs)
+
+
+class Normed(torch.autograd.Function):
+    """The op's schema doesn't say that it writes to the statistics."""
+
+    @staticmethod
+    def forward(x, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, training=True)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None, None
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_running_statistics(backend):
+    x = torch.randn(5, 3)
+    mine, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    compiled = funcaot.compile(lambda x, *s: Normed.apply(x, *s), backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, *mine), Normed.apply(x, *theirs))
+    torch.testing.assert_close(mine, theirs)

@@ -24,6 +24,8 @@ from torch.autograd.function import (
     once_differentiable,
 )
 
+from funcaot._torch.levels.functorch import unpack_dual
+
 __all__ = [
     "CreationMeta",
     "SingleLevelFunction",
@@ -74,7 +76,7 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """What a tensor carries forward at the open ``dual_level``, if there is one."""
     if not in_dual_level() or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    return forward_ad.unpack_dual(tensor).tangent
+    return unpack_dual(tensor)[1]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as checkpoint
 
+from funcaot._torch.patches import require
 from funcaot.scopes import SharedPatch, holding
 
 __all__ = ["observing_checkpoints", "sequence_number"]
@@ -87,5 +88,6 @@ def observing_checkpoints(region: Region) -> Iterator[None]:
     A checkpoint's own hooks would run the function again while the frontier is read, and draw
     other random numbers there; the partition recomputes by itself instead.
     """
+    require("checkpoints")
     with _patch.used(), holding(_this_thread, region=region):
         yield

@@ -15,6 +15,7 @@ from torch._C._dynamo.eval_frame import (
 from torch.compiler import is_dynamo_compiling
 
 from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.patches import require
 from funcaot.scopes import SharedPatch
 
 __all__ = ["hidden_from_dynamo", "is_dynamo_compiling", "without_dynamo"]
@@ -56,6 +57,7 @@ def without_dynamo() -> Iterator[None]:
         yield
         return
     import_dynamo()  # Another thread may be doing that.
+    require("stepping aside")
     set_eval_frame = sys.modules["torch._C._dynamo.eval_frame"].set_eval_frame
     before = set_eval_frame(None)
     try:

@@ -138,3 +138,8 @@ class TransformCalls:
         """Ask the hook from now on."""
         for swap in self._swaps:
             swap.install()
+
+    def undo(self) -> None:
+        """Restore torch exactly; calls in progress end as they began."""
+        for swap in self._swaps:
+            swap.undo()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import os
 import warnings
@@ -25,14 +26,13 @@ from funcaot._torch.inductor import (
 )
 from funcaot._torch.inductor.decompositions import corrected
 from funcaot._torch.inductor.product_calls import taken_over
+from funcaot._torch.patches import applied, without_those_for_time
+from funcaot.errors import PatchWarning
 
 _LOG = logging.getLogger(__name__)
 
 # In an output node's meta: the positions of outputs whose strides Inductor chooses.
 FREE_LAYOUTS = "free_layouts"
-
-# What every graph is compiled with, as part of the key under which Inductor keeps it.
-_MENDED = loops.TAG + scalars.TAG + reinplacing.TAG + rigid_kernels.TAG
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -88,7 +88,10 @@ def eager_random_numbers() -> Iterator[None]:
     if not config.get().fallback_random:
         yield
         return
-    with inductor_config.patch(fallback_random=True), _pure_bernoulli():
+    with (
+        inductor_config.patch(fallback_random=True),
+        applied("eager bernoulli", _pure_bernoulli, None),
+    ):
         yield
 
 
@@ -128,21 +131,48 @@ def compile_graph(
         A callable on a list of tensors, which it empties. If all sizes are known, it trusts the
         tensors to have the sizes and strides of the examples.
     """
-    spare = fx.GraphModule(module, copy.deepcopy(module.graph))
+    spare = _copied(module)
+    purpose = (is_backward, is_inference)
     try:
-        return _compiled(module, example_inputs, (is_backward, is_inference))
+        return _compiled(module, example_inputs, purpose)
     except Exception as error:  # noqa: BLE001  (it is raised again if it isn't the cache's)
         reason = error
     with compiling(), _second_cache() as path:
         try:
-            found = _compiled(spare, example_inputs, (is_backward, is_inference))
+            found = _compiled(_copied(spare), example_inputs, purpose)
         except Exception:  # noqa: BLE001  (then it wasn't the cache)
-            raise reason from None
+            return _without_patches(spare, example_inputs, purpose, reason)
     _LOG.warning(
         "Something in Inductor's cache on disk may be damaged; what failed was built anew in %s. "
         "To be rid of the failure, delete the cache. It was: %s",
         path,
         reason,
+    )
+    return found
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph; compiling one changes it."""
+    return fx.GraphModule(module, copy.deepcopy(module.graph))
+
+
+def _without_patches(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    purpose: tuple[bool, bool],
+    reason: Exception,
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """Compile without the changes to Inductor that only save time; else raise what came first."""
+    with without_those_for_time():
+        try:
+            found = _compiled(module, example_inputs, purpose)
+        except Exception:  # noqa: BLE001  (then it wasn't the patches)
+            raise reason from None
+    warnings.warn(
+        f"What funcaot changes in Inductor fails with this torch, {torch.__version__} "
+        f"({type(reason).__name__}: {reason}). A graph was compiled without it, and is slower.",
+        PatchWarning,
+        stacklevel=2,
     )
     return found
 
@@ -183,7 +213,7 @@ def _compiled(
         tracing(TracingContext(fake_mode)),
         _fake(fake_mode),
         eager_random_numbers(),
-        casts.as_written(),
+        applied("casts", casts.as_written, None),
         warnings.catch_warnings(),
     ):
         # Inductor uses parts of torch that are deprecated; its user can't do anything about it.
@@ -201,16 +231,17 @@ def _compiled(
         tag = "funcaot" + "".join(f" {index}" for index in sorted(hidden))
         tag += " bernoulli" if config.get().fallback_random else ""
         tag += special_values.tag()
+        unchecked = functools.partial(_without_input_checks, example_inputs)
         with (
-            taken_over() as products,
-            _without_input_checks(example_inputs) as checks,
-            loops.mended(),
-            scalars.computed_once(),
-            reinplacing.apart(),
-            special_values.mended(),
-            rigid_kernels.operands_as_captured(),
-            _tagged(tag + _MENDED + products + checks),
-            _kernels_together(),
+            applied("products", taken_over, "") as products,
+            applied("inputs checked once", unchecked, "") as sizes,
+            applied("loops", loops.mended, "") as looped,
+            applied("scalars", scalars.computed_once, "") as scaled,
+            applied("apart", reinplacing.apart, "") as placed,
+            applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
+            special_values.mended() as exact,
+            _tagged(tag + looped + scaled + placed + rigid + exact + products + sizes),
+            applied("kernels together", _kernels_together, None),
         ):
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
@@ -220,10 +251,8 @@ def _compiled(
 
 
 def _kernels_together() -> contextlib.AbstractContextManager[None]:
-    try:
-        from funcaot._torch.inductor import kernels
-    except (ImportError, KeyError):  # Another torch: kernels compile as it does it.
-        return contextlib.nullcontext()
+    from funcaot._torch.inductor import kernels  # It subclasses what the patch has looked at.
+
     return kernels.compiled_together()
 
 

@@ -31,7 +31,7 @@ _FEW = 2**13
 
 
 @contextlib.contextmanager
-def mended() -> Iterator[None]:
+def mended() -> Iterator[str]:
     """Let Inductor generate such loops, with threads, in another way."""
     from torch._inductor import config as inductor_config
     from torch._inductor.codegen.cpp import CppScheduling, LoopNest
@@ -57,7 +57,7 @@ def mended() -> Iterator[None]:
         replaced_here(CppScheduling, "codegen_node", codegen),
         replaced_here(LoopNest, "max_parallel_depth", depth),
     ):
-        yield
+        yield TAG
 
 
 def _adds_to_few(node: Any) -> bool:

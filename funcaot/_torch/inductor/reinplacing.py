@@ -23,7 +23,7 @@ TAG = " apart 1"
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
+def apart() -> Iterator[str]:
     """Have Inductor keep the first operand where another one lies in its memory."""
     from torch._inductor.fx_passes import reinplace
 
@@ -32,7 +32,7 @@ def apart() -> Iterator[None]:
         for name in ("inplaceable_ops", "inplaceable_foreach_ops")
     }
     with holding(reinplace, **tables):
-        yield
+        yield TAG
 
 
 def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -31,7 +31,7 @@ TAG = " rigid"
 
 
 @contextlib.contextmanager
-def operands_as_captured() -> Iterator[None]:
+def operands_as_captured() -> Iterator[str]:
     """Have Inductor give them operands of the strides that the graph says.
 
     For other threads, which may compile meanwhile, that is a copy more and not less right.
@@ -42,7 +42,7 @@ def operands_as_captured() -> Iterator[None]:
     ours = {op: lowering.constrain_to_fx_strides for op in RIGID_KERNELS if op not in constraints}
     constraints.update(ours)
     try:
-        yield
+        yield TAG
     finally:
         for op in ours:
             del constraints[op]

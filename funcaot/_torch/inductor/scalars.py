@@ -32,7 +32,7 @@ _LONG = frozenset(
 
 
 @contextlib.contextmanager
-def computed_once() -> Iterator[None]:
+def computed_once() -> Iterator[str]:
     """Have Inductor store such numbers before the loops that use them."""
     from torch._inductor.graph import GraphLowering
 
@@ -45,7 +45,7 @@ def computed_once() -> Iterator[None]:
         return result
 
     with replaced_here(GraphLowering, "run_node", run):
-        yield
+        yield TAG
 
 
 def _is_spread(node: fx.Node) -> bool:

@@ -19,6 +19,7 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch.dynamo.compile_lock import replaced_here
+from funcaot._torch.patches import applied
 
 __all__ = ["corrected", "exact_passes", "mended", "tag", "without_folded_zeros"]
 
@@ -35,14 +36,14 @@ _MAX_POOL3D = aten.max_pool3d_with_indices.default
 # NaN, and takes four times as long.
 # Always eager's kernels: the sampler for its values, pools that no decomposition takes for indices.
 _SAMPLER = aten.grid_sampler_2d.default
-_ALWAYS = (
+ALWAYS = (
     _SAMPLER,
     aten.max_pool2d_with_indices.default,
     aten.max_pool3d_with_indices.default,
 )
 
 # Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
-_KERNELS = (
+KERNELS = (
     # Small numbers: of vectors, it is exact to 1e-7, not relatively.
     aten.erf.default,
     aten.gelu.default,
@@ -105,7 +106,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     if _SAMPLER in table:
         found[_SAMPLER] = _sampler(table[_SAMPLER])
     if config.get().exact_special_values:
-        for op in _KERNELS:
+        for op in KERNELS:
             found.pop(op, None)
     return found
 
@@ -304,10 +305,18 @@ def tag() -> str:
 
 
 @contextlib.contextmanager
-def mended() -> Iterator[None]:
-    """Let Inductor write C++ that keeps eager's values."""
-    with _vectors(expm1=_expm1, atanh=_atanh, acosh=_acosh), exact_passes(), _eager_kernels():
-        yield
+def mended() -> Iterator[str]:
+    """Let Inductor write C++ that keeps eager's values.
+
+    Yields:
+        What tells such modules from others in Inductor's caches, beside `tag`.
+    """
+    with (
+        applied("exact vectors", _vectors, "") as vectors,
+        exact_passes(),
+        applied("exact kernels", _eager_kernels, "") as kernels,
+    ):
+        yield vectors + kernels
 
 
 @contextlib.contextmanager
@@ -323,12 +332,13 @@ def exact_passes() -> Iterator[None]:
     def remove_no_ops(module: Any, zeros: Any, ones: Any) -> Any:
         return remove(module, type(zeros)(), ones)
 
-    with replaced_here(joint_graph, "remove_no_ops", remove_no_ops):
+    replaced = replaced_here(joint_graph, "remove_no_ops", remove_no_ops)
+    with applied("exact zeros", lambda: replaced, None):
         yield
 
 
 @contextlib.contextmanager
-def _eager_kernels() -> Iterator[None]:
+def _eager_kernels() -> Iterator[str]:
     """What Inductor has no exact code for are eager's kernels.
 
     For other threads, which may read the table meanwhile, that is slower and not less right.
@@ -336,11 +346,11 @@ def _eager_kernels() -> Iterator[None]:
     from torch._inductor import lowering
 
     lowerings: dict[Any, Any] = lowering.lowerings
-    ops = {*_ALWAYS, *(_KERNELS if config.get().exact_special_values else ())}
+    ops = {*ALWAYS, *(KERNELS if config.get().exact_special_values else ())}
     usual = {op: lowerings[op] for op in ops if op in lowerings}
     lowerings.update({op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops})
     try:
-        yield
+        yield " kernels"
     finally:
         for op in ops:
             del lowerings[op]
@@ -363,10 +373,11 @@ def _acosh(x: Any) -> str:
 
 
 @contextlib.contextmanager
-def _vectors(**functions: Callable[..., Any]) -> Iterator[None]:
+def _vectors() -> Iterator[str]:
     """Have these functions of vectors written so by this thread."""
     from torch._inductor.codegen.cpp import CppVecOverrides
 
+    functions = {"expm1": _expm1, "atanh": _atanh, "acosh": _acosh}
     before = {name: vars(CppVecOverrides)[name] for name in functions}
     here = threading.get_ident()
 
@@ -382,7 +393,7 @@ def _vectors(**functions: Callable[..., Any]) -> Iterator[None]:
     try:
         for name in functions:
             setattr(CppVecOverrides, name, chosen(name))
-        yield
+        yield " vectors"
     finally:
         for name, function in before.items():
             setattr(CppVecOverrides, name, function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,7 @@ __all__ = [
     "fully_unwrapped",
     "function_mode_active",
     "gradients_leave_level",
+    "has_legacy_batched",
     "has_tangent",
     "interpreter_stack",
     "is_batching_failure",
@@ -90,6 +92,7 @@ __all__ = [
     "is_leaf_at_every_level",
     "is_legacy_batchedtensor",
     "is_level_failure",
+    "is_pullback",
     "layers",
     "map_tensors",
     "memory_of",
@@ -105,6 +108,7 @@ __all__ = [
     "temporarily_clear_interpreter_stack",
     "transforms_active",
     "under_transforms",
+    "unpack_dual",
     "unwrap_batch_dimension",
     "unwrap_dead",
     "unwrap_for_grad",
@@ -249,6 +253,13 @@ def single_level_functions_allowed() -> Iterator[None]:
         set_single_level_autograd_function_allowed(previous)
 
 
+@contextlib.contextmanager
+def leaves_at_level() -> Iterator[None]:
+    """Let a tensor of the level in progress begin to require grad, for a backward inside of it."""
+    with eager_transforms.enable_inplace_requires_grad(True):
+        yield
+
+
 def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """Run ``function(in_dims, *physical)`` outside the legacy vmap level that ``operands`` live on.
 
@@ -322,13 +333,23 @@ def requires_grad_at_any_level(tensor: torch.Tensor) -> bool:
     return True
 
 
+def unpack_dual(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The primal and tangent of a tensor; torch fails for one that inference mode made."""
+    try:
+        return forward_ad.unpack_dual(tensor, level=0)
+    except RuntimeError as error:
+        if "InferenceMode::is_enabled()" not in str(error):
+            raise
+        return tensor, None
+
+
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Whether the tensor carries a tangent, at any level or of a ``dual_level``."""
     if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return False
     interpreter = peek_interpreter_stack()
     if interpreter is None or interpreter.key() != TransformType.Vmap:
-        if forward_ad.unpack_dual(tensor, level=0).tangent is not None:
+        if unpack_dual(tensor)[1] is not None:
             return True
     if interpreter is None:
         return False
@@ -345,6 +366,18 @@ def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:
             return True
         tensor = get_unwrapped(tensor)
     return False
+
+
+_PULLBACKS = tuple(
+    constant
+    for constant in _code_of(eager_transforms, "_vjp_with_argnums").co_consts
+    if isinstance(constant, types.CodeType)
+)
+
+
+def is_pullback(function: types.FunctionType) -> bool:
+    """Whether a function is one that ``torch.func.vjp`` returned: it holds a record of autograd."""
+    return function.__code__ in _PULLBACKS
 
 
 def pushes_forward() -> bool:

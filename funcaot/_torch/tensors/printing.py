@@ -11,11 +11,12 @@ from torch import _tensor_str as tensor_printing
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from funcaot._torch.patches import applied
 from funcaot.scopes import SharedPatch
 
 __all__ = ["printable_under_dual_level"]
 
-_original = tensor_printing._str
+_original = getattr(tensor_printing, "_str", repr)
 
 
 def _represent(tensor: torch.Tensor, **options: Any) -> str:
@@ -48,5 +49,5 @@ def printable_under_dual_level() -> Iterator[None]:
     fit. Printing looks for a tangent, which fails below autograd, and the exception leaves the
     dispatcher's thread-local state broken.
     """
-    with _patch.used():
+    with applied("printing", _patch.used, None):
         yield

@@ -13,6 +13,9 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 from torch.utils._pytree import (
+    register_pytree_node as register,
+)
+from torch.utils._pytree import (
     tree_flatten as _tree_flatten,
 )
 
@@ -23,10 +26,12 @@ __all__ = [
     "TreeSpec",
     "flattener_of",
     "is_registered",
+    "register",
     "too_deep",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "unflattener_of",
 ]
 
 # The registry has one entry for all namedtuples, under the factory that makes them.
@@ -59,6 +64,11 @@ def too_deep() -> UnsupportedError:
 def flattener_of(kind: Any) -> Callable[[Any], tuple[Any, Any]]:
     """The registered function from a container to its children and its context."""
     return SUPPORTED_NODES[kind].flatten_fn
+
+
+def unflattener_of(kind: Any) -> Callable[[Any, Any], Any]:
+    """The registered function from children and context to a container."""
+    return SUPPORTED_NODES[kind].unflatten_fn
 
 
 def is_registered(kind: Any) -> bool:

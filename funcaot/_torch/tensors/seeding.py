@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.patches import require
 from funcaot.scopes import SharedPatch, holding
 
 _PLACES = ((torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"))
@@ -31,6 +32,7 @@ def seeding_refused(refuse: Callable[[str], Exception]) -> Iterator[None]:
     Args:
         refuse: Makes the exception, given the function's name.
     """
+    require("seeding")
     with _patch.used(), holding(_this_thread, refuse=refuse):
         yield
 

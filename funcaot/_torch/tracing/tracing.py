@@ -67,6 +67,7 @@ __all__ = [
     "is_abstract",
     "is_batched",
     "is_capturing",
+    "is_traced",
     "is_wrapper_subclass",
     "new_tracer",
     "node_of",
@@ -228,6 +229,15 @@ def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
     if functorch.is_functorch_wrapped_tensor(tensor):
         return functorch.get_unwrapped(tensor)
     return None
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a tensor belongs to a capture, behind the wrappers of levels that have ended too."""
+    while isinstance(value, torch.Tensor):
+        if isinstance(value, FunctionalTensor | FakeTensor):
+            return True
+        value = unwrap_functorch(value)
+    return False
 
 
 def one_example(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -5,6 +5,7 @@ OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
 OUT_OF_BOUNDS = "are out of bounds for storage of size"
+OF_INFERENCE_MODE = ("version_counter for inference tensor", "InferenceMode::is_enabled()")
 
 
 def is_of_a_scripted_module(error: Exception) -> bool:

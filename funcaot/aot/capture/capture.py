@@ -16,16 +16,20 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
+from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
+from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.capture.lifting import InputEvents, Lifting
 from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
 from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.signature.signature import Ambient, Constant, Signature, read_ambient
+from funcaot.aot.signature.ambient import Ambient, read_ambient
+from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.signature.sizes import SizeEnvironment
 from funcaot.aot.tape import storages
 from funcaot.aot.tape.tape import Tape
-from funcaot.errors import FuncaotError, UnsupportedError
+from funcaot.derivatives.kernels import with_derivatives
+from funcaot.errors import FuncaotError, GraphError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +85,10 @@ class Capture:
         events: What happened to inputs that only shows while it happens.
         leaves_grad_mode: The grad mode that it leaves behind, if it switched it.
         forward_mode: Whether the call's tensors may carry tangents.
+        gradients: What happens to ``.grad``, if something does; then the captured function
+            returns ``(result, values)``.
+        attached: Attributes and hooks that it left on inputs and on fresh outputs.
+        absent: Attributes that it looked for, by argument, and that weren't there.
     """
 
     tape: Tape
@@ -94,11 +102,27 @@ class Capture:
     events: InputEvents
     leaves_grad_mode: bool | None = None
     forward_mode: bool = False
+    gradients: GradientEffects | None = None
+    attached: AllAttached = NOTHING_ATTACHED
+    absent: tuple[tuple[int, str], ...] = ()
 
     @property
     def slots(self) -> tuple[Input, ...]:
         """The inputs, then what regions add: one per operand of the graph."""
         return (*self.inputs, *self.shared)
+
+    def verify(self) -> None:
+        """Refuse a capture whose inputs or effects aren't on its tape."""
+        nodes = [*(slot.node for slot in self.slots), *self.effect_nodes]
+        strangers = [node.name for node in nodes if node.graph is not self.tape.graph]
+        if strangers:
+            raise GraphError(f"A capture names nodes of another tape: {', '.join(strangers)}.")
+
+    @property
+    def visible(self) -> tuple[torch.Tensor, ...]:
+        """The lifted tensors that are read by name, and not off another one's ``.grad``."""
+        hidden = () if self.gradients is None else self.gradients.hidden
+        return tuple(value for i, value in enumerate(self.lifted) if i not in hidden)
 
     def joined(self, index: int) -> Joined | None:
         """The memory that an input is joined in, if it is."""
@@ -160,7 +184,8 @@ def capture(
         tape.expect_tangents()
     sharing = sharing or Sharing()
     given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
-    entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted])
+    attributes = Attributes(name)
+    entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
     known: dict[int, torch.Tensor] = {}
     traced: list[Any] = []
     for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
@@ -171,25 +196,25 @@ def capture(
             known[id(leaf)] = entrance.add(leaf, position, described)
         traced.append(known[id(leaf)])
     args, kwargs = tree_unflatten(traced, signature.tree)
-    lifting = Lifting(tape, known, entrance.add, name)
-    lifting.events.shared = bool(sharing.regions)
-    lifting.grad_mode = signature.ambient.grad_mode
-    lifting.forward_mode = signature.ambient.forward_mode
-    lifting.events.fixed |= entrance.fixed()
-    lifting.inputs = entrance.inputs
-    for tensor in sharing.lifted:
-        lifting.lift(tensor)
-    with tape.recording(grad_mode=signature.ambient.grad_mode, autocast=True):
-        with _explained(name, lifting.events), tape.running_function(), lifting:
-            before = read_ambient(forward_mode=False)
+    lifting = _lifting(Lifting(tape, known, entrance.add, name), signature, sharing, entrance)
+    grad_mode = signature.ambient.grad_mode
+    with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
+        with (
+            _explained(name, lifting.events),
+            attributes.noticing(),
+            tape.running_function(),
+            lifting,
+        ):
+            before = read_ambient()
             result = function(*args, **kwargs)
-            after = read_ambient(forward_mode=False)
+            after = read_ambient()
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result, is_leaf=_is_constant_size)
         outputs = tuple(lifting.replace(value) for value in flat)
         if lifting.events.history.changes:
             lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = lifting.events.history.refreshed(outputs, name)
+        attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_function_views(outputs)
     return Capture(
         tape,
@@ -203,7 +228,23 @@ def capture(
         lifting.events,
         after.grad_mode if after.grad_mode != before.grad_mode else None,
         signature.ambient.forward_mode,
+        attached=attached,
+        absent=tuple(attributes.missing),
     )
+
+
+def _lifting(
+    lifting: Lifting, signature: Signature, sharing: Sharing, entrance: _Entrance
+) -> Lifting:
+    """Tell the mode of the call, and lift what an earlier run had lifted."""
+    lifting.events.shared = bool(sharing.regions)
+    lifting.grad_mode = signature.ambient.grad_mode
+    lifting.forward_mode = signature.ambient.forward_mode
+    lifting.events.fixed |= entrance.fixed()
+    lifting.inputs = entrance.inputs
+    for tensor in sharing.lifted:
+        lifting.lift(tensor)
+    return lifting
 
 
 def _is_constant_size(value: Any) -> bool:
@@ -302,10 +343,10 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} resizes a tensor that it made to more elements and then takes a view.",
                 remedy="make a new tensor of that size.",
             ) from error
-        if "version_counter for inference tensor" in str(error):
+        if any(text in str(error) for text in tracing_errors.OF_INFERENCE_MODE):
             raise UnsupportedError(
-                f"{name} switches inference mode and makes a view there.",
-                remedy="use torch.no_grad() inside, or switch inference mode outside.",
+                f"{name} makes a view or a tangent in inference mode, where its capture can't.",
+                remedy="use torch.no_grad() instead, inside of the function or around the call.",
             ) from error
         if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
             raise
@@ -313,8 +354,10 @@ def _explained(name: str, events: InputEvents) -> Iterator[None]:
         raise UnsupportedError(
             f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
             f"have: {reason}{_line_of(error)}.",
-            remedy="keep that part out of the compiled function, or put it into the forward of a "
-            "funcaot.Function, which then runs on real values.",
+            remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
+            "value differs from example to example. Else keep that part out of the compiled "
+            "function, or put it into the forward of a funcaot.Function, which then runs on real "
+            "values.",
         ) from error
 
 
@@ -337,10 +380,12 @@ class _Entrance:
         signature: Signature,
         sharing: Sharing,
         tensors: Sequence[torch.Tensor],
+        attributes: Attributes,
     ) -> None:
         self.tape = tape
         self.forward_mode = signature.ambient.forward_mode
         self.inputs: list[Input] = []
+        self.attributes = attributes
         self.regions = sharing.flat
         self.joined = {
             index: place
@@ -370,6 +415,13 @@ class _Entrance:
         described: TensorSpec | None = None,
     ) -> torch.Tensor:
         """Enter one input and return what the function sees."""
+        seen = self._add(tensor, argument, described)
+        self.attributes.enter(tensor, seen, argument)
+        return seen
+
+    def _add(
+        self, tensor: torch.Tensor, argument: int | None, described: TensorSpec | None
+    ) -> torch.Tensor:
         index = len(self.inputs)
         spec = described or spec_of(tensor, forward_mode=self.forward_mode)
         if index in self.members:

@@ -27,7 +27,7 @@ from funcaot.aot.closure.ran import calls_no_user
 from funcaot.aot.graph.tensor_spec import is_dense
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
-from funcaot.aot.tape import data_dependent_ops, storages, writes
+from funcaot.aot.tape import data_dependent_ops, sizes_of_values, storages, writes
 from funcaot.aot.tape.bounds import check_bounds
 from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
@@ -176,6 +176,7 @@ class Lifting(TorchFunctionMode):
         unchanged = given_back(func, args, kwargs)
         if unchanged is not None:
             return unchanged
+        args = sizes_of_values.with_indices(func, args)
         name = getattr(func, "__name__", "")
         if "input" in kwargs and not args and (name == "as_strided" or writes.is_write(name)):
             kwargs = dict(kwargs)

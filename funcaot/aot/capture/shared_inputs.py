@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Sharing
 from funcaot.aot.capture.shared_memory import Region, find_regions, has_room
 from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import SizeError, Sizes
 from funcaot.errors import UnsupportedError
 
 
@@ -29,7 +31,35 @@ def refuse_room(tensors: Sequence[torch.Tensor], name: str) -> None:
             )
 
 
-def placed_inputs(captured: Capture) -> frozenset[int]:
+@dataclass(frozen=True)
+class Touched:
+    """Inputs of which it matters who shares their memory.
+
+    Attributes:
+        written: Those that the function writes to.
+        placed: Those of whose storages it names places that may be outside of them.
+    """
+
+    written: frozenset[int]
+    placed: frozenset[int]
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self.written or self.placed)
+
+
+def touched_inputs(captured: Capture, written: Collection[int]) -> Touched:
+    """What a first run touched.
+
+    Args:
+        captured: The run.
+        written: Positions of the operands that it wrote to.
+    """
+    inputs = range(len(captured.inputs))
+    return Touched(frozenset(written) & frozenset(inputs), _placed(captured))
+
+
+def _placed(captured: Capture) -> frozenset[int]:
     """Inputs of whose storages the function names places that may be outside of them."""
     storages = {tracing.storage_key(tensor) for tensor in captured.events.placed}
     if not storages:
@@ -44,25 +74,36 @@ def placed_inputs(captured: Capture) -> frozenset[int]:
 def sharing_of(
     captured: Capture,
     leaves: Sequence[Any],
-    touched: tuple[frozenset[int], frozenset[int]],
+    touched: Touched,
     signature: Signature,
+    sizes: Sizes | None,
 ) -> Sharing | None:
     """Memory that a call's inputs share with one that the function writes to, if any.
 
     Args:
         captured: The first run.
         leaves: The call's flat leaves.
-        touched: Inputs that are written to, and those seen beyond their own memory.
+        touched: What it touched.
         signature: The call's signature.
+        sizes: What it leaves open.
+
+    Raises:
+        SizeError: Inputs share memory and sizes are open.
+        UnsupportedError: They do, inside forward mode.
     """
-    if not any(touched):
+    if not touched:
         return None
     given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
     regions = find_regions(
-        [*given, *captured.lifted], *touched, differentiable=signature.ambient.grad_mode
+        [*given, *captured.lifted],
+        touched.written,
+        touched.placed,
+        differentiable=signature.ambient.grad_mode,
     )
     if not regions:
         return None
+    if sizes is not None:
+        raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
     if signature.ambient.forward_mode and isinstance(regions[0], Region):
         raise UnsupportedError(
             f"Inside forward mode, {regions[0]} and one of them is written to.",

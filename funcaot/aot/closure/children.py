@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.code_names import ReadNames, names_of
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.look import dictionary_of, in_slot, module_of
@@ -61,8 +62,12 @@ class Step(NamedTuple):
 
 def children(holder: Any, names: ReadNames) -> Iterator[Step]:
     """The steps from an object that isn't a module of Python's, a class or a set of globals."""
-    if isinstance(holder, torch.nn.Module):
+    if isinstance(holder, torch.jit.ScriptModule):
+        yield from _of_scripted(holder)
+    elif isinstance(holder, torch.nn.Module):
         yield from _of_module(holder, names)
+    elif isinstance(holder, torch.Tensor):
+        yield from entries(attributes_of(holder), "{parent}.__dict__", named=True)
     elif isinstance(holder, types.FunctionType):
         yield from _of_function(holder)
     elif isinstance(holder, types.MethodType):
@@ -186,6 +191,14 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
     yield from _of_slots(module)
 
 
+def _of_scripted(module: Any) -> Iterator[Step]:
+    """The steps to what a scripted module holds; these dictionaries look into TorchScript's own."""
+    for name in MODULE_DICTIONARIES:
+        for key, value in getattr(module, name).items():
+            yield Step(f"{{parent}}.{name}[{quoted(key)}]", "", value)
+    yield Step("{parent}.training", "", module.training)
+
+
 def _is_users(value: Any) -> bool:
     """Whether a private attribute is looked into anyway: not somebody's trainer or logger."""
     kinds = (torch.nn.Module, torch.Tensor, types.FunctionType, *CONTAINERS)
@@ -268,19 +281,24 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
         ran: The code objects that ran; their methods are looked into, whatever their name.
     """
     known: set[str] = set()
+    hidden: set[str] = set()
     for index, base in enumerate(kind.__mro__):
         users = is_users(base)
         for name, raw in list(vars(base).items()):
-            if name in known:
+            has_run = _code_of(raw) in ran
+            if name in hidden:
+                if has_run and users:
+                    # Code of a subclass calls it, by super() or the name of the class.
+                    yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", "", raw)
                 continue
             inherited = name == "forward" and not users
-            has_run = _code_of(raw) in ran
             if has_run or (names.mentions(name) and not name.startswith("__")):
                 known.add(name)
                 if users or inherited:
                     for step in _of_member(kind, index, name, raw):
                         # Python itself looks special methods up.
                         yield step._replace(name="") if has_run else step
+        hidden.update(vars(base))
     for _, meta in classes_of(type(kind)):
         for name, raw in list(vars(meta).items()):
             if name not in known and names.mentions(name) and not name.startswith("__"):
@@ -308,7 +326,9 @@ def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
 
 def _is_looked_up_plainly(raw: Any) -> bool:
     plain = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
-    return isinstance(raw, plain) or not hasattr(type(raw), "__get__")
+    looks = getattr(type(raw), "__get__", None)
+    # A subclass may give something else where it is looked up on a class.
+    return looks is None or any(looks is kind.__get__ for kind in plain)
 
 
 def _code_of(raw: Any) -> types.CodeType | None:

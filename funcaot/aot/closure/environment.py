@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
@@ -403,7 +404,7 @@ class Walk:
         found = self.found
         if id(child) not in found.objects:
             found.objects[id(child)] = child
-            if not isinstance(child, torch.Tensor):
+            if not isinstance(child, torch.Tensor) or attributes_of(child):
                 self._pending.append(child)
         found.places.setdefault(id(child), []).append(place)
 
@@ -417,8 +418,6 @@ class Walk:
 
 def _is_interesting(value: Any) -> bool:
     """Whether an object that isn't a class or a module of Python's may lead to something."""
-    if isinstance(value, torch.jit.ScriptModule):
-        return False  # What it holds is out of Python's sight.
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):

@@ -11,7 +11,10 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
-from funcaot.aot.effects.effects import Origin, Output
+from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
+from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
+from funcaot.aot.effects.effects import Output
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor
 from funcaot.aot.state.state_effects import Held
@@ -410,13 +413,15 @@ def _has_grad_fn(tensor: torch.Tensor) -> bool:
         return False
 
 
-def attribute_changes(slot: Input) -> tuple[str | None, str | None]:
+def attribute_changes(
+    slot: Input,
+) -> tuple[StartRequiringGrad | None, StopRequiringGrad | None]:
     """Changes of ``requires_grad`` that aren't the consequence of a write."""
     tensor, required = slot.tensor, slot.spec.requires_grad
     if slot.kind in ("member", "joined"):
         return None, None
     if tensor.requires_grad and not required and tensor.is_leaf:
-        return "requires_grad_", None
+        return StartRequiringGrad(), None
     if required and not tensor.requires_grad:
-        return None, "requires_grad_(False)" if slot.spec.is_leaf else "detach_"
+        return None, StopRequiringGrad(slot.spec.is_leaf)
     return None, None

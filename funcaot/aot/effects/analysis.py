@@ -23,8 +23,15 @@ from funcaot.aot.capture.capture import (
     stale_view,
 )
 from funcaot.aot.capture.shared_memory_under_transforms import Joined
+from funcaot.aot.effects.actions.action import Action
+from funcaot.aot.effects.actions.attach import Attach
+from funcaot.aot.effects.actions.overwrite import Overwrite
+from funcaot.aot.effects.actions.reshape import Reshape
+from funcaot.aot.effects.actions.set_storage import SetStorage
+from funcaot.aot.effects.actions.take_gradient import TakeGradient
 from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
-from funcaot.aot.effects.effects import Effects, Layout, Mutation, Origin, Watched
+from funcaot.aot.effects.effects import Effects, Mutation, Watched
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.frontier import frontier
 from funcaot.errors import UnsupportedError
@@ -73,9 +80,19 @@ def _analyse(capture: Capture, name: str) -> Effects:
             if slot.kind == "flat" and capture.tape.node_of(slot.tensor) is not slot.node
         )
         _refuse_written_places(capture, flats, name)
-        mutations = _Mutations(capture, results, aliases, name).all()
+        mutations = _with_attached(capture, _Mutations(capture, results, aliases, name).all())
     regions = tuple(map(str, capture.regions)) if flats or mutations else ()
-    return Effects(tuple(results.tensors), mutations, outputs, flats, regions)
+    attached = tuple((index, Attach(left)) for index, left in capture.attached.outputs)
+    return Effects(tuple(results.tensors), mutations, outputs, flats, regions, attached)
+
+
+def _with_attached(capture: Capture, mutations: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+    """Mutations with what the function left on the tensor objects, which comes at last."""
+    found = {mutation.index: mutation for mutation in mutations}
+    for index, left in capture.attached.inputs:
+        made = found.get(index, Mutation(index))
+        found[index] = replace(made, actions=(*made.actions, Attach(left)))
+    return tuple(found[index] for index in sorted(found))
 
 
 def _look_at_joined(capture: Capture) -> None:
@@ -159,11 +176,10 @@ def watched(capture: Capture, effects: Effects) -> tuple[Watched, ...]:
     shared = [roots[position] for _, position in effects.flats]
     found: list[Watched] = []
     for mutation in effects.mutations:
-        for r in (mutation.value, mutation.graded):
-            root = None if r is None else roots[r]
+        for root in [roots[position] for position in mutation.results]:
             if root is not None and root in saved and not _is_running_statistic(root):
                 found.append(Watched(mutation.index, None, root))
-        if mutation.layout is not None and not mutation.writes:
+        if mutation.reshapes and not mutation.writes:
             # Only its shape changes, but the graph keeps a copy: its version does too.
             root = graphs.view_root(capture.slots[mutation.index].node)
             if root in saved:
@@ -195,7 +211,7 @@ def _watched_results(
 ) -> Iterator[Watched]:
     """Results in whose memory something lies that was saved, other than the results themselves."""
     inputs = {graphs.view_root(slot.node) for slot in capture.slots}
-    taken = {r for mutation in effects.mutations for r in (mutation.value, mutation.graded)}
+    taken = {position for mutation in effects.mutations for position in mutation.results}
     taken |= {position for _, position in effects.flats}
     own = {graphs.without_aliases(node) for node in nodes if node is not None}
     saved = {graphs.view_root(node) for node in demands}
@@ -255,21 +271,18 @@ class _Mutations:
         recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
         before, after = attribute_changes(slot)
         value = self._value(slot, layout, changed=changed, recorded=recorded, replaced=replaced)
-        made = Mutation(
-            index,
-            attributes_before=before,
-            value=value,
-            detached=value is not None and not recorded and self._is_detached(tensor),
-            source=self._new_storage(index, slot) if replaced else None,
-            layout=layout,
-            graded=self._graded(slot, layout, changed=changed, recorded=recorded),
-            versions=versions or None,
-            attributes_after=after,
-        )
+        found: list[Action | None] = [before]
+        if value is not None:
+            found.append(self._overwrite(slot, value, recorded=recorded, versions=versions))
+        found.append(SetStorage(self._new_storage(index, slot)) if replaced else None)
+        found.append(layout)
+        graded = self._graded(slot, layout, changed=changed, recorded=recorded)
+        found.append(None if graded is None else TakeGradient(graded))
         turned = id(tensor) in self.capture.events.turned
-        if (recorded or turned) and made == Mutation(index, versions=made.versions):
+        if (recorded or turned) and not any(found) and after is None:
             # The shape is what it was. Autograd records that too, or refuses it.
-            made = replace(made, layout=_same_layout(slot, of_view=not recorded))
+            found.append(_same_layout(slot, of_view=not recorded))
+        actions = tuple(action for action in (*found, after) if action is not None)
         if slot.kind == "member":
             if tensor.requires_grad and tensor.is_leaf and not spec.requires_grad:
                 raise self._unsupported(index, "makes a leaf of")
@@ -278,7 +291,13 @@ class _Mutations:
                 return None
             if recorded and spec.requires_grad:
                 raise self._unsupported(index, "changes the shape of")
-        return None if made == Mutation(index) else made
+        return Mutation(index, actions, versions or None) if actions or versions else None
+
+    def _overwrite(self, slot: Input, value: int, *, recorded: bool, versions: int) -> Overwrite:
+        if not versions:
+            return Overwrite(value, "data")
+        detached = not recorded and self._is_detached(slot.tensor)
+        return Overwrite(value, "detached" if detached else "itself")
 
     def _joined(self, index: int, slot: Input) -> Mutation | None:
         """The new data of an input that is copied into memory that it shares."""
@@ -294,14 +313,12 @@ class _Mutations:
         with torch.set_grad_enabled(recorded):
             # Results that overlap would be views of one another.
             own = view.clone()
-        detached = not recorded and self._is_detached(view)
-        return Mutation(
-            index,
-            value=None if recorded else self._silent(own, detached=detached),
-            detached=detached,
-            graded=self.results.of(own) if recorded else None,
-            versions=self._versions(slot) or None,
-        )
+        versions = self._versions(slot)
+        if recorded:
+            return Mutation(index, (TakeGradient(self.results.of(own)),), versions or None)
+        value = self._silent(own, detached=self._is_detached(view))
+        copy = self._overwrite(slot, value, recorded=False, versions=versions)
+        return Mutation(index, (copy,), versions or None)
 
     def _versions(self, slot: Input) -> int:
         """How many in-place changes of an input eager counts."""
@@ -338,7 +355,7 @@ class _Mutations:
     def _value(
         self,
         slot: Input,
-        layout: Layout | None,
+        layout: Reshape | None,
         *,
         changed: bool,
         recorded: bool,
@@ -369,7 +386,7 @@ class _Mutations:
             return self.results.silent(tensor.detach())
 
     def _graded(
-        self, slot: Input, layout: Layout | None, *, changed: bool, recorded: bool
+        self, slot: Input, layout: Reshape | None, *, changed: bool, recorded: bool
     ) -> int | None:
         tensor = slot.tensor
         if slot.kind == "family":
@@ -393,7 +410,7 @@ class _Mutations:
         with torch.enable_grad():
             return tensor.clone()
 
-    def _layout(self, index: int, slot: Input) -> Layout | None:
+    def _layout(self, index: int, slot: Input) -> Reshape | None:
         tensor, events = slot.tensor, self.capture.events
         shape, stride, offset = geometry_of(tensor)
         if slot.kind == "family" or (shape, stride, offset) == slot.geometry:
@@ -409,7 +426,7 @@ class _Mutations:
             # Gradients of what isn't seen any more would be lost.
             raise self._unsupported(index, "writes to and changes the shape of")
         calls = events.reshapes.get(id(tensor)) or ()
-        return Layout(shape, stride, offset - slot.geometry[2], resized, recorded, calls=calls)
+        return Reshape(shape, stride, offset - slot.geometry[2], resized, recorded, calls=calls)
 
     def _new_storage(self, index: int, slot: Input) -> Origin:
         if slot.spec.requires_grad or slot.kind != "plain":
@@ -420,7 +437,7 @@ class _Mutations:
         return origin
 
 
-def _same_layout(slot: Input, *, of_view: bool) -> Layout:
+def _same_layout(slot: Input, *, of_view: bool) -> Reshape:
     """The metadata that an input has, given to it once more."""
     shape, stride, _ = slot.geometry
-    return Layout(shape, stride, 0, resized=False, with_grad=True, of_view=of_view)
+    return Reshape(shape, stride, 0, resized=False, with_grad=True, of_view=of_view)

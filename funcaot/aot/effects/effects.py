@@ -11,98 +11,58 @@ import torch
 from torch import fx
 
 from funcaot.aot.closure.look import written
+from funcaot.aot.effects.actions.action import Action
+from funcaot.aot.effects.actions.attach import Attach
+from funcaot.aot.effects.actions.overwrite import Overwrite
+from funcaot.aot.effects.actions.reshape import Reshape
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.tape import views
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Metadata that an input is given in place.
-
-    Attributes:
-        shape: Its new sizes.
-        stride: Its new strides.
-        offset: Its new storage offset, relative to the old one.
-        resized: Whether it was resized, so that its storage may have to grow.
-        with_grad: Whether autograd records the change.
-        of_view: Whether only a view of it was changed, which nobody has.
-        calls: The methods that the function changed it by, with their arguments, if these say it
-            all (``t_`` and the like); a batch can't be given strides, but these.
-    """
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    resized: bool
-    with_grad: bool
-    of_view: bool = False
-    calls: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-
-    def __str__(self) -> str:
-        """``shape [3, 2] stride [1, 3]`` style."""
-        text = f"shape {list(self.shape)} stride {list(self.stride)}"
-        if self.offset:
-            text += f" offset {self.offset:+d}"
-        return text + (" resized" if self.resized else "")
+from funcaot.errors import GraphError
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What happens to one input, in the order of the attributes.
+    """What happens to one input.
 
     Attributes:
         index: The input.
-        attributes_before: ``requires_grad_`` if the input starts to require grad as a leaf.
-        value: Result that holds its new data, in the shape that it has; autograd doesn't see it.
-        detached: Whether all of that was written through tensors detached from it, so that it
-            keeps the tangent that it has.
-        source: Where its new storage comes from (``set_``).
-        layout: Its new metadata.
-        graded: Result that it becomes for autograd, in the shape that it has by then.
-        versions: In-place changes that its version counts; None if it counts none, as for
-            writes through ``.data``.
-        attributes_after: ``detach_`` or ``requires_grad_(False)``.
+        actions: What happens, in this order.
+        versions: In-place changes that its version counts, all together; None if it counts none.
     """
 
     index: int
-    attributes_before: str | None = None
-    value: int | None = None
-    detached: bool = False
-    source: Origin | None = None
-    layout: Layout | None = None
-    graded: int | None = None
+    actions: tuple[Action, ...] = ()
     versions: int | None = None
-    attributes_after: str | None = None
 
     @property
     def writes(self) -> bool:
         """Whether memory of the input is overwritten."""
-        return self.value is not None or self.graded is not None
+        return any(action.writes for action in self.actions)
 
     @property
-    def is_copy(self) -> bool:
-        """Whether the input gets new data and nothing else after the call."""
-        others = (self.source, self.layout, self.graded, self.attributes_after)
-        return self.value is not None and others == (None,) * 4 and not self.detached
+    def results(self) -> tuple[int, ...]:
+        """Positions of the results that its actions name."""
+        return tuple(position for action in self.actions for position in action.results)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether the input gets another shape in place."""
+        return any(isinstance(action, Reshape) for action in self.actions)
+
+    @property
+    def copied(self) -> Overwrite | None:
+        """The new data, if the input gets that after the graph has run, and nothing else."""
+        left = [action for action in self.actions if not action.before_graph]
+        if len(left) == 1 and isinstance(left[0], Overwrite) and left[0].by != "detached":
+            return left[0]
+        return None
 
     def __str__(self) -> str:
         """One line of the plan."""
-        parts = []
-        if self.attributes_before:
-            parts.append(f"{self.attributes_before} before the call")
-        if self.value is not None:
-            how = " by .data" if self.versions is None else " by detach" if self.detached else ""
-            parts.append(f"= result {self.value}{how}")
-        if self.source is not None:
-            parts.append(f"set to {self.source}")
-        if self.layout is not None:
-            parts.append(str(self.layout))
-        if self.graded is not None:
-            parts.append(f"= result {self.graded} with its gradient")
+        parts = [str(action) for action in self.actions if not action.is_last]
         if self.versions is not None:
             parts.append(f"version +{self.versions}")
-        if self.attributes_after:
-            parts.append(f"{self.attributes_after} after the call")
-        return ", ".join(parts)
+        return ", ".join([*parts, *(str(action) for action in self.actions if action.is_last)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,43 +78,6 @@ class Watched:
     input: int | None
     result: int | None
     root: fx.Node
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """How the epilogue makes a tensor out of others; one object, one tensor.
-
-    Attributes:
-        source: The input that it starts from, or None.
-        result: The result that it starts from, or None.
-        parent: Another tensor that the epilogue makes, if it starts from neither.
-        kind: ``detach`` or ``data`` if it shares memory with its start, but not autograd's graph.
-        view: The chain of views from there.
-        graft: Result whose place in autograd's graph it takes.
-        leaf: Whether it is made a leaf that requires grad.
-    """
-
-    source: int | None = None
-    result: int | None = None
-    parent: Origin | None = None
-    kind: str | None = None
-    view: views.View | None = None
-    graft: int | None = None
-    leaf: bool = False
-
-    def __str__(self) -> str:
-        """``input 1.detach().select(0, 1)`` style."""
-        if self.parent is not None:
-            text = f"({self.parent})"
-        else:
-            text = f"result {self.result}" if self.source is None else f"input {self.source}"
-        if self.kind:
-            text += f".{self.kind}"
-        if self.view is not None:
-            text += f".{self.view}"
-        if self.graft is not None:
-            text += f" with the gradient of result {self.graft}"
-        return text + (" as a leaf" if self.leaf else "")
 
 
 @dataclass(frozen=True)
@@ -196,6 +119,7 @@ class Effects:
         outputs: One entry per flat output.
         flats: For each region with new data: the slot of its memory and the result that holds it.
         regions: Memory that inputs share, one line each; empty in the usual case.
+        attached: Attributes that fresh outputs get, by output.
     """
 
     results: tuple[torch.Tensor, ...]
@@ -203,13 +127,29 @@ class Effects:
     outputs: tuple[Output, ...]
     flats: tuple[tuple[int, int], ...] = ()
     regions: tuple[str, ...] = ()
+    attached: tuple[tuple[int, Attach], ...] = ()
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """Inputs that are changed."""
+        return frozenset(mutation.index for mutation in self.mutations)
+
+    def verify(self) -> None:
+        """Refuse effects that name a result that there isn't, or one input twice."""
+        named = [*self.shown, *(position for _, position in self.flats)]
+        named += [position for mutation in self.mutations for position in mutation.results]
+        if any(not 0 <= position < len(self.results) for position in named):
+            raise GraphError(f"Effects with {len(self.results)} results name {named}.")
+        if len(self.written) < len(self.mutations):
+            raise GraphError(f"Effects change an input twice:\n{self}")
 
     @cached_property
     def shown(self) -> frozenset[int]:
         """Results that the caller gets; the others are only copied from."""
         found = {output.result for output in self.outputs}
         origins = [output.origin for output in self.outputs]
-        origins += [mutation.source for mutation in self.mutations]
+        actions = [action for mutation in self.mutations for action in mutation.actions]
+        origins += [origin for action in actions for origin in action.origins]
         for origin in origins:
             while origin is not None:
                 found.add(origin.result)
@@ -228,3 +168,5 @@ class Effects:
             yield f"input {mutation.index}: {mutation}"
         for index, output in enumerate(self.outputs):
             yield f"output {index}: {output}"
+        for index, attach in self.attached:
+            yield f"output {index}: {attach}"

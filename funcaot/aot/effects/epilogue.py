@@ -8,7 +8,7 @@ the function itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,23 +16,25 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
-from funcaot._torch.tracing import tracing
-from funcaot.aot.effects.effects import Effects, Mutation, Origin, Output, Watched
-from funcaot.errors import UnsupportedError
+from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
+from funcaot.aot.effects.origin import Origin
 
 
 def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
-    """What has to happen before the graph runs: inputs that start to require grad do so."""
+    """Replay what has to happen before the graph runs."""
+    maker = _Maker(tensors, ())
     for mutation in effects.mutations:
-        if mutation.attributes_before is not None:
-            tensors[mutation.index].requires_grad_()
+        for action in mutation.actions:
+            if action.before_graph:
+                action.replay(tensors[mutation.index], maker)
 
 
 def undo(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
     """Take back what ``prepare`` did, for a call that leaves before its graph has run."""
-    for mutation in effects.mutations:
-        if mutation.attributes_before is not None:
-            tensors[mutation.index].requires_grad_(False)
+    for mutation in reversed(effects.mutations):
+        for action in reversed(mutation.actions):
+            if action.before_graph:
+                action.undo(tensors[mutation.index])
 
 
 def finish(
@@ -51,7 +53,10 @@ def finish(
     maker = _Maker(tensors, results)
     if effects.mutations or effects.flats:
         _mutate(effects, tensors, maker)
-    return [maker.output(output) for output in effects.outputs]
+    outputs = [maker.output(output) for output in effects.outputs]
+    for index, attach in effects.attached:
+        attach.replay(outputs[index], maker)
+    return outputs
 
 
 class _Maker:
@@ -127,17 +132,21 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
     if _copied_together(effects, tensors, maker):
         return
     for mutation in effects.mutations:
-        target = tensors[mutation.index]
-        if target.is_inference():
-            apply(mutation, target, maker.result, maker.origin)
-            continue
-        # Counters may be shared, so each input adds its part.
-        version = target._version + (mutation.versions or 0)
-        apply(mutation, target, maker.result, maker.origin)
-        _set_version(target, version)
+        _replay(mutation, tensors[mutation.index], maker)
     if effects.flats and torch.is_grad_enabled():
         for tensor in tensors:
             _look_at(tensor)
+
+
+def _replay(mutation: Mutation, target: torch.Tensor, maker: _Maker) -> None:
+    """Replay what happens to one input after the graph has run, and count its versions."""
+    # Counters may be shared, so each input adds its part.
+    version = None if target.is_inference() else target._version + (mutation.versions or 0)
+    for action in mutation.actions:
+        if not action.before_graph:
+            action.replay(target, maker)
+    if version is not None:
+        _set_version(target, version)
 
 
 def _look_at(tensor: torch.Tensor) -> None:
@@ -152,16 +161,17 @@ def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _
     Buffers of modules are the usual case.
     """
     mutations = effects.mutations
-    if len(mutations) < 2 or effects.flats or not all(item.is_copy for item in mutations):
+    copies = [mutation.copied for mutation in mutations]
+    values = [copy.value for copy in copies if copy is not None]
+    if len(mutations) < 2 or effects.flats or len(values) < len(mutations):
         return False
     targets = [tensors[mutation.index] for mutation in mutations]
     if functorch.transforms_active() or any(
         target.is_inference() or functorch.is_functorch_wrapped_tensor(target) for target in targets
     ):
         return False
-    values = [maker.result(mutation.value or 0) for mutation in mutations]
     with torch.no_grad():
-        autograd.copy_all(targets, values)
+        autograd.copy_all(targets, [maker.result(value) for value in values])
     for mutation, target in zip(mutations, targets, strict=True):
         if mutation.versions != 1:
             # The op counted one; counters may be shared, so each input adds its part.
@@ -205,71 +215,6 @@ def check_watched(
                 f"inplace operation: [{tensor.type()} {list(tensor.shape)}] is at version "
                 f"{tensor._version}; expected version {version} instead."
             )
-
-
-def apply(
-    mutation: Mutation,
-    target: torch.Tensor,
-    result: Callable[[int], torch.Tensor],
-    origin: Callable[[Origin], torch.Tensor] | None = None,
-) -> None:
-    """Replay one input's mutation; its version is set afterwards."""
-    if mutation.value is not None:
-        value = result(mutation.value)
-        if mutation.versions is None:
-            target.data.copy_(value)
-        elif mutation.detached:
-            target.detach().copy_(value)
-        else:
-            with torch.no_grad():
-                target.copy_(value)
-    if mutation.source is not None and origin is not None:
-        with torch.no_grad():
-            target.set_(origin(mutation.source))  # pyright: ignore[reportArgumentType]
-    if mutation.layout is not None:
-        _reshape(mutation, target)
-    if mutation.graded is not None:
-        _become(mutation, target, result(mutation.graded))
-    if mutation.attributes_after == "detach_":
-        target.detach_()
-    elif mutation.attributes_after is not None:
-        target.requires_grad_(False)
-
-
-def _become(mutation: Mutation, target: torch.Tensor, value: torch.Tensor) -> None:
-    if functorch.requires_grad_at_any_level(value):
-        with torch.enable_grad():
-            target.copy_(value)
-    else:
-        with torch.no_grad():
-            target.copy_(value)
-
-
-def _reshape(mutation: Mutation, target: torch.Tensor) -> None:
-    layout = mutation.layout
-    if layout is None:
-        return
-    with torch.set_grad_enabled(layout.with_grad):
-        if layout.calls and functorch.transforms_active():
-            for name, arguments in layout.calls:
-                getattr(target, name)(*arguments)
-            return
-        offset = target.storage_offset() + layout.offset
-        if layout.resized:
-            target.resize_(layout.shape)
-        now = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
-        unchanged = now == (layout.shape, layout.stride, offset)
-        if unchanged and layout.with_grad and not layout.resized:
-            (target.view_as(target) if layout.of_view else target).transpose_(0, 0)
-        elif not unchanged:
-            if tracing.is_batched(target):
-                raise UnsupportedError(
-                    f"A compiled function changes the shape of {list(now[0])} that input "
-                    f"{mutation.index} has under vmap, by more than t_, transpose_, squeeze_ and "
-                    "unsqueeze_.",
-                    remedy="return a view of the new shape.",
-                )
-            target.as_strided_(layout.shape, layout.stride, offset)
 
 
 def _set_version(tensor: torch.Tensor, version: int) -> None:

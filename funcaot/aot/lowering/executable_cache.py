@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,9 @@ from torch import fx
 from funcaot import config
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
 from funcaot.aot.graph.layout import Layout, restriding
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
-from funcaot.aot.lowering.lower import Lowered, lower
+from funcaot.aot.lowering.lower import Lowered, Request
 from funcaot.backends import eager
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import RecompileWarning
@@ -48,6 +47,21 @@ class Description:
     is_open: bool = False
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was found for a graph.
+
+    Attributes:
+        compiler: The compiler to use.
+        lowered: An executable that exists.
+        keep: Notes one that was made, for graphs to come.
+    """
+
+    compiler: Compiler
+    lowered: Lowered | None = None
+    keep: Callable[[Lowered], None] = lambda made: None
+
+
 class Executables:
     """What was compiled for the backwards of one program."""
 
@@ -62,42 +76,25 @@ class Executables:
         self._layouts: dict[tuple[Any, ...], set[Any]] = {}
         self._warned = False
 
-    def lower(
-        self,
-        module: fx.GraphModule,
-        compiler: Compiler,
-        kind: str,
-        roles: Roles = NO_ROLES,
-    ) -> Lowered:
-        """Find an executable for a graph, or compile it.
+    def find(self, request: Request) -> Found:
+        """An executable for a graph; or which compiler makes one, and how to keep it.
 
         The caller holds the function's lock.
-
-        Args:
-            module: The graph.
-            compiler: The backend.
-            kind: ``"forward"`` or ``"backward"``.
-            roles: What becomes of its outputs.
-
-        Returns:
-            The executable; ``shared`` tells whether it was there already.
         """
-        if not compiler.compiles:
-            return lower(module, compiler, kind, self._name, roles=roles)
-        description = describe(module)
+        graph, compiler = request.graph, request.compiler
+        description = describe(graph.module) if compiler.compiles else None
         if description is None:
-            return lower(module, compiler, kind, self._name, roles=roles)
-        candidates = self._made.setdefault((description.key, roles), [])
-        for earlier, lowered in () if description.is_open else candidates:
-            found = _adapted(earlier, lowered, description)
-            if found is not None:
-                return found
-        if not self._may_compile(module, description):
-            return lower(module, eager.COMPILER, kind, self._name, roles=roles)
-        lowered = lower(module, compiler, kind, self._name, roles=roles)
-        if not description.is_open:
-            candidates.append((description, lowered))
-        return lowered
+            return Found(compiler)
+        candidates = self._made.setdefault((description.key, graph.roles), [])
+        if description.is_open:
+            candidates = []
+        for earlier, lowered in candidates:
+            adapted = _adapted(earlier, lowered, description)
+            if adapted is not None:
+                return Found(compiler, adapted)
+        if not self._may_compile(graph.module, description):
+            return Found(eager.COMPILER)
+        return Found(compiler, keep=lambda made: candidates.append((description, made)))
 
     def _may_compile(self, module: fx.GraphModule, description: Description) -> bool:
         """Whether to compile for one more layout of tangents; if not, say so once."""

@@ -1,9 +1,10 @@
-"""Lowering: inline operator nodes, decompose, hand the functional graph to the compiler."""
+"""The stages of ``pipeline.compile_graph``: inline, decompose, check, hand over to the compiler."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from torch import fx
 from funcaot import config
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graph_checks, graphs
-from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.graph.functional_graph import FunctionalGraph
+from funcaot.aot.graph.graph_checks import NO_ROLES
 from funcaot.aot.graph.layout import Layout, checking, layouts_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.lowering.opaque_parts import between_opaque
 from funcaot.aot.tape.tape import Tape
+from funcaot.backends import eager
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import StageError
 
@@ -34,6 +37,7 @@ class Lowered:
         compiler: Name of the compiler that really made it.
         shared: Whether it was made for another graph.
         layouts: Those of the operands that it was compiled for, if they matter and are known.
+        timings: Seconds per stage.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
@@ -42,6 +46,7 @@ class Lowered:
     compiler: str
     shared: bool = False
     layouts: tuple[Layout, ...] | None = None
+    timings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,41 +64,70 @@ class Writes:
     decomposed: fx.GraphModule
 
 
-def lower(
-    module: fx.GraphModule,
-    compiler: Compiler,
-    kind: str,
-    name: str,
-    writes: Writes | None = None,
-    roles: Roles = NO_ROLES,
-) -> Lowered:
-    """Make a captured graph executable.
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A graph that is to be made executable.
 
-    Args:
-        module: Functional graph, as extracted from a tape.
+    Attributes:
+        graph: The graph, as extracted from a tape.
         compiler: The backend.
-        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
         name: The user's function, for messages.
         writes: What the executable writes into inputs, if it does; the graph has no opaque node.
-        roles: What becomes of its outputs, so what they may share memory with.
+    """
+
+    graph: FunctionalGraph
+    compiler: Compiler
+    name: str
+    writes: Writes | None = None
+
+    @property
+    def what(self) -> str:
+        """How messages name it."""
+        return f"{self.graph.kind} graph of {self.name}"
+
+
+def promised(request: Request) -> Contract:
+    """What the executable has to keep to: strides, dtypes and memory of the captured graph."""
+    graph, writes = request.graph, request.writes
+    if writes is None:
+        return contract_of(graph.module, request.what, graph.roles)
+    written = frozenset(position for position, _ in writes.pairs)
+    return contract_of(graph.module, request.what, graph.roles, written, writes.kept)
+
+
+def as_compiler_wants(request: Request) -> fx.GraphModule:
+    """The graph with Functions inlined and ops decomposed; proved writes have it already."""
+    if request.writes is not None:
+        return request.writes.decomposed
+    return decomposed(request.graph.module, request.compiler)
+
+
+def check(module: fx.GraphModule, request: Request) -> None:
+    """Refuse a graph that isn't functional, or whose results share memory.
+
+    Raises:
+        GraphError: It shows the graph.
+    """
+    graph_checks.check_functional(module, request.what)
+    if config.get().check_aliases:
+        graph_checks.check_results_apart(module, request.graph.roles, request.what)
+
+
+def compile_checked(module: fx.GraphModule, request: Request, contract: Contract) -> Lowered:
+    """Hand the graph to the compiler, in parts if it has opaque nodes.
 
     Raises:
         StageError: If the compiler fails; ``__cause__`` is its own exception.
-        GraphError: If the graph isn't functional, or a result shares memory.
     """
-    what = f"{kind} graph of {name}"
-    contract = _contract_of(module, what, roles, writes)
-    module = decomposed(module, compiler) if writes is None else writes.decomposed
-    graph_checks.check_functional(module, what)
-    if config.get().check_aliases:
-        graph_checks.check_results_apart(module, roles, what)
+    compiler, writes = request.compiler, request.writes
+    kind, name = request.graph.kind, request.name
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile_part(part, compiler, kind, name))
         kept = Executable(run, contract, settles=False)
         return Lowered(kept, kept, module, compiler.name)
     if writes is not None:
         module = graphs.with_writes(module, writes.pairs, writes.kept)
-        graph_checks.check_writes_last(module, what)
+        graph_checks.check_writes_last(module, request.what)
     return _compile(module, compiler, kind, name, contract)
 
 
@@ -108,15 +142,6 @@ def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
             # Their forward called another Function.
             module = _retrace(module, table)
     return module
-
-
-def _contract_of(
-    module: fx.GraphModule, what: str, roles: Roles, writes: Writes | None
-) -> Contract:
-    if writes is None:
-        return contract_of(module, what, roles)
-    written = frozenset(position for position, _ in writes.pairs)
-    return contract_of(module, what, roles, written, writes.kept)
 
 
 def _compile_part(module: fx.GraphModule, compiler: Compiler, kind: str, name: str) -> Run:
@@ -134,12 +159,15 @@ def _compile(
     if compiler.runs_eager_ops:
         contract = contract.without_strides()
     if not (computes and compiler.handles(tensors) and _has_layouts_for(module, compiler)):
-        kept = Executable(_interpreter(module), contract, settles=_settles(module))
+        run = eager.COMPILER.compile(module, examples, kind)
+        kept = Executable(run, contract, settles=_settles(module))
         return Lowered(kept, kept, module, "eager")
     settles = compiler.settles and _settles(module)
     try:
         made = compiler.compile(module, examples, kind)
     except Exception as error:
+        if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
+            raise _no_cxx_compiler(name) from None  # nothing of Inductor's own frames helps
         raise StageError(
             f"The compiler {compiler.name!r} failed on the {kind} graph of {name}: "
             f"{type(error).__name__}: {error}",
@@ -149,6 +177,15 @@ def _compile(
     layouts = None if compiler.checks_layouts else layouts_of(examples)
     checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
     return Lowered(checked, run, module, compiler.name, layouts=layouts)
+
+
+def _no_cxx_compiler(name: str) -> StageError:
+    return StageError(
+        f"No working C++ compiler was found, and Inductor needs one to compile {name}.",
+        expected="g++ or clang++ on the PATH, or one named by the environment variable CXX",
+        got=f"CXX={os.environ.get('CXX', '')!r}",
+        remedy='install one (`apt install g++`), or compile with backend="eager".',
+    )
 
 
 def _has_layouts_for(module: fx.GraphModule, compiler: Compiler) -> bool:
@@ -215,12 +252,3 @@ class _Inliner(fx.Interpreter):
         if hasattr(target, "inline") and target.opaque is None:
             return target.inline(*args, **kwargs)
         return super().call_function(kept_layouts.target_for(target), args, kwargs)
-
-
-def _interpreter(module: fx.GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
-    forward = module.forward
-
-    def run(inputs: list[Any]) -> Sequence[Any]:
-        return forward(*inputs)
-
-    return run

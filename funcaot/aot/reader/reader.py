@@ -21,7 +21,12 @@ from funcaot.aot.closure.ran import Ran
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reader_identity import write_identities
 from funcaot.aot.reader.reader_source import EnvironmentWriter
-from funcaot.aot.reader.reader_tensors import require_argument, write_tensor, write_unread_tensors
+from funcaot.aot.reader.reader_tensors import (
+    require_argument,
+    write_absent_of_tensors,
+    write_tensor,
+    write_unread_tensors,
+)
 from funcaot.aot.state.advancing import refuse_iterators
 from funcaot.aot.state.state_effects import StateEffects
 from funcaot.aot.state.state_tracker import StateTracker
@@ -95,6 +100,7 @@ def make_reader(
         require_argument(writer, identity, len(root) + offset)
     values = [write_tensor(writer, tensor, name) for tensor in tensors]
     write_unread_tensors(writer, tensors)
+    write_absent_of_tensors(writer)
     if tracker.ran.users:
         write_identities(writer)
     for bag, change in tracker.found:

@@ -97,7 +97,8 @@ class EnvironmentWriter:
         self.line(f"{name} = {expression}")
         target = environment.objects[identity]
         self._check(name, target)
-        if isinstance(target, torch.nn.Module):
+        scripted = isinstance(target, torch.jit.ScriptModule)
+        if isinstance(target, torch.nn.Module) and not scripted:
             # To look into a dictionary is faster than to look up attributes.
             self._dictionaries[identity] = self.source.name("d")
             self.line(f"{self._dictionaries[identity]} = {name}.__dict__")
@@ -318,6 +319,8 @@ class EnvironmentWriter:
             )
         for identity, holder in list(environment.objects.items()):
             own = dictionary_of(holder)
+            if isinstance(holder, torch.Tensor):
+                continue  # It may be another one in each call.
             if isinstance(holder, type | types.ModuleType):
                 self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
                 continue
@@ -352,6 +355,8 @@ class EnvironmentWriter:
             self.require(f"{look}({self.variable(identity)}, {known})", says)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
+        if isinstance(holder, torch.jit.ScriptModule):
+            return
         names = self.environment.names
         module = isinstance(holder, torch.nn.Module)
         parts = MODULE_DICTIONARIES if module else ()
@@ -418,7 +423,7 @@ class EnvironmentWriter:
         named = [*environment.objects.values(), *(value for _, value in environment.identities)]
         kinds |= {k for k in named if isinstance(k, type) and issubclass(k, torch.nn.Module)}
         for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
-            if is_library(module_of(kind)):
+            if is_library(module_of(kind)) and not issubclass(kind, torch.jit.ScriptModule):
                 here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
                 self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
         if kinds:
@@ -427,6 +432,8 @@ class EnvironmentWriter:
             if not isinstance(module, torch.nn.Module):
                 continue
             at = self.variable(identity)
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # Its training mode is read like what else it holds.
             own, path = self._dictionaries[identity], self.says(identity)
             training = f"{own}['training']" if "training" in vars(module) else f"{at}.training"
             conditions = [f"{training} is {module.training}"]

@@ -25,6 +25,21 @@ def write_unread_tensors(writer: EnvironmentWriter, tensors: Sequence[torch.Tens
                     writer.require(f"isinstance({writer.at(place)}, {kind})", says)
 
 
+def write_absent_of_tensors(writer: EnvironmentWriter) -> None:
+    """Names that code looks for on tensors, whichever these are in a call."""
+    environment = writer.environment
+    names = environment.names
+    for identity, thing in environment.objects.items():
+        if not isinstance(thing, torch.Tensor) or not names.asks(thing):
+            continue
+        absent = names.asked_for - vars(thing).keys()
+        if absent and environment.places[identity]:
+            known = writer.source.constant(frozenset(absent), "names")
+            at = writer.at(environment.places[identity][0])
+            says = f"{writer.says(identity)} has none of its own of the names that are asked for"
+            writer.require(f"{at}.__dict__.keys().isdisjoint({known})", says)
+
+
 def _write_containers_of_tensors(writer: EnvironmentWriter) -> set[int]:
     """Of large containers of nothing but tensors, all items at once; which those are."""
     found = set()

@@ -15,7 +15,7 @@ import torch
 from funcaot import config
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import too_deep
-from funcaot.aot.lowering.program import Settings
+from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime import fast_call
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_call import FastCall
@@ -246,6 +246,11 @@ def _sweep(cache: EntryCache, entry: Entry) -> None:
                 dropped.append((owner, known))
     for owner, known in dropped:
         owner.discard(known)
+
+
+def has_caches() -> bool:
+    """Whether there is a compiled function."""
+    return bool(len(_caches))
 
 
 def clear_all() -> None:

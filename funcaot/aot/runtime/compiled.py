@@ -9,7 +9,7 @@ import threading
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -19,21 +19,28 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
-from funcaot.aot.lowering.program import Settings
+from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
+from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.tape.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
+from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Inlined(threading.local):
@@ -45,7 +52,7 @@ class _Inlined(threading.local):
 _inlined = _Inlined()
 
 
-class CompiledFunction:
+class CompiledFunction(Generic[P, R]):
     """A function that is captured once per signature and runs compiled graphs after that.
 
     A call tries the code generated for the signature used last; then that of other signatures;
@@ -56,19 +63,23 @@ class CompiledFunction:
         settings: Backend, name, lock and counters.
     """
 
-    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+    def __init__(self, function: Callable[P, R], settings: Settings) -> None:
         """Nothing is captured before the first call."""
+        load_rules()
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.settings = settings
         self._cache = EntryCache(function, settings)
         self._history = SizeHistory(settings.dynamic)
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
+        self._sized: SizedCalls | None = None
+        self._in_stages = settings.dynamic is not False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything captured so far."""
-        return self._cache.entries
+        sized = () if self._sized is None else self._sized.program.entries
+        return (*self._cache.entries, *sized)
 
     @property
     def cache_hits(self) -> int:
@@ -107,12 +118,13 @@ class CompiledFunction:
             self._cache.clear()
             self._history.clear()
             self._stacks.clear()
+            self._sized, self._in_stages = None, self.settings.dynamic is not False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, so that a decorated method is called with its object."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function; inside another capture, Dynamo's too, it is inlined."""
         if is_dynamo_compiling():
             return self.function(*args, **kwargs)
@@ -125,6 +137,10 @@ class CompiledFunction:
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
             return result
+        if self._sized is not None and not (
+            functorch.transforms_active() or tracing.forward_mode_active()
+        ):
+            return self._run_sized(args, kwargs)
         signature, leaves = read_signature(self.settings.name, args, kwargs)
         tried: list[Entry] = []
         while (found := self._cache.find(signature, leaves, tried)) is not None:
@@ -165,12 +181,21 @@ class CompiledFunction:
                 reason = self._cache.why_missed(signature, leaves)
                 if reason:
                     _LOG.info("%s is captured again: %s", self.settings.name, reason)
+                answers = self._answers(leaves)
                 try:
-                    found = self._captured(signature, leaves, call)
+                    with answering(answers):
+                        found = self._captured(signature, leaves, call)
+                    if answers is not None and answers.reached is not None:
+                        raise SizesNeededError  # The function caught it.
                 except FirstStepError:
                     # The optimizer makes its state now; the next call is captured.
                     args, kwargs = call
                     return self.function(*args, **kwargs)
+                except SizesNeededError:
+                    self.settings.statistics.cache_misses -= 1
+                    if isinstance(self.function, Answered):
+                        raise
+                    return self._run_sized(*call)
                 found[0].reason = reason
                 self._cache.add(found[0])
         entry, lifted = found
@@ -206,7 +231,7 @@ class CompiledFunction:
             return make_entry(self.function, signature, leaves, call, self.settings)
         try:
             found = make_general_entry(self.function, sizes, leaves, call, self.settings)
-        except FirstStepError:
+        except (FirstStepError, SizesNeededError):
             raise
         except Exception as error:  # noqa: BLE001  (raised again below if it is the user's)
             reason = error
@@ -221,6 +246,23 @@ class CompiledFunction:
         found = make_entry(self.function, signature, leaves, call, self.settings)
         self._close(signature, leaves, reason)
         return found
+
+    def _answers(self, leaves: list[Any]) -> Answers | None:
+        """What a capture asks where values decide a size; without one they are asked."""
+        if not self._in_stages or isinstance(self.function, Answered):
+            return None
+        return None if functorch.under_transforms(leaves) else Answers(())
+
+    def _run_sized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call in which values decide sizes."""
+        with self.settings.lock:
+            if self._sized is None:
+                self._sized = SizedCalls(self.function, self.settings, CompiledFunction, _Stage)
+        try:
+            return self._sized(args, kwargs)
+        except NotStagedError:
+            self._sized, self._in_stages = None, False
+            return self._call(args, kwargs)
 
     def _close(self, signature: Signature, leaves: list[Any], reason: Exception) -> None:
         """Note that calls like this one can't leave sizes open."""
@@ -262,11 +304,22 @@ def _named(module: str | None, name: str) -> Any:
     return found
 
 
+class _Stage(CompiledFunction):
+    """A function up to an op whose result's size values decide."""
+
+    def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        entry, lifted = super()._captured(signature, leaves, call)
+        return without_effects(entry), lifted
+
+
 class _StackedFunction(CompiledFunction):
     """A stack of transforms over a compiled function's function."""
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         super().__init__(function, settings)
+        self._in_stages = False
         self._refused: Derived[Signature, bool] = Derived()
 
     def _capture_and_run(
@@ -289,11 +342,11 @@ class _StackedFunction(CompiledFunction):
 
 
 def compiled_function(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     compiler: Compiler,
     name: str,
     policy: Policy = POLICIES["balanced"],
     dynamic: bool | None = None,
-) -> CompiledFunction:
+) -> CompiledFunction[P, R]:
     """A function that is compiled when it's called; nothing is captured before."""
     return CompiledFunction(function, Settings(compiler, name, policy, dynamic))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,92 +11,66 @@ import torch
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_unflatten
-from funcaot.aot.capture.capture import Capture, Input, Sharing, capture
-from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
+from funcaot.aot.calls.call import SegmentFunctions
+from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.capture.nested_data import refuse_nested_data
-from funcaot.aot.capture.shared_inputs import placed_inputs, refuse_room, sharing_of
+from funcaot.aot.capture.shared_inputs import refuse_room
 from funcaot.aot.capture.shared_memory import find_regions, real_tensors
 from funcaot.aot.effects import epilogue
-from funcaot.aot.effects.analysis import analyse, watched
-from funcaot.aot.effects.effects import Effects, Mutation, Watched
-from funcaot.aot.effects.retained import Retained, check_gradients, retain, retained
+from funcaot.aot.effects.effects import Effects, Mutation
+from funcaot.aot.effects.retained import Retained, retain, retained
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.edges import HiddenLeaf, edge
-from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.lru import Derived
-from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.lowering.program import Settings
-from funcaot.aot.reader import reader
-from funcaot.aot.segment.backward_effects import reachable
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import spec_of
+from funcaot.aot.pipeline import compile_forward
 from funcaot.aot.segment.backward_sizes import refuse_opaque
-from funcaot.aot.segment.call import SegmentFunctions
-from funcaot.aot.segment.in_place import InPlace, plan_in_place
-from funcaot.aot.segment.segment import Operand, Segment
+from funcaot.aot.segment.forward import Forward
+from funcaot.aot.segment.unreached import unreached
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import SizeEnvironment, SizeError, Sizes, concrete
-from funcaot.aot.state.state_effects import Call, StateEffects
-from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.signature.sizes import Sizes, concrete
+from funcaot.aot.state.state_effects import Call
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
 
 
-@dataclass(eq=False)
 class Entry:
-    """A captured and compiled call.
+    """A captured call that can be run again: prologue, segment, epilogue.
 
     Attributes:
+        forward: Its program.
         signature: What calls it serves.
         capture: The tape and what the function did on it.
         effects: Mutations and aliases.
-        functions: The segment and the Functions made for it.
-        read_lifted: Reads the closed-over tensors, or None if the call has no environment.
-        lifted_specs: What they looked like at capture.
         differentiable: Whether autograd records calls.
-        written: Inputs that the function writes to; which others share their memory matters.
-        placed: Inputs of whose storages it names places that may be outside of them.
-        grown: Inputs that it resizes to more elements.
-        overwritten: Operands of the graph that the epilogue overwrites.
-        watched: Tensors of the caller whose versions a backward checks.
-        reachable: Inputs that a custom backward can get hold of, so that it might write to them.
-        in_place: How the graph writes to inputs by itself, if it does.
-        gradients: What happens to ``.grad``, if something does; then the captured function
-            returns ``(result, values)``.
-        state: What the function stores in attributes and the like, if it does; likewise.
         sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
-        timings: Seconds per stage.
+        functions: The segment and the Functions made for it.
+        in_place: The graph that writes to inputs by itself, if there is one.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
         reason: Why no other entry served the call that it was made for.
     """
 
-    signature: Signature
-    capture: Capture
-    effects: Effects
-    functions: SegmentFunctions
-    read_lifted: reader.Reader | None
-    lifted_specs: tuple[TensorSpec, ...]
-    differentiable: bool
-    written: frozenset[int]
-    placed: frozenset[int]
-    grown: frozenset[int]
-    overwritten: tuple[int, ...]
-    watched: tuple[Watched, ...]
-    reachable: tuple[int, ...]
-    in_place: InPlace | None = None
-    gradients: GradientEffects | None = None
-    state: StateEffects | None = None
-    sizes: Sizes | None = None
-    timings: dict[str, float] = field(default_factory=dict)
-    calls: int = 0
-    generations: int = 0
-    reason: str = ""
-    _effects: Derived[tuple[int, ...], Effects] = field(default_factory=Derived)
+    def __init__(self, forward: Forward, settings: Settings) -> None:
+        """Make what runs a program; no graph is compiled yet."""
+        self.forward = forward
+        self.signature = forward.signature
+        self.capture = forward.capture
+        self.effects = forward.effects
+        self.differentiable = forward.differentiable
+        self.sizes = forward.sizes
+        self.functions = SegmentFunctions(forward.segment)
+        self.in_place = None if forward.in_place is None else InPlace(forward.in_place, settings)
+        self.calls = 0
+        self.generations = 0
+        self.reason = ""
+        self._effects: Derived[tuple[int, ...], Effects] = Derived()
 
     @property
     def name(self) -> str:
         """The user's function, for messages."""
-        segment = self.functions.segment
-        return "the function" if segment is None else segment.settings.name
+        return self.forward.segment.settings.name
 
     @cached_property
     def premises(self) -> tuple[str, ...]:
@@ -111,47 +83,51 @@ class Entry:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         own_grad_mode |= self.capture.leaves_grad_mode is not None
-        own_grad_mode |= self.has_hidden_leaf or any(self._retained)
-        return not (own_grad_mode or self.placed or self.reachable or self.watched)
+        own_grad_mode |= self.has_hidden_leaf or any(self._retained) or bool(self._unreached)
+        return not (
+            own_grad_mode
+            or self.forward.touched.placed
+            or self.forward.reachable
+            or self.forward.watched
+        )
 
     @property
     def depends_on_memory(self) -> bool:
         """Whether it matters which inputs share memory and where they lie in it."""
-        return bool(self.written or self.placed)
+        return bool(self.forward.touched.written or self.forward.touched.placed)
 
     def changes_looks(self, mutation: Mutation) -> bool:
         """Whether an input has another spec once a mutation was replayed."""
-        if mutation.layout is not None or mutation.source is not None:
-            return True
         spec = self.capture.slots[mutation.index].spec
-        starts = mutation.graded is not None and not spec.requires_grad
-        return starts or bool(mutation.attributes_before or mutation.attributes_after)
+        return any(action.changes_looks(spec) for action in mutation.actions)
 
     @cached_property
     def has_hidden_leaf(self) -> bool:
-        """Whether results require grad only because of tensors that the function made itself."""
-        segment = self.functions.segment
-        return (
-            self.differentiable
-            and segment is not None
-            and all(operand.leaf is None for operand in segment.operands)
-        )
+        """Whether results may require grad though no operand does that is passed on.
+
+        The function made what they come from itself, or no gradient reaches an input.
+        """
+        operands = self.forward.segment.operands
+        made = all(operand.leaf is None for operand in operands)
+        return self.differentiable and (made or bool(self._unreached))
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
     ) -> tuple[torch.Tensor, ...] | None:
         """The closed-over tensors now, or None if the entry doesn't fit them any more."""
-        tensors = () if self.read_lifted is None else self.read_lifted(function, leaves)
-        if tensors is not None and self.gradients is not None:
-            tensors = self.gradients.read(leaves, tensors)
+        tensors = () if self.forward.reader is None else self.forward.reader(function, leaves)
+        if tensors is not None and self.capture.gradients is not None:
+            tensors = self.capture.gradients.read(leaves, tensors)
         forward_mode = self.signature.ambient.forward_mode
-        if tensors is None or len(tensors) != len(self.lifted_specs):
+        if tensors is None or len(tensors) != len(self.forward.lifted_specs):
+            return None
+        if any(hasattr(leaves[index], name) for index, name in self.capture.absent):
             return None
         identities = {id(tensor) for tensor in tensors}
         if len(identities) < len(tensors) or any(id(leaf) in identities for leaf in leaves):
             # They were different tensors, none of them an argument, when this was captured.
             return None
-        for tensor, spec in zip(tensors, self.lifted_specs, strict=True):
+        for tensor, spec in zip(tensors, self.forward.lifted_specs, strict=True):
             if (
                 not isinstance(tensor, torch.Tensor)
                 or spec_of(tensor, forward_mode=forward_mode) != spec
@@ -161,7 +137,9 @@ class Entry:
 
     def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
         """What isn't as it was when this was made, for a call of its signature."""
-        changed = "" if self.read_lifted is None else self.read_lifted.explain(function, leaves)
+        changed = (
+            "" if self.forward.reader is None else self.forward.reader.explain(function, leaves)
+        )
         return changed or "the tensors that it closes over, or which inputs share memory"
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
@@ -170,7 +148,10 @@ class Entry:
             return True
         inputs = self._inputs(leaves, lifted)
         regions = find_regions(
-            inputs, self.written, self.placed, differentiable=self.signature.ambient.grad_mode
+            inputs,
+            self.forward.touched.written,
+            self.forward.touched.placed,
+            differentiable=self.signature.ambient.grad_mode,
         )
         return regions == self.capture.regions
 
@@ -180,13 +161,23 @@ class Entry:
         return retained(self.capture) if self.differentiable else ((), ())
 
     @cached_property
+    def _unreached(self) -> frozenset[int]:
+        """Inputs whose history no result depends on."""
+        if not self.differentiable:
+            return frozenset()
+        return unreached(self.forward.segment.graph_outputs, self.capture.slots)
+
+    @cached_property
     def _used(self) -> frozenset[int]:
         """Inputs whose memory a call reads or writes to."""
-        segment = self.functions.segment
-        outputs = () if segment is None else segment.output_nodes
+        outputs = self.forward.segment.output_nodes
         nodes = [slot.node for slot in self.capture.inputs]
         members = {i for i, slot in enumerate(self.capture.inputs) if slot.kind != "plain"}
-        return used_inputs(nodes, (*outputs, *self.capture.effect_nodes)) | members | self.written
+        return (
+            used_inputs(nodes, (*outputs, *self.capture.effect_nodes))
+            | members
+            | self.forward.touched.written
+        )
 
     def refuse_missing_memory(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> None:
         """Refuse a call that would use memory which was freed."""
@@ -233,7 +224,7 @@ class Entry:
     @cached_property
     def _writes(self) -> bool:
         """Whether a call does more than return something."""
-        return bool(self.effects.mutations or self.gradients or self.state)
+        return bool(self.effects.mutations or self.capture.gradients or self.forward.state)
 
     def _call(
         self,
@@ -243,8 +234,8 @@ class Entry:
         apply: Callable[..., tuple[torch.Tensor, ...]] | None,
     ) -> Any:
         tensors = self._inputs(leaves, lifted)
-        if self.grown:
-            refuse_room([tensors[index] for index in self.grown], self.name)
+        if self.forward.grown:
+            refuse_room([tensors[index] for index in self.forward.grown], self.name)
         if self.capture.events.reads_data and functorch.transforms_active():
             refuse_nested_data(tensors, self.name)
         if self.capture.regions:
@@ -254,9 +245,9 @@ class Entry:
         effects = self.effects_of(leaves)
         if effects.mutations:
             epilogue.prepare(effects, tensors)
-        in_place, segment = self.in_place, self.functions.segment
+        in_place, segment = self.in_place, self.forward.segment
         try:
-            if in_place is not None and segment is not None and in_place.serves(tensors):
+            if in_place is not None and in_place.serves(tensors):
                 effects = in_place.effects
                 results = segment.assemble(tensors, in_place.run(tensors))
             else:
@@ -267,17 +258,17 @@ class Entry:
         if self.has_hidden_leaf and not functorch.transforms_active():
             results = self._requiring_grad(results)
         outputs = epilogue.finish(effects, tensors, results)
-        if (self.watched or self.reachable) and not functorch.transforms_active():
-            epilogue.attach(self.watched, self.reachable, tensors, results)
+        if (self.forward.watched or self.forward.reachable) and not functorch.transforms_active():
+            epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
         if any(self._retained):
             retain(self._retained, outputs, tensors)
         result = tree_unflatten(outputs, self.capture.tree)
-        if self.gradients is not None:
+        if self.capture.gradients is not None:
             result, values = result
-            self.gradients.apply(leaves, lifted, values)
-        if self.state is not None:
+            self.capture.gradients.apply(leaves, lifted, values)
+        if self.forward.state is not None:
             result, values = result
-            self.state.apply(leaves, call, values)
+            self.forward.state.apply(leaves, call, values)
         if self.capture.leaves_grad_mode is not None:
             torch.set_grad_enabled(self.capture.leaves_grad_mode)
         return result
@@ -286,7 +277,9 @@ class Entry:
         """What autograd may save must not be the object that the epilogue overwrites."""
         operands = list(tensors)
         under_transforms = functorch.transforms_active()
-        for index in self.overwritten:
+        for index in () if under_transforms else self._unreached:
+            operands[index] = tensors[index].detach()
+        for index in self.forward.overwritten:
             tensor = tensors[index]
             if under_transforms or self.signature.ambient.forward_mode:
                 operands[index] = tensor.clone()
@@ -301,9 +294,7 @@ class Entry:
         operands: Sequence[torch.Tensor],
         apply: Callable[..., tuple[torch.Tensor, ...]] | None,
     ) -> tuple[torch.Tensor | None, ...]:
-        functions, segment = self.functions, self.functions.segment
-        if segment is None:
-            raise RuntimeError("an entry without a program")
+        functions, segment = self.functions, self.forward.segment
         if not segment.output_nodes:
             return segment.assemble(operands, ())
         if apply is not None:
@@ -321,16 +312,13 @@ class Entry:
         self, results: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
         """Results as in eager: they require grad, though it leads to nobody's tensor."""
-        segment = self.functions.segment
-        if segment is None:
-            return tuple(results)
         hidden = torch.empty(0, requires_grad=True)
         with torch.enable_grad():
             return tuple(
                 HiddenLeaf.apply(hidden, result)
                 if result is not None and traced.requires_grad and not result.requires_grad
                 else result
-                for result, traced in zip(results, segment.outputs, strict=True)
+                for result, traced in zip(results, self.forward.segment.outputs, strict=True)
             )
 
 
@@ -350,15 +338,14 @@ def make_general_entry(
         Exception: Whatever goes wrong; then the call has to be captured for its own sizes.
     """
     with sizes.environment.answering(sizes.read(leaves), sizes.conditions.answers):
-        entry, lifted = make_entry(function, sizes.signature, leaves, call, settings, sizes)
-        segment = entry.functions.segment
-        if segment is not None:
-            refuse_opaque(segment)
-        if segment is not None and segment.output_nodes:
+        made = compile_forward(function, sizes.signature, leaves, call, settings, sizes)
+        entry, segment = Entry(made[0], settings), made[0].segment
+        refuse_opaque(segment)
+        if segment.output_nodes:
             chosen = entry.functions.keeping if entry.differentiable else entry.functions.plain
-    if segment is not None and segment.output_nodes and entry.differentiable:
+    if segment.output_nodes and entry.differentiable:
         chosen.derivatives.foresee_backward(sizes.read(leaves))
-    return entry, lifted
+    return entry, made[1]
 
 
 def make_entry(
@@ -367,134 +354,7 @@ def make_entry(
     leaves: Sequence[Any],
     call: Call,
     settings: Settings,
-    sizes: Sizes | None = None,
 ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-    """Capture a call and prepare its program; nothing of a backward is traced.
-
-    The tensors that the function closes over come with the entry, which doesn't keep them.
-
-    The stages, in order: capture, effects, segment, environment. Compiling happens at the first
-    run of each graph.
-    """
-    timings: dict[str, float] = {}
-    clock = _Clock(timings)
-    tracker = StateTracker(function, leaves, call, settings.name)
-    open_to = None if sizes is None else sizes.environment
-    captured, gradients = _captured(tracker, signature, environment=open_to)
-    clock.stage("capture")
-    effects = analyse(captured, settings.name)
-    check_gradients(captured, effects, settings.name)
-    clock.stage("effects")
-    written = frozenset(
-        mutation.index for mutation in effects.mutations if mutation.index < len(captured.inputs)
-    )
-    placed = placed_inputs(captured)
-    sharing = sharing_of(captured, leaves, (written, placed), signature)
-    if sharing is not None:
-        if sizes is not None:
-            raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
-        captured, gradients = _captured(tracker, signature, sharing)
-        effects = analyse(captured, settings.name)
-        clock.stage("capture again")
-    hidden = () if gradients is None else gradients.hidden
-    visible = [value for i, value in enumerate(captured.lifted) if i not in hidden]
-    segment = make_segment(captured, effects, settings)
-    clock.stage("segment")
-    differentiable = any(out.requires_grad for out in segment.graph_outputs)
-    plain = sizes is None and not differentiable
-    in_place = plan_in_place(captured, effects, segment) if plain else None
-    read, state = reader.make_reader(tracker, visible)
-    clock.stage("environment")
-    entry = Entry(
-        signature,
-        replace(captured, lifted=()),
-        effects,
-        SegmentFunctions(segment),
-        read,
-        tuple(entry.spec for entry in captured.inputs if entry.argument is None),
-        differentiable,
-        written,
-        placed,
-        frozenset(
-            i for i, slot in enumerate(captured.inputs) if id(slot.tensor) in captured.events.grown
-        ),
-        tuple(index for index, operand in enumerate(segment.operands) if operand.volatile),
-        watched(captured, effects),
-        reachable(segment, segment.seen),
-        in_place,
-        gradients,
-        state,
-        sizes,
-        timings,
-    )
-    return entry, captured.lifted
-
-
-def _captured(
-    state: StateTracker,
-    signature: Signature,
-    sharing: Sharing | None = None,
-    *,
-    environment: SizeEnvironment | None = None,
-) -> tuple[Capture, GradientEffects | None]:
-    """Run the function on a tape, with what it stores and what it does to ``.grad``."""
-    tracker = GradientTracker(state, state.leaves, state.name)
-    captured = capture(tracker, signature, state.leaves, state.name, sharing, environment)
-    return captured, tracker.effects(captured.lifted)
-
-
-def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
-    """The differentiable program of a capture: inputs to fresh outputs and new values."""
-    # Also one whose shape changes: it counts versions, and the graph saved it as it was.
-    volatile = {
-        mutation.index
-        for mutation in effects.mutations
-        if mutation.writes or (mutation.layout and mutation.versions)
-    }
-    volatile |= {
-        index
-        for index, slot in enumerate(captured.slots)
-        if slot.kind in ("flat", "family", "joined")
-    }
-    operands = tuple(
-        Operand(
-            slot.node,
-            slot.leaf if _is_leaf(slot) and slot.kind != "member" else None,
-            by_value=slot.kind in ("plain", "flat", "joined"),
-            volatile=index in volatile,
-        )
-        for index, slot in enumerate(captured.slots)
-    )
-    return Segment(
-        captured.tape,
-        operands,
-        effects.results,
-        settings,
-        settings.name,
-        effect_nodes=captured.effect_nodes,
-        # A program that only looks at values runs for that, and gives out what it looked at.
-        carried=() if effects.results else graphs.premises(captured.effect_nodes)[:1],
-        seen=tuple(slot.tensor for slot in captured.slots),
-        roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
-    )
-
-
-def _is_leaf(slot: Input) -> bool:
-    """Whether gradients are taken with respect to an input.
-
-    One that needs none may have got a gradient's history by what was written to it.
-    """
-    return slot.leaf.requires_grad and slot.leaf.is_leaf
-
-
-class _Clock:
-    """Seconds since the previous stage."""
-
-    def __init__(self, timings: dict[str, float]) -> None:
-        self.timings = timings
-        self.last = time.perf_counter()
-
-    def stage(self, name: str) -> None:
-        now = time.perf_counter()
-        self.timings[name] = now - self.last
-        self.last = now
+    """Capture a call; the entry comes with the tensors that the function closes over now."""
+    forward, lifted = compile_forward(function, signature, leaves, call, settings)
+    return Entry(forward, settings), lifted

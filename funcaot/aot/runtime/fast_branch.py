@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import torch
 
+from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.fast_run import run_expression
 from funcaot.aot.segment.backward import Backward
-from funcaot.aot.segment.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.segment.wanted_gradients import Needs
 from funcaot.aot.signature.open_checks import OpenChecks
 from funcaot.aot.signature.sizes import Conditions
@@ -60,7 +60,7 @@ class Case:
         """What the executable that runs assumes about open sizes."""
         if self.following is not None:
             return self.following.assumed
-        return self.functions.plain.form.program.assumed
+        return self.functions.plain.program.assumed
 
 
 class BranchWriter:
@@ -109,7 +109,7 @@ class BranchWriter:
         else:
             self._release_edges(indent)
             if case.runs:
-                run = run_expression(source, case.functions.plain.form, operands)
+                run = run_expression(source, case.functions.plain, operands)
                 source.line(f"made = {run}", indent)
         source.line(f"return {_gradients(case.backward, operands)}", indent)
 

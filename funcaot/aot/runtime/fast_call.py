@@ -16,17 +16,18 @@ import torch
 from funcaot._torch.autograd.autograd import set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
+from funcaot.aot.calls.in_place_call import are_apart
 from funcaot.aot.effects.effects import Effects, Output
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_node import FastNode
 from funcaot.aot.runtime.fast_run import run_expression, run_program
-from funcaot.aot.segment.in_place import are_apart
 from funcaot.aot.signature import flattening
+from funcaot.aot.signature.ambient import conditions_on
 from funcaot.aot.signature.flattening import require
 from funcaot.aot.signature.open_checks import OpenChecks, tensor_check
-from funcaot.aot.signature.signature import Constant
+from funcaot.aot.signature.signature import Constant, attributes_of_leaf
 from funcaot.aot.signature.sizes import Conditions
 
 FastCall = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -104,13 +105,7 @@ class _Writer:
         self.function = function
         self.lifted = lifted
         self.leaves = leaves
-        self.source = Source(
-            MISS=MISS,
-            entry=entry,
-            forward_ad=guards.forward_ad,
-            modes=guards.function_mode_count,
-            state=guards.global_state_check(),
-        )
+        self.source = Source(MISS=MISS, entry=entry)
         self.names: list[str] = []
         self.lifted_names: list[str] = []
 
@@ -118,8 +113,8 @@ class _Writer:
         source = self.source
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
         self._write_constants()
-        require(source, "state() and not modes() and forward_ad._current_level < 0")
-        self._write_ambient()
+        require(source, " and ".join(conditions_on(self.entry.signature.ambient, source)))
+        self._write_attributes()
         self._write_lifted()
         self._write_tensor_checks()
         source.line("entry.calls += 1")
@@ -136,21 +131,17 @@ class _Writer:
             if isinstance(described, Constant):
                 require(self.source, flattening.constant_condition(self.source, name, described))
 
-    def _write_ambient(self) -> None:
-        """What torch's global guard doesn't compare; it tells "highest" from the others."""
-        ambient = self.entry.signature.ambient
-        if ambient.precision[0] != "highest":
-            getter = self.source.constant(guards.float32_matmul_precision, "precision")
-            require(self.source, f"{getter}() == {ambient.precision[0]!r}")
-        if ambient.deterministic[0]:
-            options = self.source.constant(torch.utils.deterministic, "options")
-            require(
-                self.source,
-                f"{options}.fill_uninitialized_memory is {ambient.deterministic[2]}",
-            )
+    def _write_attributes(self) -> None:
+        """Compare what users' code has set on arguments, and what the function looked for."""
+        for position, found in self.entry.signature.attributes:
+            read = self.source.constant(attributes_of_leaf, "attributes")
+            known = self.source.constant(found, "known")
+            require(self.source, f"{read}({self.names[position]}) == {known}")
+        for position, name in self.entry.capture.absent:
+            require(self.source, f"not hasattr({self.names[position]}, {name!r})")
 
     def _write_lifted(self) -> None:
-        read, gradients = self.entry.read_lifted, self.entry.gradients
+        read, gradients = self.entry.forward.reader, self.entry.capture.gradients
         if read is None and gradients is None:
             return
         self.source.line("lifted = ()")
@@ -178,7 +169,7 @@ class _Writer:
             )
             if isinstance(described, TensorSpec) and index not in later
         ]
-        found += zip(self.lifted_names, self.entry.lifted_specs, self.lifted, strict=True)
+        found += zip(self.lifted_names, self.entry.forward.lifted_specs, self.lifted, strict=True)
         return found
 
     def _write_tensor_checks(self) -> None:
@@ -217,8 +208,8 @@ class _Writer:
             return
         assumed: list[Conditions | None] = [sizes.conditions]
         if functions.segment is not None and functions.segment.output_nodes:
-            form = (functions.keeping if self.entry.differentiable else functions.plain).form
-            assumed.append(form.program.assumed)
+            chosen = functions.keeping if self.entry.differentiable else functions.plain
+            assumed.append(chosen.program.assumed)
         named = [(name, spec) for name, spec, _ in self._tensors()]
         checks = OpenChecks.of(sizes.environment.symbols, named, assumed)
         checks.write(self.source)
@@ -240,8 +231,8 @@ class _Writer:
         return (
             effects is entry.effects
             and segment is not None
-            and entry.gradients is None
-            and entry.state is None
+            and entry.capture.gradients is None
+            and entry.forward.state is None
             and bool(segment.output_nodes)
             and entry.is_plain
             and not entry.signature.ambient.autocast
@@ -254,7 +245,7 @@ class _Writer:
         in_place = entry.in_place
         return (
             in_place is not None
-            and entry.state is None
+            and entry.forward.state is None
             and entry.is_plain
             and not entry.signature.ambient.autocast
             and not entry.signature.ambient.inference_mode
@@ -272,7 +263,7 @@ class _Writer:
             entry.differentiable
             and segment is not None
             and segment.output_nodes
-            and not (entry.watched or entry.reachable)
+            and not (entry.forward.watched or entry.forward.reachable)
             and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
         ):
@@ -296,24 +287,24 @@ class _Writer:
         require(source, f"{source.constant(are_apart, 'apart')}(written, ({others}))")
         counted = [
             f"{operands[index]}._version + {count}"
-            for index, count in zip(in_place.written, in_place.versions, strict=True)
+            for index, count in zip(in_place.written, in_place.plan.versions, strict=True)
         ]
         source.line(f"versions = ({listed(counted)},)")
         names = {position: source.name("r") for position in in_place.program.writes.kept}
-        given = [operands[index] for index in in_place.positions]
+        given = [operands[index] for index in in_place.plan.form.positions]
         run = run_program(source, in_place.program, given)
         self._write_inference(f"made = {run}")
         if names:
             source.line(unpacked(list(names.values()), "made"))
         source.line(f"{source.constant(set_versions, 'set_versions')}(written, versions)")
-        made = [names.get(index, "None") for index in range(in_place.count)]
+        made = [names.get(index, "None") for index in range(in_place.plan.count)]
         expression = self._result(in_place.effects, operands, made)
-        if entry.gradients is None:
+        if entry.capture.gradients is None:
             source.line(f"return {expression}")
             return
         source.line(f"result, values = {expression}")
         lifted = "lifted" if self.lifted_names else "()"
-        source.line(f"entry.gradients.apply([{listed(self.names)}], {lifted}, values)")
+        source.line(f"entry.capture.gradients.apply([{listed(self.names)}], {lifted}, values)")
         source.line("return result")
 
     def _write_run(self) -> None:
@@ -328,7 +319,7 @@ class _Writer:
             run = f"{source.constant(node.apply, 'apply')}({listed(operands)})"
             source.line(f"{made[0]} = {run}" if len(made) == 1 else unpacked(made, run))
         else:
-            run = run_expression(source, entry.functions.plain.form, operands)
+            run = run_expression(source, entry.functions.plain, operands)
             self._write_inference(unpacked(made, run))
         source.line(f"return {self._result(entry.effects, operands, made)}")
 

@@ -21,14 +21,13 @@ from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
+from funcaot.aot.calls.call import SegmentFunction
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.source import Source, listed
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.runtime.fast_branch import BranchWriter, Case, pattern_of
 from funcaot.aot.runtime.fast_run import run_expression
 from funcaot.aot.segment.backward import Backward
-from funcaot.aot.segment.call import SegmentFunction
-from funcaot.aot.segment.segment import Form
 from funcaot.aot.signature.open_checks import tensor_check
 
 _PLAIN_BACKWARD = {"key", "segment", "targets", "timings", "conditions", "read"}
@@ -72,7 +71,7 @@ class FastNode:
             "__module__": __name__,
             "__doc__": f"The compiled program {owner.segment.name}, below all transforms.",
         }
-        self.assumed = owner.form.program.assumed
+        self.assumed = owner.program.assumed
         self._function = type(owner.segment.name, (torch.autograd.Function,), members)
         self._write_backward()
         self.apply = autograd.native_apply(self._function)
@@ -88,9 +87,7 @@ class FastNode:
         made = len(owner.segment.output_nodes)
         operands = [source.name("a") for _ in owner.segment.operands]
         source.line("ctx.set_materialize_grads(False)")
-        source.line(
-            f"made = {run_expression(source, owner.form, operands, trusting=self.trusting)}"
-        )
+        source.line(f"made = {run_expression(source, owner, operands, trusting=self.trusting)}")
         constant = [
             f"made[{index}]"
             for index, tensor in enumerate(owner.segment.graph_outputs)
@@ -146,7 +143,7 @@ class FastNode:
         if not _is_plain(backward):
             return
         runs = functions.keeping if create_graph else functions.plain
-        if not self._fits(saved, runs.form) or (create_graph and runs.unchecked):
+        if not self._fits(saved, runs) or (create_graph and runs.unchecked):
             return
         pattern = pattern_of(tangents)
         distinct = list({id(tensor): tensor for tensor in present}.values())
@@ -165,13 +162,15 @@ class FastNode:
         cases.append(case)
         self._write_backward()
 
-    def _fits(self, saved: Sequence[torch.Tensor], form: Form) -> bool:
+    def _fits(self, saved: Sequence[torch.Tensor], runs: SegmentFunction) -> bool:
         """Whether what was saved has the layouts that the backward's graph trusts it to have."""
         if self.owner.derivatives.sizes is not None:
             # The generated code compares them with what they are at each call's sizes.
             return True
-        given = {place: saved[at] for place, at in enumerate(form.positions) if at < len(saved)}
-        return form.program.fits(given)
+        given = {
+            place: saved[at] for place, at in enumerate(runs.form.positions) if at < len(saved)
+        }
+        return runs.program.fits(given)
 
     def _open_specs(
         self, pattern: tuple[int | None, ...], backward: Backward

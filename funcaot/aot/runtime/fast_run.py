@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from funcaot.aot.calls.call import SegmentFunction
+from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.graph.source import Source, listed
 from funcaot.aot.lowering.contract import settled
-from funcaot.aot.lowering.program import GraphProgram
-from funcaot.aot.segment.segment import Form
 
 
 def run_expression(
-    source: Source, form: Form, operands: Sequence[str], *, trusting: bool = True
+    source: Source, function: SegmentFunction, operands: Sequence[str], *, trusting: bool = True
 ) -> str:
-    """The expression that runs a form's executable on operands, grad mode being off.
+    """The expression that runs a segment's executable on operands, grad mode being off.
 
     With open sizes that is the executable made last, whose assumptions somebody else checks.
     """
-    given = [operands[position] for position in form.positions]
-    return run_program(source, form.program, given, trusting=trusting)
+    given = [operands[position] for position in function.form.positions]
+    return run_program(source, function.program, given, trusting=trusting)
 
 
 def run_program(

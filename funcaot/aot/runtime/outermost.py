@@ -10,21 +10,25 @@ be captured with the transforms inside.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from funcaot._torch.autograd.autograd import in_dual_level
 from funcaot._torch.dynamo.transform_calls import MISS, Transform, TransformCalls
 from funcaot._torch.levels import functorch
+from funcaot._torch.patches import is_usable, switched_off
 from funcaot._torch.tracing import tracing
+from funcaot.aot.runtime.cache import has_caches
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, stack_of
+from funcaot.functions.interception import when_uninstalled
 
 __all__ = ["follow_transforms"]
 
 
 def _call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a transform returns for these arguments; `MISS` where torch is to find that out."""
-    if not _is_outermost():
+    if not _is_outermost() or "transform calls" in switched_off():
         return MISS
     found = stack_of(transform)
     if found is None or not isinstance(found[1], CompiledFunction):
@@ -50,12 +54,21 @@ def _is_outermost() -> bool:
     )
 
 
-_calls = TransformCalls(_call)
+@functools.cache
+def _calls() -> TransformCalls:
+    return TransformCalls(_call)
 
 
 def follow_transforms() -> None:
-    """Have torch's transforms ask here before they begin, from now on.
+    """Have torch's transforms ask here before they begin, as long as something is compiled."""
+    if is_usable("transform calls"):
+        _calls().install()
 
-    For good: code that runs or is being captured elsewhere may be on its way to the question.
-    """
-    _calls.install()
+
+def _leave_transforms() -> None:
+    """Take that back if nothing compiled is left."""
+    if not has_caches() and _calls.cache_info().currsize:
+        _calls().undo()
+
+
+when_uninstalled(_leave_transforms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -22,6 +22,10 @@ from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.frontier import autograd_nodes
 from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.aot.tape.writes import RefuseOverlap
+from funcaot.errors import GraphError
+
+# Tangents on the tape, by the output of the graph that each belongs to.
+Arrived: TypeAlias = dict[int, torch.Tensor]
 
 
 class BackwardKey(NamedTuple):
@@ -46,7 +50,7 @@ class BackwardKey(NamedTuple):
     variant: int = 0
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Backward:
     """A traced backward.
 
@@ -71,6 +75,14 @@ class Backward:
     conditions: Conditions | None = None
     read: Callable[[], bool] | None = None
 
+    def verify(self) -> None:
+        """Refuse a gradient or a write that no output of the segment stands for."""
+        count = 0 if self.segment is None else len(self.segment.outputs)
+        named = [target for target in self.targets if target is not None]
+        named += [mutation.value for mutation in self.mutations]
+        if len(set(named)) < len(named) or any(not 0 <= index < count for index in named):
+            raise GraphError(f"A backward with {count} results names {named}.")
+
     @cached_property
     def reads(self) -> frozenset[fx.Node]:
         """Nodes in whose memory the values live that the backward reads or computes again.
@@ -91,12 +103,13 @@ class Backward:
         return tuple(None if target is None else gradients[target] for target in self.targets)
 
 
-class _Found(NamedTuple):
-    """What a trace found: gradients by operand, writes, and premises."""
+@dataclass(frozen=True)
+class Pulled:
+    """What a backward came to: gradients by operand, writes, and premises."""
 
-    gradients: dict[int, torch.Tensor | None]
-    writes: tuple[Write, ...]
-    premises: tuple[fx.Node, ...]
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    writes: tuple[Write, ...] = ()
+    premises: tuple[fx.Node, ...] = ()
 
 
 def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
@@ -118,62 +131,46 @@ def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec |
     return tuple(specs)
 
 
-def trace_backward(
+def arrive(
     segment: Segment,
     form: Form,
     key: BackwardKey,
     tangents: Sequence[torch.Tensor | None],
     values: Sequence[torch.Tensor],
-) -> Backward:
-    """Continue the tape by the backward of a segment.
-
-    Args:
-        segment: The forward.
-        form: How the forward ran, so what it kept.
-        key: Needs and specs of the tangents.
-        tangents: The tangents themselves, for layouts that specs don't describe and for opaque
-            Functions that the backward calls.
-        values: What the forward kept; none if it hasn't run.
-
-    Raises:
-        UnsupportedError: If the backward changes more than data of inputs and tangents.
-        RuntimeError: If a Function on the way is ``once_differentiable`` and this is the second.
-        Exception: Whatever a user's backward raises, unchanged.
-    """
+) -> Arrived:
+    """Put the tangents on the tape, by output, and tell it the values that the forward kept."""
     for residual, value in zip(form.residuals, values, strict=bool(values)):
         segment.tape.provide(residual.node, value)
-    inputs, outputs, placeholders = [], [], []
+    placed: dict[int, torch.Tensor] = {}
     for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):
-        if spec is None:
-            continue
-        placeholder = segment.tape.placeholder(f"tangent_{index}", spec, tangent)
-        placeholders.append(placeholder)
-        if segment.graph_outputs[index].requires_grad:
-            outputs.append(segment.graph_outputs[index])
-            inputs.append(placeholder)
+        if spec is not None:
+            placed[index] = segment.tape.placeholder(f"tangent_{index}", spec, tangent)
+            segment.node_of(placed[index]).meta[TANGENT] = True
+    return placed
+
+
+def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) -> Pulled:
+    """Run autograd on the tape, users' rules included."""
+    traced = [index for index in arrived if segment.graph_outputs[index].requires_grad]
     wanted = [index for index, needed in enumerate(key.needs) if needed]
-    leaves = [segment.operands[index].leaf for index in wanted]
-    if not outputs or not leaves:
-        return Backward(key, None, (None,) * len(key.needs))
+    if not traced or not wanted:
+        return Pulled()
+    outputs = [segment.graph_outputs[index] for index in traced]
     _refuse_once_differentiable(outputs)
-    nodes = [segment.tape.node_of(tensor) for tensor in placeholders]
-    for node in nodes:
-        if node is not None:
-            node.meta[TANGENT] = True
-    snapshot = Snapshot(segment, placeholders)
+    snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
     with RefuseOverlap():
         gradients = segment.tape.gradients(
             outputs,
-            leaves,  # type: ignore[arg-type]
-            inputs,
+            [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
+            [arrived[index] for index in traced],
             create_graph=key.create_graph,
         )
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
-    pulled = dict(zip(wanted, gradients, strict=True))
-    found = _Found(pulled, writes, graphs.premises_after(last))
-    return _assemble(segment, form, key, placeholders, found)
+    found = zip(wanted, gradients, strict=True)
+    present = {index: gradient for index, gradient in found if gradient is not None}
+    return Pulled(present, writes, graphs.premises_after(last))
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
@@ -188,18 +185,14 @@ def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
         )
 
 
-def _assemble(
-    segment: Segment,
-    form: Form,
-    key: BackwardKey,
-    tangents: Sequence[torch.Tensor],
-    found: _Found,
+def derived(
+    segment: Segment, form: Form, key: BackwardKey, arrived: Arrived, pulled: Pulled
 ) -> Backward:
-    """Make the record of a traced backward from its gradients and what it wrote to."""
-    gradients, writes = found.gradients, found.writes
-    present = {index: gradient for index, gradient in gradients.items() if gradient is not None}
+    """The segment from residuals, tangents and edges to what was pulled back."""
+    present, writes = pulled.gradients, pulled.writes
     if not present and not writes:
         return Backward(key, None, (None,) * len(key.needs))
+    tangents = list(arrived.values())
     targets: list[int | None] = [None] * len(key.needs)
     for position, index in enumerate(present):
         targets[index] = position
@@ -231,7 +224,7 @@ def _assemble(
         order=segment.order + 1,
         kind="backward",
         start=min(segment.node_of(tensor) for tensor in tangents),
-        effect_nodes=found.premises,
+        effect_nodes=pulled.premises,
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
         roles=Roles(copied=frozenset(range(len(present), len(present) + len(writes)))),
@@ -247,4 +240,4 @@ def _assemble(
         )
         for position, write in enumerate(writes)
     )
-    return Backward(key, following, tuple(targets), mutations, found.premises)
+    return Backward(key, following, tuple(targets), mutations, pulled.premises)

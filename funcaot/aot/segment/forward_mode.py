@@ -21,7 +21,7 @@ from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.errors import MissingRuleError, UnsupportedError
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Pushforward:
     """A traced pushforward, by itself: it starts from what the forward kept.
 
@@ -31,12 +31,14 @@ class Pushforward:
         sources: For each of the segment's operands before the tangents, whether it is a
             residual (True) or an operand of the forward (False), and which.
         produced: Positions of the forward's graph outputs that have a tangent.
+        timings: Seconds per stage.
         read: Whether what user's rules read is as it was, if they ran.
     """
 
     segment: Segment | None
     sources: tuple[tuple[bool, int], ...]
     produced: tuple[int, ...]
+    timings: dict[str, float] = field(default_factory=dict)
     read: Callable[[], bool] | None = None
 
     def gather(
@@ -48,7 +50,7 @@ class Pushforward:
         ]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class FusedPushforward:
     """Primal and tangent as one program, in which the primal is computed once.
 
@@ -139,7 +141,7 @@ def trace_fused(
         effect_nodes=(*segment.effect_nodes, *graphs.premises_after(last)),
         drawn=segment.drawn,
         carried=(*segment.output_nodes[len(segment.graph_outputs) :], *carried),
-        roles=form.program.roles,
+        roles=form.graph.roles,
     )
     position = {node: index for index, node in enumerate(following.output_nodes)}
     pushed = []
@@ -201,7 +203,31 @@ def _push(
         for (index, _), tensor in zip(outputs, pushed, strict=True)
         if tensor is not None
     }
-    return given, results
+    return given, _apart(segment, given, results)
+
+
+def _apart(
+    segment: Segment, given: dict[int, torch.Tensor], results: dict[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """The outputs' tangents, in memory of their own where the outputs are.
+
+    The transpose of a copy hands on what it is given. A write to the output in place would then
+    change the tangent of an operand, or of another output.
+    """
+    tape = segment.tape
+    taken = {segment.node_of(tangent) for tangent in given.values()}
+    apart = {}
+    for index, tensor in results.items():
+        output, node = segment.output_nodes[index], tape.node_of(tensor)
+        owns = graphs.view_root(output) is output and output.op != "placeholder"
+        if node is not None and owns and graphs.view_root(node) in taken:
+            with tape.recording():
+                tensor = tensor.clone()
+            node = tape.node_of(tensor)
+        if node is not None:
+            taken.add(graphs.view_root(node))
+        apart[index] = tensor
+    return apart
 
 
 def _refuse_tangled(segment: Segment, moving: Sequence[int]) -> bool:

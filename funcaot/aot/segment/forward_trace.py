@@ -214,7 +214,8 @@ def _jvp_along_zero(call: object, operands: Sequence[torch.Tensor]) -> None:
         filled = list(operands)
         for position, value in zip(moving, active, strict=True):
             filled[position] = value
-        return call(*filled)  # type: ignore[operator]
+        results = functorch.pytree.tree_leaves(call(*filled))  # type: ignore[operator]
+        return tuple(result for result in results if isinstance(result, torch.Tensor))
 
     primals = tuple(operands[position] for position in moving)
     with autograd.jvp_inside_dual_level():

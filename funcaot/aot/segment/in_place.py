@@ -8,119 +8,61 @@ compiler computes each new value where it belongs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import fx
 
-from funcaot._torch.autograd import autograd
-from funcaot._torch.levels import functorch
 from funcaot.aot.capture.capture import Capture
+from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation
 from funcaot.aot.graph import graphs
-from funcaot.aot.lowering.lower import Lowered, Writes, decomposed, lower
-from funcaot.aot.lowering.program import GraphProgram, with_inputs
+from funcaot.aot.lowering.lower import Writes, decomposed
 from funcaot.aot.segment.in_place_proof import provable
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.signature.sizes import Sizes
 
 aten = torch.ops.aten
 
 
-class WritingProgram(GraphProgram):
-    """A graph that returns some of its outputs and writes the others into inputs."""
-
-    def __init__(self, functional: GraphProgram, writes: Writes) -> None:
-        """Take the graph of a program whose caller would write.
-
-        Args:
-            functional: That program.
-            writes: What goes where, by positions among its placeholders and outputs.
-        """
-        super().__init__(functional.module, functional.kind, functional.name, functional.settings)
-        self.roles = functional.roles
-        self.writes = writes
-        self._used = sorted({*self._used, *(position for position, _ in writes.pairs)})
-
-    def _executable(self) -> Lowered:
-        where = {position: index for index, position in enumerate(self._used)}
-        pairs = tuple((where[position], output) for position, output in self.writes.pairs)
-        module = with_inputs(self.writes.decomposed, self._used)
-        writes = replace(self.writes, pairs=pairs, decomposed=module)
-        settings = self.settings
-        return lower(
-            self._pruned(), settings.compiler, self.kind, settings.name, writes, self.roles
-        )
-
-
 @dataclass(frozen=True, eq=False)
-class InPlace:
-    """A plain form that writes into inputs by itself.
+class InPlacePlan:
+    """Which inputs the graph of a plain form may write to.
 
     Attributes:
-        program: The graph.
-        positions: Positions of the operands that it takes.
-        written: Inputs that it writes to.
+        form: The form.
+        writes: What goes where, by positions among the graph's inputs and outputs.
+        written: Inputs that are written to.
         versions: How many in-place changes each of them counts.
         others: The inputs that share no memory with those.
         effects: What is left to the epilogue.
         count: How many outputs the functional graph has.
     """
 
-    program: WritingProgram
-    positions: tuple[int, ...]
+    form: Form
+    writes: Writes
     written: tuple[int, ...]
     versions: tuple[int, ...]
     others: tuple[int, ...]
     effects: Effects
     count: int
 
-    def serves(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the graph may write to a call's inputs."""
-        if (
-            functorch.transforms_active()
-            or functorch.dispatch_mode_count()
-            or autograd.in_dual_level()
-            or functorch.has_legacy_batched(tensors)
-        ):
-            return False
-        written = [tensors[index] for index in self.written]
-        if any(tensor.is_inference() for tensor in written):
-            return False
-        return are_apart(written, [tensors[index] for index in self.others])
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Run the graph; the outputs that were written and nothing else are None."""
-        written = [tensors[index] for index in self.written]
-        versions = [tensor._version for tensor in written]
-        made = self.program.execute([tensors[index] for index in self.positions])
-        counted = [before + count for before, count in zip(versions, self.versions, strict=True)]
-        autograd.set_versions(written, counted)
-        results: list[Any] = [None] * self.count
-        for position, value in zip(self.program.writes.kept, made, strict=True):
-            results[position] = value
-        return results
-
-
-def are_apart(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    """Whether no storage that is written to belongs to two inputs."""
-    storages = {tensor.untyped_storage()._cdata for tensor in written}
-    return len(storages) == len(written) and storages.isdisjoint(
-        [tensor.untyped_storage()._cdata for tensor in others]
-    )
-
-
-def plan_in_place(captured: Capture, effects: Effects, segment: Segment) -> InPlace | None:
+def plan_in_place(
+    captured: Capture, effects: Effects, segment: Segment, sizes: Sizes | None = None
+) -> InPlacePlan | None:
     """Let the graph write what it can; None if there is nothing, or if the epilogue has to.
 
     Args:
         captured: What the function did.
         effects: The epilogue's plan.
-        segment: The program, of which nothing is differentiated and no size is open.
+        segment: The program.
+        sizes: What it leaves open.
     """
     if not (
-        effects.mutations
+        sizes is None
+        and not segment.is_differentiable
+        and effects.mutations
         and all(map(_is_simple, effects.mutations))
         and _runs_to_its_end(captured)
         and segment.settings.compiler.writes_inputs
@@ -131,16 +73,16 @@ def plan_in_place(captured: Capture, effects: Effects, segment: Segment) -> InPl
     ):
         return None
     form = segment.form(keeping=False)
-    if any(graphs.is_opaque(node) for node in form.program.module.graph.nodes):
+    if any(graphs.is_opaque(node) for node in form.graph.module.graph.nodes):
         return None
     chosen, writes = _choose(effects, segment, form)
     if writes is None or not chosen:
         return None
     written = tuple(mutation.index for mutation in chosen)
     left = tuple(mutation for mutation in effects.mutations if mutation not in chosen)
-    return InPlace(
-        WritingProgram(form.program, writes),
-        form.positions,
+    return InPlacePlan(
+        form,
+        writes,
         written,
         tuple(mutation.versions or 0 for mutation in chosen),
         tuple(index for index in range(len(captured.inputs)) if index not in written),
@@ -156,9 +98,8 @@ def _runs_to_its_end(captured: Capture) -> bool:
 
 def _is_simple(mutation: Mutation) -> bool:
     """Whether an input gets new data, counts that, and that's all."""
-    return mutation == Mutation(
-        mutation.index, value=mutation.value, versions=mutation.versions
-    ) and (mutation.value is not None and mutation.versions is not None)
+    only = mutation.actions[0] if len(mutation.actions) == 1 else None
+    return isinstance(only, Overwrite) and only.by == "itself"
 
 
 def _choose(effects: Effects, segment: Segment, form: Form) -> tuple[list[Mutation], Writes | None]:
@@ -167,7 +108,7 @@ def _choose(effects: Effects, segment: Segment, form: Form) -> tuple[list[Mutati
     shown = {
         places[output.result].output for output in effects.outputs if output.result is not None
     }
-    uses = [places[mutation.value or 0].output for mutation in effects.mutations]
+    uses = [places[mutation.results[0]].output for mutation in effects.mutations]
     roots = [graphs.view_root(node) for node in nodes]
     seen = [roots[index] for index in range(len(roots)) if index in shown or index not in uses]
     overwritten = {segment.operands[mutation.index].node for mutation in effects.mutations}
@@ -193,7 +134,7 @@ def _proved(
     if not chosen:
         return [], None
     compiler = segment.settings.compiler
-    module = decomposed(form.program.module, compiler)
+    module = decomposed(form.graph.module, compiler)
     where = {output: form.positions.index(item.index) for output, item in chosen.items()}
     others = [index for index in range(len(segment.output_nodes)) if index not in chosen]
     pairs = tuple((position, output) for output, position in where.items())

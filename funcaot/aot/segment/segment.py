@@ -17,10 +17,11 @@ from torch import fx
 
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph import graphs
+from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
+from funcaot.aot.graph.settings import Settings
 from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.kept_layouts import free_layouts
-from funcaot.aot.lowering.program import GraphProgram, Settings
 from funcaot.aot.segment.partition import Kept, Problem, choose, drawn
 from funcaot.aot.signature.sizes import shown_by
 from funcaot.aot.tape.frontier import Demand, frontier, hides_what_is_saved
@@ -76,12 +77,12 @@ class Form:
     """One way to run a segment: its graph, and what it keeps.
 
     Attributes:
-        program: The graph, from the operands that are given by value to outputs and residuals.
+        graph: From the operands that are given by value to outputs and residuals.
         positions: Positions of those operands.
         residuals: What is kept, in the order in which it is saved.
     """
 
-    program: GraphProgram
+    graph: FunctionalGraph
     positions: tuple[int, ...]
     residuals: tuple[Residual, ...]
 
@@ -176,6 +177,11 @@ class Segment:
             raise RuntimeError(f"{self.name}: a tensor isn't on the tape")
         return node
 
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether something can be differentiated with respect to an operand."""
+        return any(output.requires_grad for output in self.graph_outputs)
+
     @cached_property
     def draws(self) -> bool:
         """Whether running the graph twice may give different values."""
@@ -261,15 +267,16 @@ class Segment:
         module = self._extract(tuple(index), [*self.output_nodes, *extra])
         kind = "inference" if not keeping and self.kind == "forward" else self.kind
         module = graphs.with_own_outputs(module, copied, detached=kind == "inference")
-        program = GraphProgram(module, kind, self.name, self.settings, self.executables)
+        places: tuple[int, ...] = ()
         if self.leaves_layouts:
             made = range(len(self.output_nodes), len(self.output_nodes) + len(extra))
             free_layouts(module, set(made) - set(copied))
             private = enumerate(self.operands[position].private for position in index.values())
-            program.kept = tuple(place for place, is_private in private if is_private)
+            places = tuple(place for place, is_private in private if is_private)
         hidden = range(len(self.graph_outputs), len(self.output_nodes) + len(extra))
-        program.roles = replace(self._roles(), private=frozenset(hidden))
-        return Form(program, tuple(index.values()), tuple(residuals))
+        roles = replace(self._roles(), private=frozenset(hidden))
+        graph = FunctionalGraph(module, kind, self.name, roles, places)
+        return Form(graph, tuple(index.values()), tuple(residuals))
 
     def _roles(self) -> Roles:
         """The roles of the graph's outputs, but for what a Function returned of its operands.

@@ -5,19 +5,22 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.constants import is_array
 from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.errors import UnsupportedError
+
+Attributes: TypeAlias = tuple[tuple[str, "Constant"], ...]
 
 
 class Identity:
@@ -67,31 +70,6 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Ambient:
-    """Global state that changes what ops do.
-
-    Attributes:
-        grad_mode: Whether autograd records.
-        forward_mode: Whether tangents may be carried forward.
-        inference_mode: Whether inference mode is on.
-        autocast: Device, dtype and cache for each device type that autocasts.
-        default_dtype: Of new tensors.
-        deterministic: Deterministic algorithms: on, only warn, fill uninitialized memory.
-        precision: Of float32 matrix products, in every setting that torch has for it.
-        modes: Torch-function modes (a default device is one) and dispatch modes.
-    """
-
-    grad_mode: bool
-    forward_mode: bool
-    inference_mode: bool
-    autocast: tuple[Any, ...]
-    default_dtype: torch.dtype
-    deterministic: tuple[bool, bool, bool]
-    precision: tuple[Any, ...]
-    modes: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Signature:
     """A call's structure, metadata, constants and global state.
 
@@ -99,6 +77,7 @@ class Signature:
         tree: Structure of ``(args, kwargs)``.
         leaves: A spec or a constant per leaf.
         kinds: The class of each tensor leaf.
+        attributes: What users' code has set on each tensor leaf that has something, by position.
         repeats: For each tensor leaf that is the same object as an earlier one, both positions.
         ambient: Global state.
     """
@@ -108,6 +87,7 @@ class Signature:
     kinds: tuple[type, ...]
     repeats: tuple[tuple[int, int], ...]
     ambient: Ambient
+    attributes: tuple[tuple[int, Attributes], ...] = ()
 
     def __str__(self) -> str:
         """The leaves, one after the other."""
@@ -125,24 +105,6 @@ class Signature:
         return any(reference() is None for reference in references)
 
 
-def read_ambient(*, forward_mode: bool) -> Ambient:
-    """The global state at this moment."""
-    return Ambient(
-        grad_mode=torch.is_grad_enabled(),
-        forward_mode=forward_mode,
-        inference_mode=torch.is_inference_mode_enabled(),
-        autocast=guards.autocast_state(),
-        default_dtype=torch.get_default_dtype(),
-        deterministic=(
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            guards.fills_uninitialized_memory(),
-        ),
-        precision=guards.matmul_precision(),
-        modes=guards.active_modes(),
-    )
-
-
 def read_signature(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Signature, list[Any]]:
@@ -157,6 +119,7 @@ def read_signature(
     seen: dict[int, int] = {}
     forward_mode = tracing.forward_mode_active()
     repeats: list[tuple[int, int]] = []
+    attributes: list[tuple[int, Attributes]] = []
     for position, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor):
             described.append(_constant(name, position, leaf))
@@ -164,11 +127,29 @@ def read_signature(
         refuse_unknown_kind(leaf, f"{name} was called with {{}} as leaf {position} of its inputs.")
         described.append(spec_of(leaf, forward_mode=forward_mode))
         kinds.append(type(leaf))
+        if leaf.__dict__ and (found := attributes_of_leaf(leaf)):
+            attributes.append((position, found))
         first = seen.setdefault(id(leaf), position)
         if first != position:
             repeats.append((first, position))
-    ambient = read_ambient(forward_mode=forward_mode)
-    return Signature(tree, tuple(described), tuple(kinds), tuple(repeats), ambient), leaves
+    described_leaves = (tree, tuple(described), tuple(kinds), tuple(repeats))
+    return Signature(*described_leaves, read_ambient(), tuple(attributes)), leaves
+
+
+def attributes_of_leaf(leaf: torch.Tensor) -> Attributes:
+    """What users' code has set on a tensor and what a program may read: values that compare."""
+    found = ((name, constant_of(value)) for name, value in attributes_of(leaf).items())
+    return tuple((name, constant) for name, constant in found if constant is not None)
+
+
+def constant_of(value: Any) -> Constant | None:
+    """A value as a part of a signature; None if it can't be one."""
+    if isinstance(value, torch.Tensor):
+        return None
+    try:
+        return _constant("", 0, value)
+    except UnsupportedError:
+        return None
 
 
 def _is_plain_slice(value: Any) -> bool:

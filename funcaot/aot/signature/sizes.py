@@ -104,6 +104,7 @@ class Sizes:
             len(signature.leaves) != len(known.leaves)
             or signature.ambient != known.ambient
             or signature.kinds != known.kinds
+            or signature.attributes != known.attributes
             or signature.repeats != known.repeats
             or signature.tree != known.tree
         ):

@@ -57,6 +57,7 @@ def _parts(signature: Signature) -> list[tuple[str, Any]]:
     ]
     parts.append(("which arguments are the same tensor", signature.repeats))
     parts.append(("the classes of tensors", signature.kinds))
+    parts.append(("attributes of tensors", str(signature.attributes)))
     return parts
 
 

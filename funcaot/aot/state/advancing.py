@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from types import BuiltinMethodType
+from inspect import GEN_CREATED, getgeneratorstate
+from types import BuiltinMethodType, GeneratorType
 from typing import Any
 
 from funcaot.aot.closure.environment import Environment
@@ -60,12 +61,17 @@ def refuse_iterators(environment: Environment, name: str) -> None:
         UnsupportedError: If it does.
     """
     for place, thing in environment.identities:
-        if isinstance(thing, Iterator):
+        if isinstance(thing, Iterator) and not _is_unstarted(thing):
             raise UnsupportedError(
                 f"{name} reads {place.name or 'an iterator'}, a {type(thing).__name__} that it "
                 "doesn't make itself: what comes next would be taken once, when it is captured.",
                 remedy="take the next value outside, and pass it as an argument.",
             )
+
+
+def _is_unstarted(thing: Any) -> bool:
+    """Whether a generator wasn't read: a context manager that decorates functions keeps one."""
+    return isinstance(thing, GeneratorType) and getgeneratorstate(thing) == GEN_CREATED
 
 
 def _state(thing: Any) -> Any:

@@ -5,6 +5,7 @@ All of it is looked at before a capture, compared after it, and put back where i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
@@ -104,9 +106,12 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     if isinstance(holder, dict | list | deque | set):
         yield "{parent}", holder, None, False
         return
-    if isinstance(holder, tuple | frozenset | types.MethodType | torch.Tensor) or is_compiled(
-        holder
-    ):
+    fixed = tuple | frozenset | types.MethodType | torch.jit.ScriptModule
+    if isinstance(holder, fixed) or is_compiled(holder):
+        return
+    if isinstance(holder, torch.Tensor):
+        if not isinstance(holder, tracing.FunctionalTensor | tracing.FakeTensor):
+            yield "{parent}.__dict__", vars(holder), None, True
         return
     if isinstance(holder, torch.nn.Module):
         for name in MODULE_DICTIONARIES:
@@ -169,7 +174,9 @@ def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: Tr
         if isinstance(before, dict) and isinstance(now, dict):
             for key in changed_keys(bag):
                 if only(now.get(key, MISSING)):
-                    put(bag.thing, key, before.get(key, MISSING))
+                    # What an extension lets nobody set, it changes by itself.
+                    with contextlib.suppress(AttributeError):
+                        put(bag.thing, key, before.get(key, MISSING))
             if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
                 fill(bag.thing, [*before.items()])
         elif any(map(only, now)) or only(MISSING):

@@ -137,10 +137,7 @@ class Changes:
             if isinstance(leaf, torch.Tensor) or (is_setting(leaf) and not is_old(leaf)):
                 return leaf
             if not is_old(leaf) and hides_tensor(leaf):
-                raise self._unsupported(
-                    f"keeps an object of class {type(leaf).__name__} with tensors in it",
-                    "keep the tensors themselves, or tuples, lists and dictionaries of them",
-                )
+                return leaf  # Made again by each call; see ``built_objects``.
             return Held(leaf)
 
         return tree_map(pack, value, is_leaf=is_old)
@@ -172,5 +169,4 @@ def hides_tensor(value: Any) -> bool:
     """Whether an object that isn't a container has tensors of a capture in it."""
     if isinstance(value, torch.Tensor | types.ModuleType | type) or is_setting(value):
         return False
-    found = scan(value).objects.values()
-    return any(isinstance(item, tracing.FunctionalTensor | tracing.FakeTensor) for item in found)
+    return any(map(tracing.is_traced, scan(value).objects.values()))

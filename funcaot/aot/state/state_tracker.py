@@ -16,6 +16,7 @@ from funcaot.aot.closure.ran import Ran, Recorder
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
+from funcaot.aot.state.built_objects import taken_apart
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, holds_tensor
@@ -91,9 +92,9 @@ class StateTracker:
         state.put_back([bag for bag, _ in self.found])
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
-        if not self.found and not self.in_arguments:
-            return result
-        return result, changes.packed()
+        if self.found or self.in_arguments:
+            result = result, changes.packed()
+        return taken_apart(result, lambda thing: id(thing) in environment.objects, self.name)
 
     def holders(self) -> list[int]:
         """Positions of the leaves through which the function may reach more than an argument."""

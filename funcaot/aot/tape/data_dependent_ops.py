@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from funcaot._torch.tracing.tracing import is_untraceable
+from funcaot.aot.tape import sizes_of_values
 from funcaot.aot.tape.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
@@ -100,6 +101,9 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """Run a function of torch on the tape, as an opaque node if it reads values."""
     if function in _SPLITS:
         args, kwargs = _with_numbers(args, kwargs)
+    result = sizes_of_values.selected(function, args)
+    if result is not NotImplemented:
+        return result
     applies = OPAQUE.get(function)
     if applies is None or not applies((args, kwargs)):
         return function(*args, **kwargs)

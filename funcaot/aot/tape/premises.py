@@ -10,6 +10,7 @@ from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.location import calling_line
+from funcaot.aot.tape import sizes_of_values
 from funcaot.classes import premise
 from funcaot.classes.opaque import Layout, current_captor, layout_of
 from funcaot.errors import RuleError
@@ -32,6 +33,11 @@ def answer(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Except
         A Python value, or traced tensors of the shapes that they have now. ``NotImplemented`` if
         no values are known, or the op isn't a function of values.
     """
+    if premise.are_allowed() and tracing.is_untraceable(error):
+        given = sizes_of_values.current()
+        found = NotImplemented if given is None else given.answer(op, args, kwargs)
+        if found is not NotImplemented:
+            return found
     if not premise.are_allowed() or not tracing.is_untraceable(error) or not _is_functional(op):
         return NotImplemented
     return _Question(op, (args, kwargs)).answer()

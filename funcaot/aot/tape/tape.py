@@ -15,11 +15,13 @@ from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.dynamo.dynamo import without_dynamo
+from funcaot._torch.levels import inference
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards, shapes
 from funcaot._torch.tensors.printing import printable_under_dual_level
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
+from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
@@ -28,6 +30,7 @@ from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
 from funcaot.classes.opaque import Opaque, capturing
+from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
 from funcaot.operator.operator import custom_function_call
 
@@ -122,16 +125,20 @@ class Tape:
             autocast: Whether what runs inside may autocast, as the caller does. What is recorded
                 once more has been cast, where the function said so.
         """
+        hidden = inference.inference_mode_around_levels()
         with (
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             nullcontext() if autocast else guards.autocast_as(()),
             without_dynamo(),
             without_reports(),
             _outside_of_transforms(),
+            inference.outside_inference_mode() if hidden else nullcontext(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
+            with_derivatives() if grad_mode else nullcontext(),
             capturing(self),
             observing_checkpoints(self._checkpointed),
+            running_scripts_in_python(),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,

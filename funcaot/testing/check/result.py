@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from funcaot.testing.check.probes.probe import ERROR, PASSES, UNSUPPORTED, WARNS, WRONG
 from funcaot.testing.generator import Mismatch
 
-PASSES = "passes"
-WRONG = "wrong"
-UNSUPPORTED = "unsupported"
-ERROR = "error"
+__all__ = ["ERROR", "FAILING", "PASSES", "UNSUPPORTED", "WARNS", "WRONG", "CheckResult", "Row"]
+
 FAILING = frozenset({WRONG, ERROR})
 
 
@@ -20,12 +19,18 @@ class Row:
 
     Attributes:
         name: The transform or the property.
-        status: ``passes``, ``wrong`` (it ran, with a wrong result), ``unsupported`` (a rule is
-            missing) or ``error`` (anything else was raised).
-        largest_error: The largest difference from the oracle, where there was one.
+        status: ``passes``, ``warns`` (it is imprecise, or wrong where it may not be meant to work),
+            ``wrong`` (it ran, with a wrong result), ``unsupported`` (a rule is missing) or
+            ``error`` (anything else was raised).
+        largest_error: How far it was from the oracle: relative in the rows about derivatives,
+            absolute elsewhere; None where no number was compared.
         detail: What is wrong or missing.
         remedy: What to do about it.
         seconds: How long it took.
+        compiled: The status of the same row for the compiled callable, differentiated where it can
+            be; empty where the row says nothing about that.
+        file: Where the rule that the row is about is defined.
+        line: The line there; 0 where it isn't known.
     """
 
     name: str
@@ -34,6 +39,9 @@ class Row:
     detail: str = ""
     remedy: str = ""
     seconds: float = 0.0
+    compiled: str = ""
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,25 @@ class CheckResult:
         samples: A line for each sample that was used.
         rows: Properties first, then transforms.
         seed: Of the random inputs.
+        left_out: Kinds of arguments that the Function doesn't take, and why.
+        range: What the values of the samples have among them.
     """
 
     name: str
     samples: tuple[str, ...]
     rows: tuple[Row, ...]
     seed: int
+    left_out: tuple[str, ...] = ()
+    range: str = ""
 
     @property
     def ok(self) -> bool:
         """No wrong result and no error; a missing rule is not a failure."""
         return not any(row.status in FAILING for row in self.rows)
+
+    def warnings(self) -> tuple[Row, ...]:
+        """The rows that don't make the check fail and want to be looked at."""
+        return tuple(row for row in self.rows if row.status == WARNS)
 
     def failures(self) -> tuple[Row, ...]:
         """The rows that make the check fail."""
@@ -93,6 +109,8 @@ class CheckResult:
             "ok": self.ok,
             "seed": self.seed,
             "samples": list(self.samples),
+            "left_out": list(self.left_out),
+            "range": self.range,
             "rows": [asdict(row) for row in self.rows],
         }
 

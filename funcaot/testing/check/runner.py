@@ -5,26 +5,37 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
 
 import torch
 
 from funcaot.errors import FuncaotError, MissingRuleError
 from funcaot.testing.check import target as targets
-from funcaot.testing.check.properties import PROPERTIES, Finding, first_line
-from funcaot.testing.check.result import (
+from funcaot.testing.check.compiled import (
+    compiled_info,
+    compiled_trials,
+    differentiated,
+    is_compile,
+)
+from funcaot.testing.check.places import place_of
+from funcaot.testing.check.probes.orders import INTENDED
+from funcaot.testing.check.probes.probe import (
     ERROR,
     PASSES,
+    SEVERITY,
     UNSUPPORTED,
+    WARNS,
     WRONG,
-    CheckResult,
-    Row,
+    Finding,
+    Probe,
 )
+from funcaot.testing.check.probes.properties import first_line
+from funcaot.testing.check.result import FAILING, CheckResult, Row
+from funcaot.testing.check.rows import PROBES, probes_of, samples_for, word_of
+from funcaot.testing.check.variants import described, ordinary, range_of, smallest
 from funcaot.testing.composition import Composition, applies, parse, singles
-from funcaot.testing.derivatives import FiniteDifferences
-from funcaot.testing.generator import Case, Mismatch, is_slow, run_case
-from funcaot.testing.program import program_of
+from funcaot.testing.generator import Case, Mismatch, is_slow, overlaps_itself, run_case
 from funcaot.testing.records import FunctionInfo, Sample
 from funcaot.testing.samples import SEED
 
@@ -37,14 +48,34 @@ REMEDIES = {
     "vmap": "write vmap, or set generate_vmap_rule = True if the rules are torch operations.",
     "gradgrad": "backward is once_differentiable: write it with differentiable operations.",
 }
-GRADIENT_REMEDY = (
-    "if the rule is not meant to be the derivative, give its intended value by ref=... (--ref)."
-)
-
 GUESSED = (
     " The arguments were guessed: if one isn't meant to be a tensor, or has to lie in another "
     "range, give inputs (--inputs)."
 )
+
+
+class CheckOptions(TypedDict, total=False):
+    """Further keywords of ``check``.
+
+    Attributes:
+        explore: Try variants of the samples too (negatives, zeros, ties, large and tiny values,
+            other layouts, empty, broadcasting), where the Function takes them. By default only of
+            arguments that were guessed.
+        backend: The backend of the compiled column; None leaves the column out.
+    """
+
+    explore: bool
+    backend: str | None
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What the rows are about: the record, the samples, and the same thing compiled."""
+
+    info: FunctionInfo
+    samples: tuple[Sample, ...]
+    backend: str | None
+    compiled: FunctionInfo | None
 
 
 def check(
@@ -55,19 +86,23 @@ def check(
     transforms: Sequence[str] | None = None,
     seed: int = SEED,
     progress: Progress | None = None,
+    **options: Unpack[CheckOptions],
 ) -> CheckResult:
     """Tries a Function, or any callable of tensors, under every transform.
 
     Args:
         function: An ``autograd.Function`` class, a ``custom_vjp`` function, a compiled callable.
         inputs: The arguments of one call (a tensor or a tuple), or a list of such. None: small
-            float64 tensors are guessed.
+            float64 tensors are guessed, and variants of them are tried.
         ref: A plain-torch function with the intended values and derivatives, for rules that are
             deliberately not the derivative.
         transforms: Names such as ``"vmap_of_grad"``; by default every single one and a few
-            compositions.
+            compositions. Where names of rows such as ``"second_order"`` are among them, only these
+            rows are tried, else all are.
         seed: Of guessed inputs.
         progress: Called with the name of each row before it runs.
+        **options: ``explore``: try variants of the inputs that were given too; ``backend``: of the
+            compiled column (``"eager"`` by default), None leaves it out.
 
     Returns:
         The result; it prints as a table, and ``raise_for_failures()`` raises.
@@ -78,28 +113,65 @@ def check(
     Example:
         >>> import torch
         >>> from funcaot.testing import check
-        >>> check(torch.sin, transforms=["grad", "vmap"])
-        CheckResult(sin: 11 of 11 pass, ok=True)
+        >>> result = check(torch.sin, transforms=["grad", "vmap"])
+        >>> result.ok, result.row("grad").compiled
+        (True, 'passes')
     """
+    refuse_options(options)
     targets.refuse_other(function)
-    samples = (
-        targets.guess_samples(function, seed) if inputs is None else targets.as_samples(inputs)
-    )
-    targets.refuse_undifferentiable(function, samples)
-    guessed = GUESSED if inputs is None and len(samples[0].values) > 1 else ""
-    info = targets.info_of(function, samples)
-    chains = default_chains() if transforms is None else [parse(name) for name in transforms]
+    found = targets.find_samples(function, inputs, seed, explore=options.get("explore"))
+    targets.refuse_undifferentiable(function, found.samples)
+    info = targets.info_of(function, found.samples)
+    chains, words = chosen_rows(transforms)
+    backend = options.get("backend", "eager")
+    subject = subject_of(info, found.samples, backend)
     tell = progress or (lambda name: None)
-    rows = [
-        replace(row, remedy=row.remedy + guessed) if row.remedy == GRADIENT_REMEDY else row
-        for row in property_rows(info, ref, samples, tell)
-    ]
-    oracle = targets.with_oracle(info, ref)
+    rows = list(property_rows(subject, ref, words, tell))
+    if found.guessed and len(found.samples[0].values) > 1:
+        rows = [
+            replace(row, remedy=row.remedy + GUESSED) if row.remedy == INTENDED else row
+            for row in rows
+        ]
+    oracle = subject_of(targets.with_oracle(info, ref), found.samples, backend)
     for chain in chains:
-        if applies(oracle, chain, torch.float64):
+        if applies(oracle.info, chain, torch.float64):
             tell(chain.name)
-            rows.append(transform_row(oracle, chain, samples))
-    return CheckResult(info.name, tuple(map(repr, samples)), tuple(rows), seed)
+            rows.append(transform_row(oracle, chain))
+    samples = tuple(map(described, found.samples))
+    return CheckResult(
+        info.name, samples, tuple(rows), seed, found.left_out, range_of(found.samples)
+    )
+
+
+def refuse_options(options: CheckOptions) -> None:
+    """Checks the names of further keywords.
+
+    Raises:
+        FuncaotError: One isn't known.
+    """
+    unknown = sorted(set(options) - set(CheckOptions.__annotations__))
+    if unknown:
+        raise FuncaotError(
+            f"funcaot.testing.check has no option {unknown[0]!r}.",
+            expected=f"keywords among {', '.join(sorted(CheckOptions.__annotations__))}",
+            got=repr(unknown[0]),
+            remedy="correct the name.",
+        )
+
+
+def subject_of(info: FunctionInfo, samples: Sequence[Sample], backend: str | None) -> _Subject:
+    """A record with the same thing compiled beside it."""
+    return _Subject(info, tuple(samples), backend, compiled_info(info, backend))
+
+
+def chosen_rows(names: Sequence[str] | None) -> tuple[list[Composition], list[str]]:
+    """The compositions and the rows that names stand for; no row means every row."""
+    if names is None:
+        return default_chains(), []
+    known = {word_of(probe) for probe in PROBES}
+    words = [name.strip().replace(" ", "_") for name in names]
+    rows = [word for word in words if word in known]
+    return [parse(word) for word in words if word not in known], rows
 
 
 def default_chains() -> list[Composition]:
@@ -108,75 +180,128 @@ def default_chains() -> list[Composition]:
 
 
 def property_rows(
-    info: FunctionInfo,
-    ref: Callable[..., Any] | None,
-    samples: Sequence[Sample],
-    tell: Progress,
+    subject: _Subject, ref: Callable[..., Any] | None, words: Sequence[str], tell: Progress
 ) -> Iterator[Row]:
-    """The gradient against finite differences, then how backward behaves."""
-    for name, composition in (("gradient", "autograd"), ("jvp rule", "jvp")):
-        chain = parse(composition)
-        if all(getattr(info, f"supports_{need}") for need in chain.needs):
-            tell(name)
-            intended = replace(info, ref=ref) if ref is not None else info
-            row = transform_row(intended, chain, samples)
-            is_wrong = row.status == WRONG and ref is None
-            yield replace(row, name=name, remedy=GRADIENT_REMEDY if is_wrong else row.remedy)
-    if info.supports_autograd:
-        for name, probe in PROPERTIES:
-            if name != "second order" or info.supports_gradgrad:
-                tell(name)
-                yield property_row(name, probe, info, samples)
+    """The rules against finite differences, then how they behave."""
+    for probe in probes_of(subject.info):
+        if words and word_of(probe) not in words:
+            continue
+        tell(probe.name)
+        # A reference says what a rule is meant to be; how it behaves needs none.
+        intended = probe.name in ("gradient", "jvp rule") and ref is not None
+        about = replace(subject, info=replace(subject.info, ref=ref)) if intended else subject
+        if intended and subject.compiled is not None:
+            about = replace(about, compiled=replace(subject.compiled, ref=ref))
+        yield property_row(about, probe)
 
 
-def property_row(
-    name: str,
-    probe: Callable[..., Finding | None],
-    info: FunctionInfo,
-    samples: Sequence[Sample],
-) -> Row:
-    """Runs one probe on each sample, until one finds something."""
+def property_row(subject: _Subject, probe: Probe) -> Row:
+    """Runs one probe on each of its samples, plain and compiled."""
     start = time.perf_counter()
-    finding = None
+    samples = samples_for(probe, subject.samples)
+    row = probed(subject.info, probe, samples)
+    compiled = subject.compiled
+    if probe.compiled and compiled is not None and row.status not in FAILING:
+        if probe.fresh:
+            compiled = compiled_info(subject.info, subject.backend) or compiled
+        row = with_compiled(row, probed(compiled, probe, smallest(samples)[-1:]))
+    file, line = place_of(subject.info.function or subject.info.op, probe.rule)
+    return replace(row, seconds=time.perf_counter() - start, file=file, line=line)
+
+
+def probed(info: FunctionInfo, probe: Probe, samples: Sequence[Sample]) -> Row:
+    """The worst of what a probe finds on some samples."""
+    worst, largest = Finding(status=PASSES), None
     for sample in samples:
         try:
-            finding = probe(program_of(info, sample, FiniteDifferences()))
+            found = probe.run(info, sample)
         except Exception as error:  # noqa: BLE001  (reported as a row: a check must go on)
-            return replace(error_row(name, error, info), seconds=time.perf_counter() - start)
-        if finding is not None:
-            break
-    seconds = time.perf_counter() - start
-    if finding is None:
-        return Row(name, PASSES, seconds=seconds)
-    # A clipped gradient is not linear on purpose: that limits what can be generated, no more.
-    status = UNSUPPORTED if name == "linear backward" else WRONG
-    return Row(name, status, finding.largest_error, finding.detail, finding.remedy, seconds)
+            row = error_row(probe.name, error)
+            found = Finding(row.detail, row.remedy, status=row.status)
+        if found is None:
+            continue
+        if found.largest_error is not None:
+            largest = max(largest or 0.0, found.largest_error)
+        # The first failure is told: what a later sample raises must not hide a wrong number.
+        milder = worst.status not in FAILING
+        if milder and SEVERITY.index(found.status) > SEVERITY.index(worst.status):
+            worst = replace(found, detail=f"{found.detail} (on {sample!r})")
+    return Row(probe.name, worst.status, largest, worst.detail, worst.remedy)
 
 
-def transform_row(info: FunctionInfo, chain: Composition, samples: Sequence[Sample]) -> Row:
+def with_compiled(row: Row, compiled: Row) -> Row:
+    """A row with the compiled column; what only the compiled callable gets wrong is told."""
+    if SEVERITY.index(compiled.status) <= SEVERITY.index(row.status):
+        return replace(row, compiled=compiled.status)
+    status = compiled.status if compiled.status in FAILING | {WARNS} else row.status
+    return replace(
+        row,
+        status=status,
+        compiled=compiled.status,
+        detail=f"compiled: {compiled.detail}",
+        remedy=compiled.remedy,
+        largest_error=compiled.largest_error,
+    )
+
+
+def transform_row(subject: _Subject, chain: Composition) -> Row:
     """Runs one composition on each sample; the first failure is the row."""
     start = time.perf_counter()
-    case = Case(info, chain, samples[0].name)
+    info = subject.info
+    case = Case(info, chain, subject.samples[0].name)
     if case.missing:
         remedy = REMEDIES.get(case.missing[0], "")
         detail = f"no rule for {', '.join(case.missing)}"
-        return Row(chain.name, UNSUPPORTED, detail=detail, remedy=remedy)
+        row = Row(chain.name, UNSUPPORTED, detail=detail, remedy=remedy)
+    else:
+        chosen = subject.samples if chain.name == "vmap" else ordinary(subject.samples)
+        row = composed(info, [chain], allowed(chain, chosen))
+        few = allowed(chain, smallest(subject.samples))[-1:]
+        if is_compile(chain) and row.status not in FAILING:
+            # Ok means differentiated, not only run.
+            row = with_compiled(row, composed(info, differentiated(info, chain), few))
+        elif subject.compiled is not None and row.status not in FAILING:
+            trials = compiled_trials(info, chain)
+            if trials:
+                row = with_compiled(row, composed(subject.compiled, trials, few))
+    file, line = place_of(info.function or info.op, rule_of(chain))
+    seconds = time.perf_counter() - start
+    return replace(row, name=chain.name, seconds=seconds, file=file, line=line)
+
+
+def allowed(chain: Composition, samples: Sequence[Sample]) -> list[Sample]:
+    """Without those that torch itself can't push a tangent through."""
+    if "forward_ad" not in chain.needs:
+        return list(samples)
+    return [sample for sample in samples if not overlaps_itself(sample)]
+
+
+def composed(info: FunctionInfo, chains: Sequence[Composition], samples: Sequence[Sample]) -> Row:
+    """Runs compositions on each sample, until one fails."""
     largest = 0.0
-    for sample in samples:
-        try:
-            difference = run_case(replace(case, sample=sample.name))
-        except Mismatch as error:
-            detail = str(error).split(": ", 1)[-1]
-            row = Row(chain.name, WRONG, detail=f"{detail} (on {sample!r})")
-            return replace(row, seconds=time.perf_counter() - start)
-        except Exception as error:  # noqa: BLE001  (reported as a row: a check must go on)
-            row = error_row(chain.name, error, info)
-            return replace(row, seconds=time.perf_counter() - start)
-        largest = max(largest, difference.largest)
-    return Row(chain.name, PASSES, largest, seconds=time.perf_counter() - start)
+    for chain in chains:
+        for sample in samples:
+            try:
+                difference = run_case(Case(info, chain, sample.name))
+            except Mismatch as error:
+                detail = str(error).split(": ", 1)[-1]
+                return Row(chain.name, WRONG, detail=f"{detail} (on {sample!r})")
+            except Exception as error:  # noqa: BLE001  (reported as a row: a check must go on)
+                row = error_row(chain.name, error)
+                return replace(row, detail=f"{row.detail} (on {sample!r})")
+            largest = max(largest, difference.largest)
+    return Row(chains[-1].name, PASSES, largest)
 
 
-def error_row(name: str, error: Exception, info: FunctionInfo) -> Row:
+def rule_of(chain: Composition) -> str:
+    """The staticmethod that a composition is most about."""
+    for need, rule in (("vmap", "vmap"), ("forward_ad", "jvp"), ("autograd", "backward")):
+        if need in chain.needs:
+            return rule
+    return "forward"
+
+
+def error_row(name: str, error: Exception) -> Row:
     """A row for an exception: a missing rule is told from anything else."""
     if isinstance(error, FuncaotError):
         status = UNSUPPORTED if isinstance(error, MissingRuleError) else ERROR

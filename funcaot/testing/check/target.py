@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,9 +14,12 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.errors import FuncaotError
 from funcaot.operator.operator import custom_function_call
+from funcaot.testing.check.variants import explored
 from funcaot.testing.records import FunctionInfo, Sample, as_sample, opinfo
 from funcaot.testing.samples import TensorMaker
 
+# What is tried for a parameter that is annotated as a number.
+NUMBERS: dict[Any, Any] = {int: 1, float: 0.5, bool: True, "int": 1, "float": 0.5, "bool": True}
 GUESSES: tuple[tuple[int, ...], ...] = ((2, 3), (3,), (), (3, 3), (2, 3, 4))
 
 
@@ -127,8 +130,51 @@ def requiring_grad(sample: Sample) -> Sample:
     return replace(sample, input=values[0] if values else None, args=values[1:])
 
 
+@dataclass(frozen=True)
+class Found:
+    """The samples of a check.
+
+    Attributes:
+        samples: What the rows are tried on.
+        left_out: Kinds of arguments that the target doesn't take, and why.
+        guessed: Nobody gave arguments.
+    """
+
+    samples: tuple[Sample, ...]
+    left_out: tuple[str, ...] = ()
+    guessed: bool = False
+
+
+def find_samples(target: Any, inputs: Any, seed: int, *, explore: bool | None = None) -> Found:
+    """The samples that were given or guessed, and variants of them that the target takes.
+
+    Args:
+        target: A Function class or a callable.
+        inputs: What ``check`` was given.
+        seed: Of guessed values.
+        explore: Whether to try variants; None: of what was guessed only.
+    """
+    guessed = inputs is None
+    samples = guess_samples(target, seed) if guessed else as_samples(inputs)
+    if not (guessed if explore is None else explore) or not any(map(has_gradient, samples)):
+        return Found(tuple(samples), guessed=guessed)
+    base = next((sample for sample in samples if has_gradient(sample)), samples[0])
+    call = caller(target)
+    taken, left_out = explored(base, lambda values: problem_of(call, values))
+    return Found((*samples, *taken), tuple(left_out), guessed)
+
+
+def caller(target: Any) -> Callable[..., Any]:
+    """What a call of the target goes through."""
+    if is_function_class(target):
+        return lambda *args: custom_function_call(target, *args)
+    return target
+
+
 def guess_samples(target: Any, seed: int) -> list[Sample]:
     """Finds inputs that the target accepts: small float64 tensors of one shape.
+
+    Parameters that are annotated as numbers get numbers.
 
     Args:
         target: A Function class or a callable.
@@ -140,19 +186,20 @@ def guess_samples(target: Any, seed: int) -> list[Sample]:
     Raises:
         FuncaotError: No guess was accepted; the message says how to give inputs.
     """
-    count = required_arguments(target)
-    call = (
-        (lambda *args: custom_function_call(target, *args)) if is_function_class(target) else target
-    )
+    parameters = required_arguments(target)
+    call = caller(target)
     found: list[Sample] = []
     problems: list[str] = []
     for shape in GUESSES:
         make = TensorMaker("cpu", torch.float64, seed)
-        values = [make(*shape, low=0.3, high=1.7) for _ in range(count)]
+        values = [
+            make(*shape, low=0.3, high=1.7) if number is None else number for number in parameters
+        ]
         problem = problem_of(call, values)
         if problem is None:
             found.append(Sample(values[0], tuple(values[1:]), name=f"shape{list(shape)}"))
         else:
+            count = sum(number is None for number in parameters)
             problems.append(f"{count} float64 tensors of shape {list(shape)}: {problem}")
     if not found:
         raise FuncaotError(
@@ -164,24 +211,24 @@ def guess_samples(target: Any, seed: int) -> list[Sample]:
     return found[:3]
 
 
-def required_arguments(target: Any) -> int:
-    """How many positional arguments without a default the forward takes."""
+def required_arguments(target: Any) -> list[Any]:
+    """For each positional argument without a default: a number to try, or None for a tensor."""
     function = target.forward if is_function_class(target) else target
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return 1
+        return [None]
     old_style = is_function_class(target) and (
         target.setup_context is torch.autograd.Function.setup_context
     )
     parameters = parameters[1:] if old_style else parameters
     needed = [
-        parameter
+        NUMBERS.get(parameter.annotation) if isinstance(parameter.annotation, type | str) else None
         for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]
-    return max(1, len(needed))
+    return needed or [None]
 
 
 def problem_of(call: Callable[..., Any], values: Iterable[Any]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -287,6 +289,27 @@ Returns = _function(lambda ctx, x: (x * 2, Holder(x)), lambda ctx, g, h: 2 * g)
 def test_what_hides_tensors(program, message):
     with pytest.raises(UnsupportedError, match=message):
         funcaot.compile(program, backend="eager")(torch.ones(2, requires_grad=True))
+
+
+def _closure(x):
+    y = x * 2
+    return lambda z: y * z
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _closure,
+        lambda x: lambda z, y=x * 2: y * z,
+        lambda x: functools.partial(torch.mul, x * 2),
+        lambda x: torch.func.vjp(torch.sin, x)[1],
+        lambda x: torch.func.vjp(lambda x: torch.func.vjp(torch.sin, x)[1](x)[0], x)[1],
+    ],
+    ids=["closure", "default", "partial", "pullback", "pullback of a pullback"],
+)
+def test_a_function_that_holds_tensors_is_no_result(program):
+    with pytest.raises(UnsupportedError, match=r"of class \w+ that holds tensors"):
+        funcaot.compile(program, backend="eager")(torch.ones(2))
 
 
 def test_an_object_that_holds_tensors_of_the_program():

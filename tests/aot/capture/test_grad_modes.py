@@ -7,6 +7,7 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.hostile import COMPILER
 
 
 def enabled_inside(x, w):
@@ -185,3 +186,55 @@ def test_a_view_made_in_inference_mode_inside_is_refused():
 
     with pytest.raises(UnsupportedError, match="inference mode"):
         funcaot.compile(function, backend="eager")(torch.ones(3))
+
+
+VIEWS = {
+    "slice": lambda x: x[1:],
+    "step": lambda x: x[::2],
+    "t": lambda x: x.t(),
+    "view_as": lambda x: x.view_as(x),
+    "as_strided": lambda x: x.as_strided((2,), (1,), x.storage_offset()),
+    "alias": torch.ops.aten.alias,
+}
+RESULTS = {
+    "sum": lambda w, x, y: w.sum() * 2,
+    "view": lambda w, x, y: w,
+    "beside": lambda w, x, y: (w.sin(), y * 2),
+    "beside itself": lambda w, x, y: (w.sin(), x * 2),
+    "with another": lambda w, x, y: w.sum() * y,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", COMPILER], ids=["eager", "hostile"])
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_without_grad_mode_requires_grad_as_its_base(view, result, backend):
+    """Eager says that it does, though no gradient comes through it."""
+
+    def program(x, y):
+        with torch.no_grad():
+            w = VIEWS[view](x)
+        return RESULTS[result](w, x, y)
+
+    def inputs(kind):
+        leaf = torch.ones(8, requires_grad=True)
+        x = {"leaf": leaf, "result": leaf * 1, "slice": (leaf * 1)[2:], "plain": torch.ones(8)}[
+            kind
+        ]
+        return leaf, x, torch.ones((), requires_grad=True)
+
+    def looks(kind, function):
+        leaf, x, y = inputs(kind)
+        outputs = function(x, y)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        total = sum(o.sum() for o in outputs)
+        gradients = [None, None]
+        if total.requires_grad:
+            gradients = torch.autograd.grad(total, (leaf, y), allow_unused=True)
+        return [o.requires_grad for o in outputs], [o.is_leaf for o in outputs], gradients
+
+    compiled = funcaot.compile(program, backend=backend)
+    for kind in ("leaf", "result", "slice", "plain", "result"):
+        ours, theirs = looks(kind, compiled), looks(kind, program)
+        assert ours[:2] == theirs[:2]
+        torch.testing.assert_close(ours[2], theirs[2])

@@ -183,5 +183,5 @@ output 4: 7""",
 input 0: = result 0, version +1
 output 0: input 0""",
         )
-        drawn = [node.target for node in entry.functions.plain.form.program.module.graph.nodes]
+        drawn = [node.target for node in entry.functions.plain.program.module.graph.nodes]
         assert torch.ops.aten.normal_functional.default in drawn

@@ -6,8 +6,8 @@ from torch import func
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.aot.calls.call import SegmentFunction
 from funcaot.aot.graph.lru import Derived
-from funcaot.aot.segment.call import SegmentFunction
 from tests.aot.segment import orders_cases as cases
 
 pytestmark = pytest.mark.usefixtures("by_level")

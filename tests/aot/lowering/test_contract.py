@@ -284,7 +284,7 @@ def test_a_backend_that_changes_an_operand_is_named():
 
 def executables(compiled):
     (entry,) = compiled.entries
-    return [entry.functions.plain.form.program.lowered.trusting]
+    return [entry.functions.plain.program.lowered.trusting]
 
 
 def test_what_needs_no_mending_costs_nothing():

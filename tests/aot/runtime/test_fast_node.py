@@ -58,7 +58,7 @@ def test_generated_nodes_at_every_order(function, monkeypatch):
     def refuse(*args):
         raise AssertionError("a backward took the general path")
 
-    monkeypatch.setattr("funcaot.aot.segment.call.SegmentFunction.backward", refuse)
+    monkeypatch.setattr("funcaot.aot.calls.call.SegmentFunction.backward", refuse)
     assert_close(_orders(compiled, x, w, 3), expected[:6])
 
 

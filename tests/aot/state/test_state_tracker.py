@@ -100,16 +100,6 @@ def test_nothing_of_a_failed_capture_is_kept(error):
     assert state.n == (error is ValueError)
 
 
-class Box:
-    def __init__(self, value):
-        self.value = value
-
-
-def keeps_an_object(x, state={}):  # noqa: B006
-    state["box"] = Box(x * 2)
-    return x
-
-
 def keeps_a_function(x, state={}):  # noqa: B006
     y = x * 2
     state["get"] = lambda: y
@@ -126,10 +116,6 @@ def keeps_a_parameter(x, state={}):  # noqa: B006
     return x
 
 
-def returns_an_object(x):
-    return Box(x * 2)
-
-
 def returns_a_generator(x):
     return (x * i for i in range(3))
 
@@ -142,12 +128,10 @@ def keys_by_tensor(x, state={}):  # noqa: B006
 @pytest.mark.parametrize(
     "function",
     [
-        keeps_an_object,
         keeps_a_function,
         keeps_in_a_set,
         keeps_a_parameter,
         keys_by_tensor,
-        returns_an_object,
         returns_a_generator,
     ],
 )

@@ -1,0 +1,284 @@
+"""Everything of torch that is changed while it is used: the table that ``patches`` reads."""
+
+from __future__ import annotations
+
+from funcaot._torch.patch import Patch, Target
+
+__all__ = ["PATCHES"]
+
+_INDUCTOR = "funcaot/_torch/inductor"
+_NEEDED = "tests/_torch/test_patches.py::test_needed"
+_OP_BY_OP = "graphs that it concerns run op by op"
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "casts",
+        f"{_INDUCTOR}/casts.py",
+        (Target("torch._inductor.config:emulate_precision_casts"),),
+        "Inductor takes a cast to a narrow dtype and back for nothing.",
+        _OP_BY_OP,
+        f"{_NEEDED}[casts]",
+    ),
+    Patch(
+        "apart",
+        f"{_INDUCTOR}/reinplacing.py",
+        (
+            Target("torch._inductor.fx_passes.reinplace:inplaceable_ops"),
+            Target("torch._inductor.fx_passes.reinplace:inplaceable_foreach_ops"),
+            Target(
+                "torch._inductor.fx_passes.reinplace:InplaceableOp",
+                takes=("inplace_op", "mutated_arg", "extra_check"),
+            ),
+            Target("torch.fx.passes.reinplace:_is_view_op", takes=("tgt",)),
+        ),
+        "An op that writes to part of a tensor works in memory that it reads.",
+        _OP_BY_OP,
+        f"{_NEEDED}[apart]",
+    ),
+    Patch(
+        "rigid kernels",
+        f"{_INDUCTOR}/rigid_kernels.py",
+        (
+            Target("torch._inductor.lowering:_maybe_layout_constraints"),
+            Target(
+                "torch._inductor.lowering:constrain_to_fx_strides",
+                takes=("fx_node", "args", "kwargs"),
+            ),
+        ),
+        "Kernels of eager get operands in layouts that they misread.",
+        _OP_BY_OP,
+        "tests/backends/test_values_of_ops.py::test_maxima_of_pixels_in_any_layout",
+    ),
+    Patch(
+        "exact kernels",
+        f"{_INDUCTOR}/special_values.py",
+        (
+            Target("torch._inductor.lowering:lowerings"),
+            Target(
+                "torch._inductor.lowering:fallback_handler", takes=("kernel", "add_to_fallback_set")
+            ),
+        ),
+        "Grid samplers and pools of NaN, or in unusual layouts, have wrong values and indices.",
+        _OP_BY_OP,
+        "tests/aot/lowering/test_special_values.py",
+    ),
+    Patch(
+        "exact vectors",
+        f"{_INDUCTOR}/special_values.py",
+        (Target("torch._inductor.codegen.cpp:CppVecOverrides", has=("expm1", "atanh", "acosh")),),
+        "Small numbers and signs of zero are lost in expm1, atanh and acosh of vectors.",
+        _OP_BY_OP,
+        f"{_NEEDED}[exact vectors]",
+    ),
+    Patch(
+        "exact zeros",
+        f"{_INDUCTOR}/special_values.py",
+        (
+            Target(
+                "torch._inductor.fx_passes.joint_graph:remove_no_ops",
+                takes=("gm", "zeros", "ones"),
+            ),
+        ),
+        "With config.exact_special_values, adding a constant zero keeps the sign of zero.",
+        f"with that option, {_OP_BY_OP}",
+        f"{_NEEDED}[exact zeros]",
+    ),
+    Patch(
+        "eager bernoulli",
+        f"{_INDUCTOR}/inductor.py",
+        (
+            Target("torch._inductor.config:fallback_random"),
+            Target("torch._inductor.lowering:lowerings"),
+            Target(
+                "torch._inductor.lowering:fallback_handler", takes=("kernel", "add_to_fallback_set")
+            ),
+        ),
+        "With config.fallback_random, numbers are drawn in another order than they are read.",
+        f"with that option, {_OP_BY_OP}",
+        "tests/aot/tape/test_fallback_random.py",
+    ),
+    Patch(
+        "loops",
+        f"{_INDUCTOR}/loops.py",
+        (
+            Target("torch._inductor.codegen.cpp:CppScheduling.codegen_node", ("self", "node")),
+            Target("torch._inductor.codegen.cpp:LoopNest.max_parallel_depth", ("self",)),
+            Target("torch._inductor.ir:Scatter"),
+            Target("torch._inductor.config:cpp.threads"),
+        ),
+        "Small loops are slower with two threads than with one.",
+        "such loops are as slow as torch.compile's",
+        "tests/_torch/test_loops.py",
+        for_time=True,
+    ),
+    Patch(
+        "scalars",
+        f"{_INDUCTOR}/scalars.py",
+        (
+            Target("torch._inductor.graph:GraphLowering.run_node", ("self", "n")),
+            Target("torch._inductor.ir:Pointwise", has=("inner_fn_opcount", "get_reads")),
+        ),
+        "A number that every element needs is computed anew for each vector of elements.",
+        "optimizer steps are slower",
+        "tests/_torch/test_scalars.py",
+        for_time=True,
+    ),
+    Patch(
+        "products",
+        f"{_INDUCTOR}/product_calls.py",
+        (
+            Target(
+                "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_extern_kernel_out",
+                ("self", "node"),
+            ),
+            Target("torch._inductor.ir:ReinterpretView"),
+            Target("torch._inductor.ir:FixedLayout"),
+            Target("torch._inductor.utils:parallel_num_threads"),
+        ),
+        "Products of small matrices wait for a library that doesn't know the processor.",
+        "products are torch.mm's",
+        "tests/_torch/test_products.py",
+        for_time=True,
+    ),
+    Patch(
+        "kernels together",
+        f"{_INDUCTOR}/kernels.py",
+        (
+            Target(
+                "torch._inductor.async_compile:AsyncCompile.cpp_pybinding",
+                ("self", "argtypes", "source_code"),
+            ),
+            Target("torch._inductor.async_compile:AsyncCompile.wait", ("self", "scope")),
+            Target(
+                "torch._inductor.codecache:CppPythonBindingsCodeCache",
+                has=("load_async", "_load_library_inner"),
+            ),
+        ),
+        "Each kernel of a graph is a run of the C++ compiler.",
+        "kernels compile one by one",
+        "tests/backends/test_kernels.py",
+        for_time=True,
+    ),
+    Patch(
+        "inputs checked once",
+        f"{_INDUCTOR}/inductor.py",
+        (
+            Target(
+                "torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts",
+                ("self",),
+            ),
+        ),
+        "Sizes that guards have compared are compared again in each call.",
+        "calls of small graphs cost microseconds more",
+        "tests/_torch/test_patches.py::test_sizes_are_compared_twice_without_their_patch",
+        for_time=True,
+    ),
+    Patch(
+        "transform calls",
+        "funcaot/_torch/dynamo/transform_calls.py",
+        (
+            Target(
+                "torch._functorch.vmap:vmap_impl",
+                ("func", "in_dims", "out_dims", "randomness", "chunk_size", "args", "kwargs"),
+            ),
+            Target(
+                "torch._functorch.eager_transforms:grad_impl",
+                ("func", "argnums", "has_aux", "args", "kwargs"),
+            ),
+            Target(
+                "torch._functorch.eager_transforms:grad_and_value_impl",
+                ("func", "argnums", "has_aux", "args", "kwargs"),
+            ),
+        ),
+        "torch.func.grad or vmap of a compiled function runs it level by level.",
+        "a compiled function under transforms is slower",
+        "tests/aot/runtime/test_transforms_outside.py",
+        for_time=True,
+    ),
+    Patch(
+        "printing",
+        "funcaot/_torch/tensors/printing.py",
+        (Target("torch._tensor_str:_str"),),
+        "Printing a symbolic tensor under forward mode breaks the dispatcher's state.",
+        "a capture under forward mode may fail where torch prints a tensor in an error",
+        "tests/aot/segment/test_forward_mode.py",
+    ),
+    Patch(
+        "lookups",
+        "funcaot/_torch/tracing/attributes.py",
+        (Target("torch._subclasses.functional_tensor:FunctionalTensor"),),
+        "An attribute that a tensor gets later, and that a function looked for, isn't noticed.",
+        "nothing is compiled",
+        "tests/aot/capture/test_attributes.py",
+    ),
+    Patch(
+        "derivatives",
+        "funcaot/derivatives/kernels.py",
+        (Target("torch.library:Library", has=("impl",)),),
+        "Kernels such as attention's can't be differentiated twice.",
+        "what torch can't differentiate has no derivative here either",
+        "tests/derivatives/test_rules.py",
+    ),
+    Patch(
+        "scripts",
+        "funcaot/_torch/tracing/torchscript.py",
+        (Target("torch.jit:ScriptFunction", has=("__call__",)), Target("torch._C:ScriptMethod")),
+        "In TorchScript's interpreter, tensors that a module holds are out of sight.",
+        "scripted and traced code is refused inside of a compiled function",
+        "tests/_torch/test_torchscript.py",
+    ),
+    Patch(
+        "seeding",
+        "funcaot/_torch/tensors/seeding.py",
+        (Target("torch:manual_seed"), Target("torch:seed"), Target("torch.random:manual_seed")),
+        "Seeding inside a compiled function would happen once.",
+        "nothing is compiled",
+        "tests/test_limits.py",
+    ),
+    Patch(
+        "checkpoints",
+        "funcaot/_torch/autograd/checkpoint.py",
+        (
+            Target("torch.utils.checkpoint:CheckpointFunction", has=("apply",)),
+            Target("torch.utils.checkpoint:_checkpoint_without_reentrant_generator"),
+        ),
+        "Hooks of a checkpoint would run its function again while it is captured.",
+        "nothing is compiled",
+        "tests/aot/segment/test_partition.py::test_checkpointed_regions_keep_their_inputs",
+    ),
+    Patch(
+        "stepping aside",
+        "funcaot/_torch/dynamo/dynamo.py",
+        (
+            Target("torch._dynamo.eval_frame:_stance"),
+            Target("torch._dynamo.eval_frame:_set_stance", ("stance",)),
+            Target("torch._dynamo.eval_frame:DynamoStance"),
+        ),
+        "What torch.compile compiled would compile again inside a capture.",
+        "nothing is compiled once torch.compile was used",
+        "tests/test_dynamo.py::test_what_torch_compile_compiled_is_looked_into",
+    ),
+    Patch(
+        "apply in Python",
+        "funcaot/_torch/calls/python_apply.py",
+        (Target("torch.autograd:Function.apply", ("args", "kwargs")),),
+        "Calls of a Function aren't seen, so its rules are lost.",
+        "nothing is compiled, and funcaot.install is refused",
+        "tests/test_operator.py",
+        versions=("2.13", "2.13"),
+        before="2.14",
+    ),
+    Patch(
+        "apply in C++",
+        "funcaot/_torch/calls/native_apply.py",
+        (
+            Target("torch.autograd.function:_bind_default_args"),
+            Target("torch.autograd.function:_call_custom_function_call"),
+        ),
+        "Calls of a Function aren't seen, so its rules are lost.",
+        "nothing is compiled, and funcaot.install is refused",
+        "tests/test_operator.py",
+        versions=("2.14", "2.15"),
+        since="2.14",
+    ),
+)

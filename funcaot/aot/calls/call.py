@@ -1,0 +1,422 @@
+"""Calling a segment: the autograd Function made for it, and its backward when invoked."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from funcaot._torch.autograd import autograd
+from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
+from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tracing import tracing
+from funcaot.aot.calls.derivatives import Derivatives
+from funcaot.aot.calls.program import GraphProgram
+from funcaot.aot.effects import epilogue
+from funcaot.aot.segment import backward_effects
+from funcaot.aot.segment.backward import Backward
+from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.segment.wanted_gradients import EngineNeeds
+from funcaot.classes.premise import PremiseFailed, leaving
+from funcaot.errors import UnsupportedError
+from funcaot.operator.operator import custom_function_call
+
+
+class SegmentFunction:
+    """A segment in one form, with the Function class that autograd sees.
+
+    Attributes:
+        segment: The segment.
+        keeping: Whether it keeps residuals for a backward.
+        form: The segment's graph in this form, and what it keeps.
+        program: That graph, to be called.
+        function: A generated ``torch.autograd.Function``; its outputs are the graph's outputs
+            and then the residuals, which are marked non-differentiable.
+        derivatives: Its backwards and pushforwards.
+        unchecked: Residuals whose versions don't matter, as only attributes hold them.
+        engine_needs: What gradients are wanted, by whether they will be differentiated.
+        draws: Whether running it draws random numbers (see ``classes.protocol``).
+    """
+
+    def __init__(self, segment: Segment, *, keeping: bool) -> None:
+        """Make the Function class; nothing is compiled yet."""
+        self.segment = segment
+        self.keeping = keeping
+        self.form: Form = segment.form(keeping=keeping)
+        self.program = GraphProgram(self.form.graph, segment.settings, segment.executables)
+        self.draws = self.program.draws
+        self.derivatives: Derivatives[SegmentFunctions] = Derivatives(
+            segment, self.form, SegmentFunctions
+        )
+        self.unchecked = frozenset(
+            index
+            for index, residual in enumerate(self.form.residuals)
+            if keeping and residual.operand is not None and residual.node in segment.unchecked
+        )
+        needing = [i for i, operand in enumerate(segment.operands) if operand.leaf is not None]
+        self.engine_needs = {
+            create_graph: EngineNeeds(needing, len(segment.operands))
+            for create_graph in (False, True)
+        }
+        self.function = _generate(self)
+        self.apply = autograd.native_apply(self.function)
+        self._constant_outputs = tuple(
+            index
+            for index in range(len(segment.output_nodes))
+            if index >= len(segment.graph_outputs) or not segment.graph_outputs[index].requires_grad
+        )
+        # Constants for reverse mode alone: tangents pass through `no_grad`.
+        self._hidden_outputs = frozenset(
+            index
+            for index in self._constant_outputs
+            if segment.order == 0
+            and index < len(segment.graph_outputs)
+            and segment.graph_outputs[index].dtype.is_floating_point
+        )
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Call the Function: directly at base, through the operator under transforms."""
+        if functorch.under_transforms(operands):
+            return custom_function_call(self.function, *operands)
+        if autograd.in_dual_level():
+            return self._at_dual_level(operands)
+        return self.apply(*operands)
+
+    def _at_dual_level(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        pairs = [functorch.unpack_dual(operand) for operand in operands]
+        tangents = [tangent for _, tangent in pairs]
+        present = [tangent for tangent in tangents if tangent is not None]
+        reverse_too = torch.is_grad_enabled() and any(primal.requires_grad for primal, _ in pairs)
+        if not present or reverse_too or functorch.has_legacy_batched(present):
+            # What reverse mode saves has to carry tangents too, if there is one level for both.
+            return self.apply(*operands)
+        outputs, pushed = self.pushed_forward([primal for primal, _ in pairs], tangents)
+        return tuple(
+            output if tangent is None else forward_ad.make_dual(output, tangent)
+            for output, tangent in zip(outputs, pushed, strict=True)
+        )
+
+    # What the operator's rules ask of a compiled program (see ``classes.protocol``).
+
+    def differentiable(
+        self, function: type, operands: tuple[Any, ...]
+    ) -> tuple[type, Callable[[Any], Any]]:
+        """Every form can be differentiated; ``Entry`` chooses the one that keeps residuals."""
+        return function, lambda output: output
+
+    def pushed_forward(
+        self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor | None]]:
+        """Outputs, residuals among them, and their tangents, by one fused program."""
+        entry, functions = self.derivatives.fused_pushforward(primals, tangents)
+        if entry.segment is None:
+            made = self(primals)
+            return made, (None,) * len(made)
+        operands = [*primals, *(tangent for tangent in tangents if tangent is not None)]
+        try:
+            made = functions.chosen(operands)(operands)
+        except PremiseFailed:
+            if entry.segment.effect_nodes != self.segment.effect_nodes:
+                # Its own premises may have failed; it is traced again when it is wanted.
+                self.derivatives.forget(entry)
+            raise
+        finally:
+            self.segment.tape.forget_values()
+        pushed: list[torch.Tensor | None] = [None] * len(entry.values)
+        for index, position in entry.pushed:
+            pushed[index] = made[position] if position >= 0 else operands[-1 - position]
+        return [made[position] for position in entry.values], pushed
+
+    def values(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Outputs, residuals among them, where nothing is differentiated."""
+        return self.program(*[operands[i] for i in self.form.positions])
+
+    # The four rules of the generated Function.
+
+    def forward(self, *operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the compiled graph."""
+        return self.values(operands)
+
+    def setup_context(
+        self, ctx: Any, operands: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]
+    ) -> None:
+        """Save the residuals and, for a backward of the backward, edges to the operands."""
+        made = len(self.segment.output_nodes)
+        hidden = self._hidden_outputs
+        if hidden and not functorch.pushes_forward():
+            hidden = frozenset()
+        constant = [outputs[i] for i in self._constant_outputs if i not in hidden]
+        constant += outputs[made:]
+        if constant:
+            ctx.mark_non_differentiable(*constant)
+        ctx.set_materialize_grads(False)
+        values = [residual.of(operands, outputs) for residual in self.form.residuals]
+        checked = values
+        if self.unchecked and not functorch.transforms_active():
+            ctx.unchecked = {index: values[index] for index in self.unchecked}
+            checked = [value for i, value in enumerate(values) if i not in self.unchecked]
+        saved = {residual.operand for residual in self.form.residuals}
+        # A level sees its own needs only; derivatives of other levels flow through these edges too.
+        everywhere = functorch.transforms_active() or autograd.in_dual_level()
+        edges = {
+            index: operands[index]
+            for index, operand in enumerate(self.segment.operands)
+            if operand.leaf is not None
+            and index not in saved
+            and (everywhere or ctx.needs_input_grad[index])
+        }
+        ctx.edge_indices = tuple(edges)
+        if functorch.transforms_active():
+            ctx.hidden = hidden
+            # A tensor on an attribute would escape its level.
+            ctx.edges = None
+            ctx.save_for_backward(*values, *edges.values())
+        else:
+            # Not by save_for_backward, as the values aren't read: no version to check.
+            ctx.edges = tuple(edges.values())
+            ctx.save_for_backward(*checked)
+        ctx.save_for_forward(*values, *operands)
+
+    @hidden_from_dynamo
+    def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        """Find or trace the backward for these tangents and run it."""
+        return self.backward_of(ctx, self.saved(ctx), tangents)
+
+    def backward_of(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
+    ) -> tuple[Any, ...]:
+        """The same for what a ctx saved: to read that again would call the user's hooks again."""
+        try:
+            return self._run_backward(ctx, saved, tangents)
+        except PremiseFailed as failure:
+            raise UnsupportedError(
+                f"A backward of {self.segment.settings.name} was traced for values that the same "
+                f"call then didn't have: {failure}.",
+                remedy="compute with the tensor itself (torch.where for a branch on its values).",
+            ) from None
+        finally:
+            self.segment.tape.forget_values()
+
+    def _run_backward(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        tangents = tangents[: len(self.segment.output_nodes)]
+        nothing = (None,) * len(self.segment.operands)
+        if all(tangent is None for tangent in tangents):
+            return nothing
+        count = len(self.form.residuals)
+        values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
+        if ctx.edges and saved and not tracing.backward_keeps_graph():
+            ctx.edges = ()
+        needs = self._needs(ctx)
+        present = [tangent for tangent in tangents if tangent is not None]
+        found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
+        try:
+            with leaving(bool(found[0].premises)):
+                return self._run_found(ctx, found, (values, present, edges))
+        except PremiseFailed:
+            # It was traced for other values.
+            self.derivatives.forget(found[0])
+            found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
+            return self._run_found(ctx, found, (values, present, edges))
+
+    def _run_found(
+        self,
+        ctx: Any,
+        found: tuple[Backward, SegmentFunctions],
+        given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    ) -> tuple[Any, ...]:
+        entry, functions = found
+        values, present, edges = given
+        if entry.segment is None:
+            return (None,) * len(self.segment.operands)
+        written = getattr(ctx, "watched", ())
+        if written:
+            epilogue.check_watched(written, entry.reads)
+        operands: list[Any]
+        if entry.mutations:
+            return self._run_with_effects(ctx, found, given)
+        if not autograd.gradients_are_differentiated() and _is_plain_call(present):
+            operands = [*values, *present]
+            made = functions.plain.forward(*operands)
+            return entry.distribute(entry.segment.assemble(operands, made))
+        operands = [
+            value if residual.operand is not None else value.detach()
+            for value, residual in zip(values, self.form.residuals, strict=True)
+        ]
+        operands += present
+        operands += edges
+        return entry.distribute(functions(operands))
+
+    def _needs(self, ctx: Any) -> tuple[bool, ...]:
+        """Which operands' gradients are wanted."""
+        needs = tuple(
+            bool(needed) and operand.leaf is not None
+            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
+        )
+        if functorch.transforms_active():
+            # Nothing requires grad there but what the transform asks for.
+            return needs
+        wanted = self.engine_needs[torch.is_grad_enabled()].of(ctx)
+        if wanted is not None:
+            needs = tuple(map(operator.and_, needs, wanted))
+        ctx.needs = needs
+        return needs
+
+    def saved(self, ctx: Any) -> tuple[Any, ...]:
+        """What forward saved, read once in each backward: hooks may be called for it."""
+        if ctx.edges is not None and not self.form.residuals:
+            # Autograd refuses to look once the graph is freed; in eager, too, it may run again.
+            return ()
+        unchecked = getattr(ctx, "unchecked", None)
+        saved = ctx.saved_tensors
+        if not unchecked:
+            return saved
+        rest = iter(saved)
+        count = len(self.form.residuals)
+        values = [unchecked[i] if i in unchecked else next(rest) for i in range(count)]
+        return (*values, *rest)
+
+    def _run_with_effects(
+        self,
+        ctx: Any,
+        found: tuple[Backward, SegmentFunctions],
+        given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    ) -> tuple[Any, ...]:
+        """Run a backward that overwrites inputs or grad_outputs, and overwrite them."""
+        entry, functions = found
+        backward_effects.check_grad_mode(entry.mutations, self.segment.settings.name)
+        held = getattr(ctx, "held", {})
+        written = [mutation for mutation in entry.mutations if mutation.operand is not None]
+        if entry.segment is None or any(mutation.operand not in held for mutation in written):
+            raise UnsupportedError(
+                f"A backward inside {self.segment.settings.name} writes to {written[0].name} under "
+                "a transform or in a derivative of a higher order.",
+                remedy="compute a new tensor there instead.",
+            )
+        values, present, edges = given
+        operands = [*values, *present, *edges, *(held[item.operand] for item in written)]
+        if torch.is_grad_enabled():
+            results = functions(operands)
+        else:
+            results = entry.segment.assemble(operands, functions.plain.forward(*operands))
+        backward_effects.replay(entry.mutations, held, present, results)
+        return entry.distribute(results)
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        """Find or trace the pushforward for these tangents and run it."""
+        count = len(self.form.residuals)
+        saved = ctx.saved_tensors
+        values, operands = saved[:count], saved[count:]
+        entry, functions = self.derivatives.pushforward(tangents)
+        total = len(self.segment.output_nodes) + sum(
+            1
+            for residual in self.form.residuals
+            if residual.output is not None and residual.output >= len(self.segment.output_nodes)
+        )
+        hidden = getattr(ctx, "hidden", frozenset())
+        if entry.segment is None:
+            return tuple(self._zero_tangent(index, hidden) for index in range(total))
+        present = [tangent for tangent in tangents if tangent is not None]
+        results = iter(functions([*entry.gather(values, operands), *present]))
+        return tuple(
+            next(results) if index in entry.produced else self._zero_tangent(index, hidden)
+            for index in range(total)
+        )
+
+    def _zero_tangent(self, index: int, hidden: frozenset[int]) -> torch.Tensor | None:
+        """Torch fails an internal check on None for an output that can be differentiated."""
+        constant = index in self._constant_outputs and index not in hidden
+        if index >= len(self.segment.graph_outputs) or constant:
+            return None
+        output = self.segment.graph_outputs[index]
+        return torch.zeros(output.shape, dtype=output.dtype, device=output.device)
+
+
+class SegmentFunctions:
+    """The forms of one segment as Functions, made when first needed."""
+
+    def __init__(self, segment: Segment | None) -> None:
+        """Make none yet."""
+        self.segment = segment
+        self._functions: dict[bool, SegmentFunction] = {}
+
+    def _function(self, *, keeping: bool) -> SegmentFunction:
+        found = self._functions.get(keeping)
+        if found is None:
+            if self.segment is None:
+                raise RuntimeError("an empty derivative has no Function")
+            with self.segment.settings.lock, StateKept():
+                found = self._functions.get(keeping)
+                if found is None:
+                    found = SegmentFunction(self.segment, keeping=keeping)
+                    self._functions[keeping] = found
+        return found
+
+    @property
+    def plain(self) -> SegmentFunction:
+        """Without residuals: a backward computes again from the operands."""
+        return self._function(keeping=False)
+
+    @property
+    def keeping(self) -> SegmentFunction:
+        """With residuals for a backward."""
+        return self._function(keeping=True)
+
+    def prepare(self, *, differentiable: bool) -> None:
+        """Make the form that will be asked for, while questions about open sizes are noted."""
+        if self.segment is not None and self.segment.output_nodes:
+            _ = self.plain
+            if differentiable or self.segment.draws:
+                _ = self.keeping
+
+    @property
+    def made(self) -> tuple[SegmentFunction, ...]:
+        """The Functions that exist so far."""
+        return tuple(self._functions.values())
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        """Run the segment so that every level in progress can differentiate it."""
+        if self.segment is None:
+            raise RuntimeError("an empty derivative can't be called")
+        return self.segment.assemble(operands, self.chosen(operands)(operands))
+
+    def chosen(self, operands: Sequence[torch.Tensor]) -> SegmentFunction:
+        """The form to run: residuals are computed only for who may ask for them."""
+        segment = self.segment
+        if segment is not None and segment.draws:
+            return self.keeping
+        if not functorch.transforms_active():
+            return self.keeping if torch.is_grad_enabled() else self.plain
+        if segment is not None and segment.order > 0:
+            # functorch always asks to create a graph; residuals that nobody may want
+            # aren't computed, a backward of the backward starts from the operands again.
+            return self.plain
+        differentiated = any(functorch.requires_grad_at_any_level(operand) for operand in operands)
+        return self.keeping if differentiated else self.plain
+
+
+def _is_plain_call(values: Sequence[torch.Tensor]) -> bool:
+    """Whether a graph may run on values as it is: at most vmaps are active."""
+    if functorch.transforms_active() and functorch.function_mode_active():
+        return False
+    return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
+
+
+def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:
+    """The Function class of a segment in one form."""
+    members = {
+        "forward": staticmethod(owner.forward),
+        "setup_context": staticmethod(owner.setup_context),
+        "backward": staticmethod(owner.backward),
+        "jvp": staticmethod(owner.jvp),
+        "generate_vmap_rule": True,
+        "funcaot_program": owner,
+        "__module__": __name__,
+        "__doc__": f"The compiled program {owner.segment.name}.",
+    }
+    return type(owner.segment.name, (torch.autograd.Function,), members)

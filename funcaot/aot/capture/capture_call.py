@@ -1,0 +1,35 @@
+"""The first stage of ``pipeline.compile_forward``: a call runs on a tape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from funcaot.aot.capture.capture import Capture, Sharing, capture
+from funcaot.aot.capture.grad_effects import GradientTracker
+from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import SizeEnvironment
+from funcaot.aot.state.state_tracker import StateTracker
+
+
+def capture_call(
+    tracker: StateTracker,
+    signature: Signature,
+    *,
+    sharing: Sharing | None = None,
+    open_to: SizeEnvironment | None = None,
+) -> Capture:
+    """Run a call's function on a tape.
+
+    Args:
+        tracker: The function, its arguments, and what it stores.
+        signature: The call's signature.
+        sharing: Inputs that share memory, if an earlier run found that this matters.
+        open_to: What the signature's open sizes belong to.
+
+    Raises:
+        UnsupportedError: For what can't be captured.
+        Exception: Whatever the function raises, unchanged.
+    """
+    gradients = GradientTracker(tracker, tracker.leaves, tracker.name)
+    captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, open_to)
+    return replace(captured, gradients=gradients.effects(captured.lifted))

@@ -1,0 +1,40 @@
+"""The input gets another storage (``set_``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from funcaot.aot.effects.actions.action import Action, Made
+from funcaot.aot.effects.origin import Origin
+from funcaot.aot.graph.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class SetStorage(Action):
+    """The storage, shape and strides of another tensor.
+
+    Attributes:
+        source: The tensor.
+    """
+
+    source: Origin
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The tensor."""
+        return (self.source,)
+
+    def changes_looks(self, spec: TensorSpec) -> bool:
+        """It may have another shape."""
+        return True
+
+    def replay(self, target: torch.Tensor, made: Made) -> None:
+        """Autograd doesn't see it."""
+        with torch.no_grad():
+            target.set_(made.origin(self.source))  # pyright: ignore[reportArgumentType]
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return f"set to {self.source}"

@@ -1,0 +1,44 @@
+"""How ``epilogue`` makes a tensor that isn't a result, of inputs, results and others like it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from funcaot.aot.tape import views
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """How the epilogue makes a tensor out of others; one object, one tensor.
+
+    Attributes:
+        source: The input that it starts from, or None.
+        result: The result that it starts from, or None.
+        parent: Another tensor that the epilogue makes, if it starts from neither.
+        kind: ``detach`` or ``data`` if it shares memory with its start, but not autograd's graph.
+        view: The chain of views from there.
+        graft: Result whose place in autograd's graph it takes.
+        leaf: Whether it is made a leaf that requires grad.
+    """
+
+    source: int | None = None
+    result: int | None = None
+    parent: Origin | None = None
+    kind: str | None = None
+    view: views.View | None = None
+    graft: int | None = None
+    leaf: bool = False
+
+    def __str__(self) -> str:
+        """``input 1.detach().select(0, 1)`` style."""
+        if self.parent is not None:
+            text = f"({self.parent})"
+        else:
+            text = f"result {self.result}" if self.source is None else f"input {self.source}"
+        if self.kind:
+            text += f".{self.kind}"
+        if self.view is not None:
+            text += f".{self.view}"
+        if self.graft is not None:
+            text += f" with the gradient of result {self.graft}"
+        return text + (" as a leaf" if self.leaf else "")

@@ -1,0 +1,188 @@
+"""The stages by which ``runtime`` and ``calls`` compile a forward, a backward and a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from funcaot.aot.capture.capture_call import capture_call
+from funcaot.aot.capture.shared_inputs import sharing_of, touched_inputs
+from funcaot.aot.closure.ran import Recorder
+from funcaot.aot.effects.analysis import analyse, watched
+from funcaot.aot.effects.retained import check_gradients
+from funcaot.aot.graph.functional_graph import FunctionalGraph
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.stages import Stages
+from funcaot.aot.lowering.executable_cache import Executables
+from funcaot.aot.lowering.lower import (
+    Lowered,
+    Request,
+    Writes,
+    as_compiler_wants,
+    check,
+    compile_checked,
+    promised,
+)
+from funcaot.aot.reader.reader import make_check, make_reader
+from funcaot.aot.segment.backward import Backward, BackwardKey, arrive, derived, pull_back
+from funcaot.aot.segment.backward_effects import reachable
+from funcaot.aot.segment.backward_sizes import refuse_opaque
+from funcaot.aot.segment.forward import Forward, make_segment
+from funcaot.aot.segment.forward_mode import FusedPushforward, Pushforward
+from funcaot.aot.segment.in_place import plan_in_place
+from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import Conditions, Sizes
+from funcaot.aot.state.state_effects import Call
+from funcaot.aot.state.state_tracker import StateTracker
+
+AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
+
+
+def compile_forward(
+    function: Callable[..., Any],
+    signature: Signature,
+    leaves: Sequence[Any],
+    call: Call,
+    settings: Settings,
+    sizes: Sizes | None = None,
+) -> tuple[Forward, tuple[torch.Tensor, ...]]:
+    """Capture a call and prepare its program; nothing of a backward is traced.
+
+    Its graphs are compiled when each first runs.
+
+    Args:
+        function: The user's function.
+        signature: The call's signature, with symbols for open sizes.
+        leaves: Flat leaves of the call.
+        call: Its ``(args, kwargs)``.
+        settings: Those of the compiled function.
+        sizes: What the signature's open sizes belong to.
+
+    Returns:
+        The program, and the tensors that the function closes over, which it doesn't keep.
+
+    Raises:
+        UnsupportedError: For what can't be captured.
+        Exception: Whatever the function raises, unchanged.
+    """
+    run = Stages(settings.name)
+    name, open_to = settings.name, None if sizes is None else sizes.environment
+    tracker = StateTracker(function, leaves, call, name)
+    captured = run("capture", capture_call, tracker, signature, open_to=open_to)
+    effects = run("effects", analyse, captured, name)
+    run("effects", check_gradients, captured, effects, name)
+    touched = run("sharing", touched_inputs, captured, effects.written)
+    sharing = run("sharing", sharing_of, captured, leaves, touched, signature, sizes)
+    if sharing is not None:
+        captured = run("capture again", capture_call, tracker, signature, sharing=sharing)
+        effects = run("effects again", analyse, captured, name)
+    segment = run("segment", make_segment, captured, effects, settings)
+    in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
+    reader, state = run("environment", make_reader, tracker, captured.visible)
+    owned = run("versions", watched, captured, effects)
+    handed = run("versions", reachable, segment, segment.seen)
+    forward = Forward(
+        signature=signature,
+        capture=replace(captured, lifted=()),
+        effects=effects,
+        touched=touched,
+        segment=segment,
+        in_place=in_place,
+        reader=reader,
+        state=state,
+        sizes=sizes,
+        watched=owned,
+        reachable=handed,
+        timings=run.timings,
+    )
+    return forward, captured.lifted
+
+
+def compile_backward(
+    segment: Segment,
+    form: Form,
+    key: BackwardKey,
+    tangents: Sequence[torch.Tensor | None],
+    values: Sequence[torch.Tensor],
+    conditions: Conditions | None = None,
+) -> Backward:
+    """Continue the tape by the backward of a segment; its graph is compiled when it first runs.
+
+    Args:
+        segment: The forward.
+        form: How the forward ran, so what it kept.
+        key: Needs and specs of the tangents.
+        tangents: The tangents themselves, for layouts that specs don't describe and for opaque
+            Functions that the backward calls.
+        values: What the forward kept; none if it hasn't run.
+        conditions: What is noted about open sizes meanwhile, if there are any.
+
+    Raises:
+        UnsupportedError: If the backward changes more than data of inputs and tangents.
+        RuntimeError: If a Function on the way is ``once_differentiable`` and this is the second.
+        Exception: Whatever a user's backward raises, unchanged.
+    """
+    run = Stages(f"backward of {segment.settings.name}")
+    with Recorder() as recorder:
+        arrived = run("tangents", arrive, segment, form, key, tangents, values)
+        pulled = run("trace", pull_back, segment, form, key, arrived)
+        backward = run("segment", derived, segment, form, key, arrived, pulled)
+    run("segment", refuse_opaque, segment)
+    read = run("environment", make_check, recorder.ran)
+    return replace(backward, timings=run.timings, conditions=conditions, read=read)
+
+
+def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -> AnyPushforward:
+    """Continue the tape by a forward-mode derivative of a segment.
+
+    Args:
+        segment: The forward.
+        trace: One of the two ways, by itself or fused with the primal.
+
+    Raises:
+        MissingRuleError: A Function on the way has neither a jvp nor a linear backward.
+        Exception: Whatever a user's rule raises, unchanged.
+    """
+    run = Stages(f"pushforward of {segment.settings.name}")
+    with Recorder() as recorder:
+        pushed = run("trace", trace)
+    read = run("environment", make_check, recorder.ran)
+    return replace(pushed, timings=run.timings, read=read)
+
+
+def compile_graph(
+    graph: FunctionalGraph,
+    settings: Settings,
+    executables: Executables | None = None,
+    writes: Writes | None = None,
+) -> Lowered:
+    """Make a graph executable.
+
+    Args:
+        graph: A functional graph, as extracted from a tape.
+        settings: Those of the compiled function.
+        executables: Where an executable of an equal graph may be found.
+        writes: What the executable writes into inputs, if it does.
+
+    Raises:
+        StageError: If the compiler fails; ``__cause__`` is its own exception.
+        GraphError: If the graph isn't functional, or a result shares memory.
+    """
+    request = Request(graph, settings.compiler, settings.name, writes)
+    run = Stages(request.what)
+    found = None if executables is None else run("share", executables.find, request)
+    if found is not None and found.lowered is not None:
+        return replace(found.lowered, timings=run.timings)
+    if found is not None:
+        request = replace(request, compiler=found.compiler)
+    contract = run("contract", promised, request)
+    module = run("decompose", as_compiler_wants, request)
+    run("check", check, module, request)
+    lowered = run("compile", compile_checked, module, request, contract)
+    if found is not None:
+        found.keep(lowered)
+    return replace(lowered, timings=run.timings)

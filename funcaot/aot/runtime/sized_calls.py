@@ -1,0 +1,146 @@
+"""Calls of a function in which values decide sizes; a compiled function sends them here.
+
+A stage for each ``nonzero`` and the like computes what it is asked of, and the op runs on values.
+One program is given all these results as arguments, whose sizes stay open as those of others do.
+Stages are the same function, captured up to the op; what they would change is left to the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from funcaot._torch.tracing import tracing
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.settings import Settings, Statistics
+from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.tape.sizes_of_values import Answers, Asked, SizesNeededError, answering
+from funcaot.errors import FuncaotError
+
+if TYPE_CHECKING:
+    from funcaot.aot.runtime.compiled import CompiledFunction
+
+Make = Callable[[Callable[..., Any], Settings], "CompiledFunction"]
+
+
+class NotStagedError(FuncaotError):
+    """A function can't run up to such an op by itself, because of what else it does."""
+
+    def __init__(self) -> None:
+        """Nobody sees it."""
+        super().__init__("A function can't be run in stages.", remedy="capture it whole.")
+
+
+class Answered:
+    """The function, given what its ops would ask values for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Wrap it."""
+        self.function = function
+
+    def __call__(self, known: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run it; only a capture does."""
+        answers = Answers(known)
+        with answering(answers):
+            result = self.function(*args, **kwargs)
+        if answers.reached is not None:  # The function caught the error.
+            raise SizesNeededError
+        return result
+
+
+class UpToOp(Answered):
+    """The function up to the first op whose result isn't known."""
+
+    def __call__(self, known: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """What the op is asked of: None, if the function comes to its end."""
+        answers = Answers(known)
+        try:
+            with answering(answers):
+                self.function(*args, **kwargs)
+        except Exception:
+            if answers.reached is None:
+                raise
+        if answers.reached is None:
+            return None
+        asked, tensors = answers.reached
+        return asked, tuple(tracing.to_functional(tensor).detach().clone() for tensor in tensors)
+
+
+def without_effects(entry: Entry) -> Entry:
+    """A stage's program, which changes nothing that the caller sees.
+
+    Raises:
+        NotStagedError: If it draws random numbers, which the program would draw again, or uses
+            ``.grad``.
+    """
+    if entry.capture.gradients is not None or any(
+        map(graphs.is_random, entry.capture.effect_nodes)
+    ):
+        raise NotStagedError
+    forward, state = entry.forward, entry.forward.state
+    if state is not None:
+        state = replace(state, changes=(), in_arguments=(), reach=lambda root: ())
+    effects = replace(forward.effects, mutations=(), flats=(), attached=())
+    bare = replace(forward, effects=effects, in_place=None, state=state)
+    return Entry(bare, forward.segment.settings)
+
+
+class SizedCalls:
+    """The stages and the program of one function.
+
+    Attributes:
+        program: The function, given the results.
+        stages: The function up to each op.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], settings: Settings, make: Make, make_stage: Make
+    ) -> None:
+        """Nothing is captured yet.
+
+        Args:
+            function: The user's function.
+            settings: Its settings.
+            make: Makes the program of a function.
+            make_stage: Makes a stage.
+        """
+        self.program = make(Answered(function), settings)
+        self.stages: list[CompiledFunction] = []
+        self._function = function
+        self._settings = replace(settings, statistics=Statistics())
+        self._make_stage = make_stage
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call.
+
+        Raises:
+            NotStagedError: If the function can't run in stages.
+        """
+        known: list[Any] = []
+        for stage in list(self.stages):
+            if not self._go_on(stage, known, args, kwargs):
+                break
+        while True:
+            try:
+                return self.program(tuple(known), *args, **kwargs)
+            except SizesNeededError:
+                stage = self._stage(len(known))
+                if not self._go_on(stage, known, args, kwargs):
+                    raise NotStagedError from None
+
+    def _stage(self, position: int) -> CompiledFunction:
+        if position == len(self.stages):
+            self.stages.append(self._make_stage(UpToOp(self._function), self._settings))
+        return self.stages[position]
+
+    def _go_on(
+        self, stage: CompiledFunction, known: list[Any], args: tuple[Any, ...], kwargs: Any
+    ) -> bool:
+        """Run one stage and the op after it; False if the function has no further one."""
+        found = stage(tuple(known), *args, **kwargs)
+        if found is None:
+            return False
+        asked: Asked = found[0]
+        known.append(asked.answer(found[1]))
+        return True

@@ -1,0 +1,124 @@
+"""One call's program, which ``pipeline.compile_forward`` makes and ``runtime`` runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from funcaot.aot.capture.capture import Capture, Input
+from funcaot.aot.capture.shared_inputs import Touched
+from funcaot.aot.effects.effects import Effects, Watched
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.graph_checks import Roles
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.reader.reader import Reader
+from funcaot.aot.segment.segment import Operand, Segment
+from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import Sizes
+from funcaot.aot.state.state_effects import StateEffects
+
+if TYPE_CHECKING:
+    from funcaot.aot.segment.in_place import InPlacePlan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Forward:
+    """A captured call, ready to be compiled.
+
+    Attributes:
+        signature: What calls it serves.
+        capture: The tape and what the function did on it; the tensors that it lifted aren't kept.
+        effects: Mutations and aliases.
+        touched: Inputs whose memory matters beyond themselves.
+        segment: The differentiable program.
+        in_place: How the graph may write to inputs by itself, if it may.
+        reader: Reads the closed-over tensors, or None if the call has no environment.
+        state: What the function stores in attributes and the like, if it does; then the captured
+            function returns ``(result, values)``, as it does where ``capture.gradients`` is set.
+        sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
+        watched: Tensors of the caller whose versions a backward checks.
+        reachable: Inputs that a custom backward can get hold of, so that it might write to them.
+        timings: Seconds per stage.
+    """
+
+    signature: Signature
+    capture: Capture
+    effects: Effects
+    touched: Touched
+    segment: Segment
+    in_place: InPlacePlan | None
+    reader: Reader | None
+    state: StateEffects | None
+    sizes: Sizes | None
+    watched: tuple[Watched, ...]
+    reachable: tuple[int, ...]
+    timings: dict[str, float]
+
+    @cached_property
+    def differentiable(self) -> bool:
+        """Whether autograd records calls."""
+        return self.segment.is_differentiable
+
+    @cached_property
+    def lifted_specs(self) -> tuple[TensorSpec, ...]:
+        """What the closed-over tensors looked like at capture."""
+        return tuple(slot.spec for slot in self.capture.inputs if slot.argument is None)
+
+    @cached_property
+    def grown(self) -> frozenset[int]:
+        """Inputs that it resizes to more elements."""
+        grown = self.capture.events.grown
+        return frozenset(
+            i for i, slot in enumerate(self.capture.inputs) if id(slot.tensor) in grown
+        )
+
+    @cached_property
+    def overwritten(self) -> tuple[int, ...]:
+        """Operands of the graph that the epilogue overwrites."""
+        return tuple(i for i, operand in enumerate(self.segment.operands) if operand.volatile)
+
+
+def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Segment:
+    """The differentiable program of a capture: inputs to fresh outputs and new values."""
+    # Also one whose shape changes: it counts versions, and the graph saved it as it was.
+    volatile = {
+        mutation.index
+        for mutation in effects.mutations
+        if mutation.writes or (mutation.reshapes and mutation.versions)
+    }
+    volatile |= {
+        index
+        for index, slot in enumerate(captured.slots)
+        if slot.kind in ("flat", "family", "joined")
+    }
+    operands = tuple(
+        Operand(
+            slot.node,
+            slot.leaf if _is_leaf(slot) and slot.kind != "member" else None,
+            by_value=slot.kind in ("plain", "flat", "joined"),
+            volatile=index in volatile,
+        )
+        for index, slot in enumerate(captured.slots)
+    )
+    return Segment(
+        captured.tape,
+        operands,
+        effects.results,
+        settings,
+        settings.name,
+        effect_nodes=captured.effect_nodes,
+        # A program that only looks at values runs for that, and gives out what it looked at.
+        carried=() if effects.results else graphs.premises(captured.effect_nodes)[:1],
+        seen=tuple(slot.tensor for slot in captured.slots),
+        roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
+    )
+
+
+def _is_leaf(slot: Input) -> bool:
+    """Whether gradients are taken with respect to an input.
+
+    One that needs none may have got a gradient's history by what was written to it.
+    """
+    return slot.leaf.requires_grad and slot.leaf.is_leaf

@@ -1,0 +1,41 @@
+"""Inputs with a history that no result depends on; entries pass them on without it.
+
+A state that a function only resets is such an input. An edge to it would make the engine go through
+its history, which may be freed by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def unreached(outputs: Sequence[torch.Tensor], slots: Sequence[Any]) -> frozenset[int]:
+    """Positions of inputs that require grad, aren't leaves, and get no gradient.
+
+    Args:
+        outputs: What the graph computes, on the tape.
+        slots: The inputs.
+    """
+    asked = {
+        index: slot.leaf
+        for index, slot in enumerate(slots)
+        if slot.spec.requires_grad and not slot.spec.is_leaf and slot.kind == "plain"
+    }
+    if not asked:
+        return frozenset()
+    reached: set[int] = set()
+    seen: set[Any] = set()
+    pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            reached.add(id(variable))
+        pending += [following for following, _ in node.next_functions if following is not None]
+    return frozenset(index for index, leaf in asked.items() if id(leaf) not in reached)

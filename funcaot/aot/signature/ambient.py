@@ -1,0 +1,110 @@
+"""Global state that decides which program runs: ``signature`` reads it, ``fast_call`` compares it.
+
+A field of `Ambient` is all that a new setting of torch needs: how it is read, and how generated
+code compares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+import torch
+
+from funcaot._torch.levels.inference import inference_mode_around_levels
+from funcaot._torch.tensors import guards
+from funcaot._torch.tracing import tracing
+from funcaot.aot.graph.source import Source
+
+__all__ = ["Ambient", "conditions_on", "read_ambient"]
+
+Condition: TypeAlias = Callable[[Source, Any], str | None]
+
+
+def _by_guard(source: Source, value: Any) -> None:
+    """Torch's own guard, in C++, compares it with what it is when code is generated."""
+
+
+def _by(read: Callable[[], Any], condition: Condition = _by_guard) -> dict[str, Any]:
+    """How a field is read, and the condition in generated code that it is as it was."""
+    return {"read": read, "condition": condition}
+
+
+def _no_level(source: Source, value: bool) -> str:
+    return f"{source.constant(guards.forward_ad, 'forward_ad')}._current_level < 0"
+
+
+def _no_mode(source: Source, value: tuple[Any, ...]) -> str:
+    return f"not {source.constant(guards.function_mode_count, 'modes')}()"
+
+
+def _deterministic() -> tuple[bool, bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        guards.fills_uninitialized_memory(),
+    )
+
+
+def _same_filling(source: Source, value: tuple[bool, bool, bool]) -> str | None:
+    """The guard doesn't compare what new memory is filled with."""
+    if not value[0]:
+        return None
+    options = source.constant(torch.utils.deterministic, "options")
+    return f"{options}.fill_uninitialized_memory is {value[2]}"
+
+
+def _same_precision(source: Source, value: tuple[Any, ...]) -> str | None:
+    """The guard tells "highest" from the others."""
+    if value[0] == "highest":
+        return None
+    getter = source.constant(guards.float32_matmul_precision, "precision")
+    return f"{getter}() == {value[0]!r}"
+
+
+def _inference_mode() -> bool:
+    return torch.is_inference_mode_enabled() and not inference_mode_around_levels()
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """Global state that changes what ops do.
+
+    Attributes:
+        grad_mode: Whether autograd records.
+        forward_mode: Whether tangents may be carried forward; no code is generated where they may.
+        inference_mode: Whether inference mode is on, and not around a transform.
+        autocast: Device, dtype and cache for each device type that autocasts.
+        default_dtype: Of new tensors.
+        deterministic: Deterministic algorithms: on, only warn, fill uninitialized memory.
+        precision: Of float32 matrix products, in every setting that torch has for it.
+        modes: Torch-function modes (a default device is one) and dispatch modes; no code is
+            generated where there is one.
+    """
+
+    grad_mode: bool = field(metadata=_by(torch.is_grad_enabled))
+    forward_mode: bool = field(metadata=_by(tracing.forward_mode_active, _no_level))
+    inference_mode: bool = field(metadata=_by(_inference_mode))
+    autocast: tuple[Any, ...] = field(metadata=_by(guards.autocast_state))
+    default_dtype: torch.dtype = field(metadata=_by(torch.get_default_dtype))
+    deterministic: tuple[bool, bool, bool] = field(metadata=_by(_deterministic, _same_filling))
+    precision: tuple[Any, ...] = field(metadata=_by(guards.matmul_precision, _same_precision))
+    modes: tuple[Any, ...] = field(metadata=_by(guards.active_modes, _no_mode))
+
+
+_READERS = tuple((item.name, item.metadata["read"]) for item in fields(Ambient))
+
+
+def read_ambient() -> Ambient:
+    """The global state at this moment."""
+    return Ambient(**{name: read() for name, read in _READERS})
+
+
+def conditions_on(ambient: Ambient, source: Source) -> Iterator[str]:
+    """Conditions in generated code that the state is as it was; the guard's comes first."""
+    yield f"{source.constant(guards.global_state_check(), 'state')}()"
+    for item in fields(Ambient):
+        condition = item.metadata["condition"](source, getattr(ambient, item.name))
+        if condition is not None:
+            yield condition

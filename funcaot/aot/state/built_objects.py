@@ -1,0 +1,372 @@
+"""Objects that a captured function makes, as leaves and a plan; the tracker of state calls it.
+
+A call makes them again from its own tensors: one object for each that the function made, shared and
+cyclic as they were, without running code of their classes.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.pytree import (
+    NAMEDTUPLE,
+    flattener_of,
+    is_registered,
+    register,
+    too_deep,
+    unflattener_of,
+)
+from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
+from funcaot.aot.closure.constants import is_scalar
+from funcaot.aot.closure.look import dictionary_of, in_slot
+from funcaot.aot.closure.ran import is_users
+from funcaot.aot.state.state_effects import Held
+from funcaot.errors import UnsupportedError
+
+_HEAP = 1 << 9  # A class that a class statement made.
+_PLAIN = (types.SimpleNamespace,)
+_DICTIONARIES = (OrderedDict, defaultdict, dict)
+_ROWS = (list, deque)
+_NEVER = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType, BaseException)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What is at one place: a constant, a leaf, something made, or a weak reference to that."""
+
+    how: str
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Making:
+    """How to make one container or object.
+
+    Attributes:
+        kind: Its class.
+        base: Python's class whose contents it has; None if it is of a registered class.
+        items: What is in it.
+        keys: Keys of a dictionary; the context of a registered class; a deque's length, or what a
+            default dictionary makes.
+        attributes: What is in its own dictionary, by name.
+        slots: What is in its slots.
+    """
+
+    kind: type
+    base: Any
+    items: tuple[Ref, ...] = ()
+    keys: Any = ()
+    attributes: tuple[tuple[str, Ref], ...] = ()
+    slots: tuple[tuple[str, Ref], ...] = ()
+
+
+class Parts:
+    """A function's value taken apart: a pytree of its tensors, which becomes the value again."""
+
+    def __init__(self, leaves: list[Any], plan: Plan) -> None:
+        """Keep both."""
+        self.leaves = leaves
+        self.plan = plan
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How the objects of a value are made of leaves."""
+
+    makings: tuple[Making, ...]
+    root: Ref
+
+    def make(self, leaves: Sequence[Any]) -> Any:
+        """Make the value."""
+        return _Maker(self.makings, leaves).at(self.root)
+
+
+register(
+    Parts,
+    lambda parts: (parts.leaves, parts.plan),
+    lambda leaves, plan: plan.make([*leaves]),
+)
+
+
+def taken_apart(value: Any, is_old: Callable[[Any], bool], name: str) -> Any:
+    """A function's value, as ``Parts`` if there are new objects with tensors in it.
+
+    Args:
+        value: What it returns and stores.
+        is_old: Whether an object was there before, and is returned as it is.
+        name: The function, for messages.
+
+    Raises:
+        UnsupportedError: If such an object can't be made again.
+    """
+    try:
+        if not _Search(is_old).finds_object(value):
+            return value
+        walk = _Walk(is_old, name)
+        root = walk.ref(value, "the result")
+        return Parts(walk.leaves, Plan(walk.finished(), root))
+    except RecursionError:
+        raise too_deep() from None
+
+
+def base_of_object(value: Any) -> Any:
+    """Python's class that an object of a class statement extends; None if it can't be made again.
+
+    That is ``object``, or one of the containers.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind
+    if isinstance(value, _NEVER) or not kind.__flags__ & _HEAP or isinstance(kind, enum.EnumMeta):
+        return None
+    if isinstance(value, CONTAINERS):
+        base = base_of(value)
+        if base is dict and isinstance(value, (OrderedDict, defaultdict)):
+            base = OrderedDict if isinstance(value, OrderedDict) else defaultdict
+        return base if base in (*_DICTIONARIES, *_ROWS, tuple) else None
+    return object if kind.__new__ is object.__new__ or _is_plain(kind) else None
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether ``object.__new__`` makes objects of a class."""
+    try:
+        object.__new__(kind)
+    except Exception:  # noqa: BLE001 - a TypeError, or an abstract class
+        return False
+    return True
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What is in an object's own dictionary."""
+    return dictionary_of(value) or {}
+
+
+def slots_of(value: Any) -> list[tuple[str, Any]]:
+    """What is in an object's slots."""
+    names = [
+        name
+        for kind in type(value).__mro__
+        for name, member in vars(kind).items()
+        if isinstance(member, types.MemberDescriptorType) and kind.__flags__ & _HEAP
+    ]
+    return [(name, held) for name in names for held in in_slot(value, name)]
+
+
+class _Search:
+    """Looks for a new object with a tensor in it."""
+
+    def __init__(self, is_old: Callable[[Any], bool]) -> None:
+        self._is_old = is_old
+        self._seen: dict[int, Any] = {}
+
+    def finds_object(self, value: Any) -> bool:
+        """Whether there is one in the containers that a value consists of."""
+        if isinstance(value, (torch.Tensor, Held)) or is_scalar(value) or id(value) in self._seen:
+            return False
+        if is_registered(type(value)) or _is_container(value):
+            self._seen[id(value)] = value
+            return any(map(self.finds_object, _contents(value)))
+        if base_of_object(value) is None or self._is_old(value):
+            return False
+        return self._holds(value)
+
+    def _holds(self, value: Any) -> bool:
+        if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
+            return True
+        if isinstance(value, Held) or is_scalar(value) or id(value) in self._seen:
+            return False
+        self._seen[id(value)] = value
+        if is_registered(type(value)) or _is_container(value):
+            keys = items_of(value) if isinstance(value, dict) else []
+            return any(map(self._holds, (*keys, *_contents(value))))
+        if base_of_object(value) is None or self._is_old(value):
+            return False
+        own = [*attributes_of(value).values(), *(held for _, held in slots_of(value))]
+        if isinstance(value, CONTAINERS):
+            own += _contents(value)
+        return any(map(self._holds, own))
+
+
+def _is_container(value: Any) -> bool:
+    """Whether a value is a container of Python's own type, or a named tuple."""
+    exact = type(value) in (*_DICTIONARIES, *_ROWS, tuple)
+    return exact or (isinstance(value, tuple) and is_registered(NAMEDTUPLE) and _is_named(value))
+
+
+def _is_named(value: tuple[Any, ...]) -> bool:
+    kind = type(value)
+    return kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple)
+
+
+def _contents(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        base = base_of(value)
+        return [base.__getitem__(value, key) for key in items_of(value)]
+    if isinstance(value, CONTAINERS):
+        return items_of(value)
+    return [*flattener_of(type(value))(value)[0]]
+
+
+class _Walk:
+    """Takes a value apart."""
+
+    def __init__(self, is_old: Callable[[Any], bool], name: str) -> None:
+        self.leaves: list[Any] = []
+        self._is_old = is_old
+        self._name = name
+        self._makings: list[Making | None] = []
+        self._known: dict[int, Ref] = {}
+        self._alive: list[Any] = []
+        self._weak: list[tuple[weakref.ref[Any], str]] = []
+
+    def finished(self) -> tuple[Making, ...]:
+        """All that is to be made."""
+        return tuple(making for making in self._makings if making is not None)
+
+    def ref(self, value: Any, path: str) -> Ref:
+        """What is at a place."""
+        if isinstance(value, Held):
+            return Ref("constant", value.thing)
+        if is_scalar(value):
+            return Ref("constant", value)
+        known = self._known.get(id(value))
+        if known is not None:
+            return known
+        self._alive.append(value)
+        known = self._known[id(value)] = self._new(value, path)
+        return known
+
+    def _new(self, value: Any, path: str) -> Ref:
+        if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
+            self.leaves.append(value)
+            return Ref("leaf", len(self.leaves) - 1)
+        is_container = _is_container(value) or is_registered(type(value))
+        if not is_container and self._is_old(value):
+            return Ref("constant", value)
+        if isinstance(value, weakref.ref) and value() is not None:
+            target = value()
+            made = not self._is_old(target) and base_of_object(target) is not None
+            return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
+        base = base_of_object(value)
+        if not is_container and (base is None or not _is_made(value)):
+            # What hides a tensor is refused where outputs are looked at.
+            self.leaves.append(value)
+            return Ref("leaf", len(self.leaves) - 1)
+        position = len(self._makings)
+        self._makings.append(None)
+        self._known[id(value)] = Ref("made", position)
+        self._makings[position] = self._making(value, base, path)
+        return Ref("made", position)
+
+    def _making(self, value: Any, base: Any, path: str) -> Making:
+        kind = type(value)
+        if isinstance(value, _DICTIONARIES) and not is_registered_object(kind):
+            keys = tuple(items_of(value))
+            if any(isinstance(key, torch.Tensor) for key in keys):
+                raise self._refused(path, "a tensor is a key of it")
+            found = zip(keys, _contents(value), strict=True)
+            items = tuple(self.ref(item, f"{path}[{key!r}]") for key, item in found)
+            factory = value.default_factory if isinstance(value, defaultdict) else None
+            return Making(kind, base or kind, items, (keys, factory), *self._own(value, path))
+        if isinstance(value, (*_ROWS, tuple)) and not is_registered_object(kind):
+            items = tuple(
+                self.ref(item, f"{path}[{index}]") for index, item in enumerate(items_of(value))
+            )
+            length = value.maxlen if isinstance(value, deque) else None
+            named = isinstance(value, tuple) and kind is not tuple
+            return Making(
+                kind, tuple if named else base or kind, items, length, *self._own(value, path)
+            )
+        if is_registered(kind):
+            children, context = flattener_of(kind)(value)
+            items = tuple(self.ref(c, f"{path}[{i}]") for i, c in enumerate(children))
+            return Making(kind, None, items, context)
+        return Making(kind, base, (), (), *self._own(value, path))
+
+    def _own(self, value: Any, path: str) -> tuple[Any, Any]:
+        if type(value) in (*_DICTIONARIES, *_ROWS, tuple):
+            return (), ()
+        attributes = tuple(
+            (key, self.ref(held, f"{path}.{key}")) for key, held in attributes_of(value).items()
+        )
+        slots = tuple((key, self.ref(held, f"{path}.{key}")) for key, held in slots_of(value))
+        return attributes, slots
+
+    def _refused(self, path: str, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self._name} returns or keeps an object with tensors in it that can't be made again: "
+            f"at {path}, {why}.",
+            remedy="return tensors, or tuples, lists and dictionaries of them.",
+        )
+
+
+def is_registered_object(kind: Any) -> bool:
+    """Whether a class that isn't one of Python's containers is registered as a pytree."""
+    return is_registered(kind) and kind not in (*_DICTIONARIES, *_ROWS, tuple)
+
+
+def _is_made(value: Any) -> bool:
+    """Whether a new object is made again: one of the user's, or one that holds tensors."""
+    return is_users(type(value)) or _Search(lambda thing: False).finds_object(value)
+
+
+class _Maker:
+    """Makes one call's objects."""
+
+    def __init__(self, makings: tuple[Making, ...], leaves: Sequence[Any]) -> None:
+        self._makings = makings
+        self._leaves = leaves
+        self._made: dict[int, Any] = {}
+
+    def at(self, ref: Ref) -> Any:
+        """What is at a place."""
+        if ref.how == "constant":
+            return ref.value
+        if ref.how == "leaf":
+            return self._leaves[ref.value]
+        if ref.how == "weak":
+            return weakref.ref(self.at(ref.value))
+        found = self._made.get(ref.value, self)
+        return self._make(ref.value) if found is self else found
+
+    def _make(self, position: int) -> Any:
+        making = self._makings[position]
+        if making.base is None or making.base is tuple:
+            items = [self.at(item) for item in making.items]
+            if making.base is None:
+                made = unflattener_of(making.kind)(items, making.keys)
+            else:
+                made = tuple.__new__(making.kind, items)
+            self._made[position] = made
+        else:
+            made = self._made[position] = making.base.__new__(making.kind)
+            self._fill(made, making)
+        if making.attributes:
+            own = dictionary_of(made)
+            if own is not None:
+                own.update((key, self.at(ref)) for key, ref in making.attributes)
+        for key, ref in making.slots:
+            object.__setattr__(made, key, self.at(ref))
+        return made
+
+    def _fill(self, made: Any, making: Making) -> None:
+        base = making.base
+        if base in _DICTIONARIES:
+            keys, factory = making.keys
+            if base is defaultdict:
+                made.default_factory = factory
+            for key, item in zip(keys, making.items, strict=True):
+                base.__setitem__(made, key, self.at(item))
+        elif base is deque:
+            deque.__init__(made, map(self.at, making.items), making.keys)
+        elif base is list:
+            list.extend(made, map(self.at, making.items))

@@ -1,0 +1,166 @@
+"""Results whose sizes values decide, given to a capture as arguments; premises ask for them.
+
+``nonzero`` of an argument makes a tensor of any length. A program that is given that tensor, with
+its length open, serves all lengths. So a capture that meets such an op stops there, unless its
+caller has brought the result (see ``runtime.sized_calls``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.tracing import tracing
+from funcaot.errors import FuncaotError
+from funcaot.rules.flat_call import FlatCall, flatten_values
+from funcaot.scopes import holding
+
+__all__ = [
+    "Answers",
+    "Asked",
+    "SizesNeededError",
+    "answering",
+    "current",
+    "selected",
+    "with_indices",
+]
+
+_ATEN = torch.ops.aten
+# None of them has a derivative, so that a result is as good as an argument.
+_OPS = frozenset(
+    {
+        _ATEN.nonzero.default,
+        _ATEN._unique2.default,
+        _ATEN.unique_dim.default,
+        _ATEN.unique_consecutive.default,
+        _ATEN.unique_dim_consecutive.default,
+        _ATEN.repeat_interleave.Tensor,
+        _ATEN.bincount.default,
+    }
+)
+
+
+class SizesNeededError(FuncaotError):
+    """A capture has come to an op whose result its caller hasn't brought."""
+
+    def __init__(self) -> None:
+        """Nobody sees it."""
+        super().__init__("A size depends on values.", remedy="bring the result.")
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """An op and what it is called with, apart from tensors."""
+
+    op: Callable[..., Any]
+    call: FlatCall
+
+    def answer(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Its result for tensors with values."""
+        args, kwargs = self.call.arguments(tuple(tensors))
+        with torch.no_grad():
+            return self.op(*args, **kwargs)
+
+
+class Answers:
+    """The results that a capture was given, in the order in which it asks for them.
+
+    Attributes:
+        reached: The first op whose result it wasn't given, with the tensors it is called with.
+    """
+
+    def __init__(self, known: Sequence[Any]) -> None:
+        """Begin with the first.
+
+        Args:
+            known: The results, a tensor or a tuple of tensors each.
+        """
+        self.reached: tuple[Asked, list[torch.Tensor]] | None = None
+        self._known = known
+        self._asked: dict[Any, Any] = {}
+
+    def answer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an op below autograd, ``NotImplemented`` if it is none of these.
+
+        Raises:
+            SizesNeededError: If it isn't known.
+        """
+        if op not in _OPS:
+            return NotImplemented
+        call, tensors = flatten_values((args, kwargs))
+        inner = [tracing.functional_inner(tensor) for tensor in tensors]
+        key = (op, *map(id, inner), repr(call.leaves))
+        if key not in self._asked:
+            position = len(self._asked)
+            if position >= len(self._known):
+                self.reached = self.reached or (Asked(op, call), inner)
+                raise SizesNeededError
+            self._asked[key] = self._known[position], inner
+        found = self._asked[key][0]
+        if isinstance(found, torch.Tensor):
+            return tracing.functional_inner(found).clone()
+        return tuple(tracing.functional_inner(each).clone() for each in found)
+
+
+class _ThisThread(threading.local):
+    answers: Answers | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def current() -> Answers | None:
+    """What the capture in progress in this thread was given."""
+    return _this_thread.answers
+
+
+@contextlib.contextmanager
+def answering(answers: Answers | None) -> Iterator[None]:
+    """Let ops ask inside; those of captures that are begun inside have answers of their own."""
+    with holding(_this_thread, answers=answers):
+        yield
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def selected(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What ``masked_select`` returns, by the indices of what it selects.
+
+    These have no derivative, and what is selected by them has one that knows its size.
+
+    Returns:
+        The result; ``NotImplemented`` for another function.
+    """
+    by_mask = function in (torch.masked_select, torch.Tensor.masked_select) and len(args) == 2
+    if _this_thread.answers is None or not by_mask:
+        return NotImplemented
+    source, mask = torch.broadcast_tensors(*args)
+    return source[mask.nonzero(as_tuple=True)]
+
+
+def with_indices(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a read or write by index, with indices in place of masks."""
+    writes = function is torch.Tensor.__setitem__
+    if _this_thread.answers is None or not (writes or function is torch.Tensor.__getitem__):
+        return args
+    key = args[1] if type(args[1]) is tuple else (args[1],)
+    if not any(map(_is_mask, key)):
+        return args
+    if writes and not (isinstance(args[2], torch.Tensor) and args[2].numel() != 1):
+        return args
+    parts: list[Any] = []
+    for part in key:
+        parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
+    return (args[0], tuple(parts), *args[2:])
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dtype in _MASKS and part.dim() > 0

@@ -1,0 +1,1 @@
+"""Every derivative of attention, for the kernels that torch fuses."""

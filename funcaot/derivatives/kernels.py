@@ -1,0 +1,353 @@
+"""Rules of the table as kernels of autograd: there while a capture or ``install`` asks for them.
+
+A kernel runs at one level of autograd, be it the base or a transform's, and the op goes on below
+it as ever. So the value of an op, and what is recorded for it, never change; the rule's ops come
+when its derivative is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from funcaot._torch.autograd.autograd import (
+    SingleLevelFunction,
+    compiled_autograd_key,
+    forward_grad_enabled,
+    in_dual_level,
+)
+from funcaot._torch.autograd.op_kernels import (
+    KernelLibrary,
+    devices,
+    op_name,
+    run_below,
+    schema_of,
+    torch_kernel,
+)
+from funcaot._torch.levels.functorch import leaves_at_level, single_level_functions_allowed
+from funcaot._torch.patches import applied
+from funcaot.classes.opaque import current_captor
+from funcaot.derivatives.batching import batched_kernel
+from funcaot.derivatives.table import Derivative, derivatives, on_change
+from funcaot.errors import MissingRuleError, RuleError
+from funcaot.scopes import SharedPatch
+
+__all__ = ["install_derivatives", "uninstall_derivatives", "with_derivatives"]
+
+Maybe = Tensor | None
+
+
+class _Call:
+    """One call of an op, with slots in the place of tensors.
+
+    Without a ``__dict__``, so that nobody looks for saved tensors in it.
+    """
+
+    __slots__ = ("args", "constant", "keyset", "kwargs", "places", "rule")
+
+    def __init__(
+        self, rule: Derivative, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self.rule, self.keyset = rule, keyset
+        self.places: list[int | str | tuple[int, int]] = []
+        self.args: list[Any] = []
+        self.kwargs = dict(kwargs)
+        names = [argument.name for argument in schema_of(rule.op).arguments]
+        self.constant: dict[int, Any] = {}
+        for index, value in enumerate(args):
+            if names[index] in rule.constant:
+                self.constant[index] = value
+                self.args.append(None)
+                continue
+            self.args.append(list(value) if _has_tensors(value) else value)
+            if isinstance(value, Tensor):
+                self.places.append(index)
+                self.args[index] = None
+            elif _has_tensors(value):
+                self.places += [(index, j) for j, v in enumerate(value) if isinstance(v, Tensor)]
+                self.args[index] = [None if isinstance(v, Tensor) else v for v in value]
+        for name, value in kwargs.items():
+            if isinstance(value, Tensor):
+                self.places.append(name)
+                self.kwargs[name] = None
+
+    def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+        """What is in the places."""
+        found = []
+        for place in self.places:
+            if isinstance(place, str):
+                found.append(kwargs[place])
+            elif isinstance(place, int):
+                found.append(args[place])
+            else:
+                found.append(args[place[0]][place[1]])
+        return found
+
+    def fill(self, tensors: Sequence[Maybe]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with tensors in their places."""
+        args = [list(value) if isinstance(value, list) else value for value in self.args]
+        kwargs = dict(self.kwargs)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            if isinstance(place, str):
+                kwargs[place] = tensor
+            elif isinstance(place, int):
+                args[place] = tensor
+            else:
+                args[place[0]][place[1]] = tensor
+        return args, kwargs
+
+    def below(self, tensors: Sequence[Tensor]) -> Any:
+        """What the op gives one step below this level's autograd; once."""
+        args, kwargs = self.fill(tensors)
+        for index, value in self.constant.items():
+            args[index] = value
+        self.constant.clear()
+        return run_below(self.rule.op, self.keyset, args, kwargs)
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value)
+
+
+class _Recorded(SingleLevelFunction):
+    """The op as one node of this level's autograd, whose backward is the rule's."""
+
+    _compiled_autograd_key = staticmethod(compiled_autograd_key)
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+        """The op itself."""
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        # Switched off here, where they must be on for the levels below.
+        with torch.enable_grad(), forward_grad_enabled(True):
+            result = call.below(tensors)
+        ctx.save_for_backward(*tensors)
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        constant = [v for v in outputs if isinstance(v, Tensor) and not _moves(v)]
+        ctx.mark_non_differentiable(*constant)
+        return tuple(result) if isinstance(result, list) else result
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Maybe) -> Any:  # type: ignore[override]
+        """The rule's gradients."""
+        return (None, *pulled(ctx.call, ctx.needs_input_grad[1:], cotangents, ctx.saved_tensors))
+
+
+def pulled(
+    call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
+) -> list[Maybe]:
+    """One gradient per tensor of a call."""
+    rule = call.rule
+    if rule.vjp is None:
+        if rule.formula is None:
+            raise _missing(rule, "reverse")
+        return _pulled_by_formula(call, needed, cotangents, tensors)
+    args, kwargs = call.fill(tensors)
+    options: dict[str, Any] = {}
+    by_place = dict(zip(call.places, needed, strict=True))
+    if rule.selective:
+        options["wanted"] = [by_place.get(index, False) for index in range(len(args))]
+    given = rule.vjp(tuple(cotangents), *args, **kwargs, **options)
+    given = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if len(given) > len(args):
+        raise RuleError(
+            f"The vjp registered for {op_name(rule.op)} returned too many gradients.",
+            expected=f"{len(args)}, one per positional argument, None for zero",
+            got=str(len(given)),
+            remedy="leave out what belongs to no argument.",
+        )
+    found: list[Maybe] = []
+    for place, wanted, tensor in zip(call.places, needed, tensors, strict=True):
+        gradient = None
+        if isinstance(place, str) and wanted:
+            raise _missing(rule, f"reverse (by its keyword {place})")
+        if isinstance(place, int):
+            gradient = given[place] if place < len(given) else None
+        elif isinstance(place, tuple) and place[0] < len(given) and given[place[0]] is not None:
+            gradient = given[place[0]][place[1]]
+        if gradient is not None and gradient.shape != tensor.shape:
+            raise RuleError(
+                f"The vjp registered for {op_name(rule.op)} returned a gradient of another shape.",
+                expected=f"{tuple(tensor.shape)} for argument {place}",
+                got=str(tuple(gradient.shape)),
+                remedy="reduce it to the argument's shape, with sum_to_size for example.",
+            )
+        found.append(gradient if wanted else None)
+    return found
+
+
+def _pulled_by_formula(
+    call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
+) -> list[Maybe]:
+    """The gradients by differentiating the formula, which is run once more for it."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad(), leaves_at_level():
+        inner = [
+            _entered(tensor, create_graph) if wanted else tensor
+            for tensor, wanted in zip(tensors, needed, strict=True)
+        ]
+        args, kwargs = call.fill(inner)
+        outputs = call.rule.formula(*args, **kwargs)  # type: ignore[misc]
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        pairs = [
+            (output, cotangent)
+            for output, cotangent in zip(outputs, cotangents, strict=False)
+            if cotangent is not None and output is not None and output.requires_grad
+        ]
+        active = [tensor for tensor, wanted in zip(inner, needed, strict=True) if wanted]
+        if not pairs:
+            return [None] * len(tensors)
+        found = iter(
+            torch.autograd.grad(
+                [output for output, _ in pairs],
+                active,
+                [cotangent for _, cotangent in pairs],
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        )
+    return [next(found) if wanted else None for wanted in needed]
+
+
+def _entered(tensor: Tensor, connected: bool) -> Tensor:
+    """A tensor of its own node, whose gradient goes on if that is asked for."""
+    if connected and tensor.requires_grad:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_()
+
+
+def _moves(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _missing(rule: Derivative, mode: str) -> MissingRuleError:
+    return MissingRuleError(
+        f"{op_name(rule.op)} was differentiated in {mode} mode and has no rule for it",
+        expected="a rule given to funcaot.register_derivative",
+        got="jvp only" if rule.vjp is None and rule.jvp is not None else "vjp only",
+        remedy="register formula, which serves for both, or the other rule.",
+    )
+
+
+def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The op on dual tensors."""
+    if rule.jvp is None:
+        if rule.formula is None:
+            raise _missing(rule, "forward")
+        return rule.formula(*args, **kwargs)
+    primals, tangents = [], []
+    for value in args:
+        pair = forward_ad.unpack_dual(value) if isinstance(value, Tensor) else None
+        primals.append(value if pair is None else pair.primal)
+        tangents.append(None if pair is None else pair.tangent)
+    if any(_tangent(value) is not None for value in kwargs.values()):
+        tangents.append({name: _tangent(value) for name, value in kwargs.items()})
+    result = run(*primals, **kwargs)
+    pushed = rule.jvp(tuple(tangents), *primals, **kwargs)
+    single = isinstance(result, Tensor)
+    pushed = pushed if isinstance(pushed, tuple | list) else (pushed,)
+    outputs = (result,) if single else tuple(result)
+    dual = tuple(
+        output if tangent is None else forward_ad.make_dual(output, tangent)
+        for output, tangent in zip(outputs, (*pushed, *[None] * len(outputs)), strict=False)
+    )
+    return dual[0] if single else dual
+
+
+def _tangent(value: Any) -> Maybe:
+    if not isinstance(value, Tensor) or not _moves(value):
+        return None
+    return forward_ad.unpack_dual(value).tangent
+
+
+def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """What runs for an op at the autograd key of a device."""
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if in_dual_level() and any(_tangent(v) is not None for v in _flat(args, kwargs)):
+            return _pushed(rule, rule.op, args, kwargs)
+        if not rule.reverse:
+            return original(keyset, *args, **kwargs)  # type: ignore[misc]
+        needed = torch.is_grad_enabled() and any(v.requires_grad for v in _flat(args, kwargs))
+        if not needed:
+            return run_below(rule.op, keyset, args, kwargs)
+        call = _Call(rule, keyset, args, kwargs)
+        tensors = call.tensors(args, kwargs)
+        with _as_a_call(), single_level_functions_allowed():
+            return _Recorded.apply(call, *tensors)  # type: ignore[attr-defined]
+
+    return kernel
+
+
+def _as_a_call() -> AbstractContextManager[None]:
+    """Tell a capture that grad mode is switched off by a Function's forward, not by the user."""
+    captor = current_captor()
+    return nullcontext() if captor is None else captor.calling()
+
+
+def _flat(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [v for v in value if isinstance(v, Tensor)]
+    return found
+
+
+class _Installed:
+    """The kernels of the whole table."""
+
+    def __init__(self) -> None:
+        self._library = KernelLibrary()
+        self._kernels: dict[Any, dict[str, Any]] | None = None
+        on_change(self._changed)
+
+    def change(self) -> None:
+        """Register them, if they aren't."""
+        if self._library.is_installed:
+            return
+        if self._kernels is None:
+            self._kernels = {rule.op: _kernels_of(rule) for rule in derivatives()}
+        self._library.install(self._kernels)
+
+    def undo(self) -> None:
+        """Bring torch's own back."""
+        self._library.remove()
+
+    def _changed(self) -> None:
+        self._kernels = None
+        if self._library.is_installed:
+            self._library.remove()
+            self.change()
+
+
+def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
+    kernels: dict[str, Callable[..., Any]] = {}
+    for device in devices():
+        key = f"Autograd{device}"
+        original = torch_kernel(rule.op, key)
+        if original is not None:
+            kernels[key] = _autograd_kernel(rule, original)
+    if rule.batched is not None:
+        kernels["FuncTorchBatched"] = batched_kernel(rule)
+    return kernels
+
+
+_installed = _Installed()
+_patch = SharedPatch(_installed.change, _installed.undo)
+
+
+def with_derivatives() -> AbstractContextManager[None]:
+    """Ops of the table have their derivatives inside, if the patch isn't switched off."""
+    return applied("derivatives", _patch.used, None)
+
+
+install_derivatives = _patch.install
+uninstall_derivatives = _patch.uninstall

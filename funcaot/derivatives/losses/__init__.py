@@ -1,0 +1,1 @@
+"""Losses whose backward torch can't differentiate."""

@@ -1,0 +1,1 @@
+"""Factorisations in forward mode."""

@@ -1,0 +1,1 @@
+"""Rows that are put together: bags, segments, reductions by an index."""

@@ -1,0 +1,1 @@
+"""Values of a picture between its points, in forward mode."""

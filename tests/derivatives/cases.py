@@ -1,0 +1,156 @@
+"""Calls of the ops in the table, as data: a function of tensors in double precision."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Call:
+    function: object
+    shapes: tuple
+    shift: float = 0.0
+    positive: bool = False
+    tolerance: float = 2e-6  # of the differences
+
+    def primals(self):
+        generator = torch.Generator().manual_seed(11)
+        drawn = [torch.rand(s, generator=generator, dtype=torch.float64) for s in self.shapes]
+        scale = 1.0 if self.positive else 2.0
+        return [scale * x + self.shift - (0 if self.positive else 1) for x in drawn]
+
+
+def ctc(log_probs, *, targets, lengths, reduction="none"):
+    return F.ctc_loss(
+        log_probs.log_softmax(-1),
+        targets,
+        torch.tensor([6, 5]),
+        torch.tensor(lengths),
+        reduction=reduction,
+    )
+
+
+def bag(weight, *, mode, weights=None, **keywords):
+    indices = torch.tensor([0, 2, 2, 1, 3, 0])
+    return F.embedding_bag(
+        indices, weight, torch.tensor([0, 2, 5]), mode=mode, per_sample_weights=weights, **keywords
+    )
+
+
+def weighted_bag(weight, weights):
+    return bag(weight, mode="sum", weights=weights, padding_idx=1)
+
+
+def segments(data, *, reduce, **keywords):
+    return torch.segment_reduce(data, reduce, **keywords, unsafe=True)
+
+
+def heaviside(values):
+    return torch.heaviside(torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), values)
+
+
+def grid(picture, places, *, mode="bilinear"):
+    return F.grid_sample(picture, places * 0.8, mode=mode, align_corners=False)
+
+
+TARGETS = torch.tensor([[1, 2, 2], [3, 1, 0]])
+LENGTHS = torch.tensor([2, 3])
+special = torch.special
+
+CALLS = {
+    **{
+        f"cdist_{p}": Call(
+            partial(torch.cdist, p=p), ((3, 4), (5, 4)), tolerance=1e-3 if p == 1.5 else 2e-6
+        )
+        for p in (1.0, 1.5, 2.0, 3.0, float("inf"))
+    },
+    "cdist_batched": Call(partial(torch.cdist, p=3.0), ((2, 3, 2), (2, 2, 2))),
+    **{f"pdist_{p}": Call(partial(F.pdist, p=p), ((4, 3),)) for p in (1.0, 1.5, 2.0, 3.0)},
+    "hardsigmoid": Call(lambda x: F.hardsigmoid(x * 4), ((7,),)),
+    "heaviside": Call(heaviside, ((3,),)),
+    "ctc": Call(partial(ctc, targets=TARGETS, lengths=[3, 2]), ((6, 2, 4),)),
+    "ctc_mean": Call(partial(ctc, targets=TARGETS, lengths=[2, 1], reduction="mean"), ((6, 2, 4),)),
+    "ctc_joined": Call(
+        partial(ctc, targets=torch.tensor([1, 2, 2, 3, 1]), lengths=[3, 2]), ((6, 2, 4),)
+    ),
+    "multi_margin": Call(
+        lambda x: F.multi_margin_loss(
+            x, torch.tensor([0, 2, 1]), p=2, weight=torch.arange(1.0, 5.0, dtype=x.dtype)
+        ),
+        ((3, 4),),
+    ),
+    "multi_margin_none": Call(
+        lambda x: F.multi_margin_loss(x, torch.tensor([0, 2, 1]), margin=0.5, reduction="none"),
+        ((3, 4),),
+    ),
+    "multilabel_margin": Call(
+        lambda x: F.multilabel_margin_loss(x, torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0]])),
+        ((2, 4),),
+    ),
+    "ormqr": Call(lambda a, tau, c: torch.ormqr(a, tau, c), ((4, 3), (3,), (4, 2))),
+    "bag_mean": Call(partial(bag, mode="mean"), ((4, 3),)),
+    "bag_max": Call(partial(bag, mode="max"), ((4, 3),)),
+    "bag_weighted": Call(weighted_bag, ((4, 3), (6,))),
+    "index_reduce": Call(
+        lambda x, y: x.index_reduce(0, torch.tensor([0, 2, 0]), y, "mean"), ((3, 2), (3, 2))
+    ),
+    **{
+        f"segment_{reduce}": Call(partial(segments, reduce=reduce, lengths=LENGTHS), ((5, 2),))
+        for reduce in ("sum", "mean", "max", "min")
+    },
+    "segment_offsets": Call(
+        partial(segments, reduce="mean", offsets=torch.tensor([0, 2, 5])), ((5, 2),)
+    ),
+    "grid_sampler_2d": Call(grid, ((1, 2, 4, 4), (1, 3, 3, 2))),
+    "grid_sampler_3d": Call(grid, ((1, 1, 3, 3, 3), (1, 2, 2, 2, 3))),
+    **{
+        name: Call(getattr(special, name), ((5,),), shift=0.4)
+        for name in (
+            "bessel_j0",
+            "bessel_j1",
+            "modified_bessel_i0",
+            "modified_bessel_i1",
+            "spherical_bessel_j0",
+        )
+    },
+    **{
+        name: Call(getattr(special, name), ((5,),), shift=0.5, positive=True)
+        for name in (
+            "bessel_y0",
+            "bessel_y1",
+            "modified_bessel_k0",
+            "modified_bessel_k1",
+            "scaled_modified_bessel_k0",
+            "scaled_modified_bessel_k1",
+        )
+    },
+    **{
+        name: Call(partial(lambda f, x: f(x, 4), getattr(special, name)), ((5,),))
+        for name in (
+            "chebyshev_polynomial_t",
+            "chebyshev_polynomial_u",
+            "chebyshev_polynomial_v",
+            "chebyshev_polynomial_w",
+            "hermite_polynomial_h",
+            "hermite_polynomial_he",
+            "laguerre_polynomial_l",
+            "legendre_polynomial_p",
+        )
+    },
+    **{
+        name: Call(
+            partial(lambda f, x: f(x, 4), getattr(special, name)),
+            ((5,),),
+            positive=True,
+            tolerance=1e-4,
+        )
+        for name in (
+            "shifted_chebyshev_polynomial_t",
+            "shifted_chebyshev_polynomial_u",
+            "shifted_chebyshev_polynomial_v",
+            "shifted_chebyshev_polynomial_w",
+        )
+    },
+}

@@ -1,0 +1,158 @@
+"""What people write wrong at a Function or at ``compile``, and what they are told."""
+
+import pytest
+import torch
+from torch.autograd.function import once_differentiable
+
+import funcaot
+from funcaot.errors import ArgumentError, FuncaotError, MissingRuleError, RuleError
+
+
+class Forgot(funcaot.Function):
+    @staticmethod
+    def forward(x, factor):
+        return factor * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad, None
+
+
+class TakesContext(funcaot.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+class Once(funcaot.Function):
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class ReadsValue(funcaot.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return 2 * x if x.item() > 0 else 3 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class TwoThings(Once):
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return x * x
+
+
+X = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Forgot.apply(X, 2),
+        lambda: torch.func.grad(lambda x: Forgot.apply(x, 2).sum())(X),
+        lambda: funcaot.compile(lambda x: Forgot.apply(x, 2), backend="eager")(X),
+    ],
+    ids=["called", "under grad", "compiled"],
+)
+def test_a_forgotten_setup_context_is_named(call):
+    with pytest.raises(ArgumentError, match=r"no `setup_context`.*'x', is taken for ctx"):
+        call()
+
+
+def test_too_many_arguments_are_no_forgotten_setup_context():
+    with pytest.raises(ArgumentError, match="doesn't take: too many positional"):
+        TakesContext.apply(X, X)
+
+
+def test_reading_a_value_under_vmap_names_the_function_and_torch_where():
+    with pytest.raises(RuleError, match=r"ReadsValue was called under vmap") as caught:
+        torch.func.vmap(ReadsValue.apply)(X)
+    assert "torch.where" in str(caught.value)
+    assert f"{__file__}:" in str(caught.value)
+
+
+def test_reading_a_value_in_a_compiled_function_under_vmap_names_torch_where():
+    compiled = funcaot.compile(lambda x: 2 * x if x.item() > 0 else x, backend="eager")
+    with pytest.raises(FuncaotError, match=r"torch\.where.* vmap"):
+        torch.func.vmap(compiled)(X)
+
+
+@pytest.mark.parametrize("rule", ["missing", "wrong"])
+def test_errors_of_rules_say_where_the_class_is(rule):
+    function, kind = (Once, MissingRuleError) if rule == "missing" else (TwoThings, RuleError)
+    line = function.forward.__code__.co_firstlineno
+    with pytest.raises(kind, match=f"Defined: .*{function.__name__}, its forward at") as caught:
+        torch.func.vmap(function.apply)(X)
+    assert f"{__file__}:{line}." in str(caught.value)
+
+
+def twice(function):
+    def first(x):
+        return torch.func.grad(lambda x: function(x).sum())(x).sum()
+
+    return torch.func.grad(first)(X)
+
+
+def test_once_differentiable_names_the_function():
+    with pytest.raises(RuntimeError, match=r"once_differentiable: the backward of Once"):
+        twice(Once.apply)
+
+
+def test_keywords_of_torch_compile_that_mean_nothing_new():
+    for keywords in ({"fullgraph": True}, {"mode": "default"}, {"options": None}):
+        compiled = funcaot.compile(torch.sin, backend="eager", **keywords)
+        torch.testing.assert_close(compiled(X), X.sin())
+    assert funcaot.compile(torch.sin, disable=True) is torch.sin
+
+    @funcaot.compile(backend="eager", fullgraph=True)
+    def double(x):
+        return 2 * x
+
+    torch.testing.assert_close(double(X), 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"mode": "max-autotune"}, r"torch\._inductor\.config\.patch"),
+        ({"options": {"max_autotune": True}}, r"torch\._inductor\.config\.patch"),
+        ({"fullgraph": "yes"}, "True or False"),
+        ({"polcy": "memory"}, "did you mean `policy`"),
+        ({"dynamic": "yes"}, "sizes that change are left open by themselves"),
+    ],
+)
+def test_keywords_that_are_refused_say_what_to_do(keywords, message):
+    with pytest.raises(FuncaotError, match=message):
+        funcaot.compile(torch.sin, **keywords)
+
+
+def test_a_missing_compiler_is_what_the_error_begins_with(monkeypatch):
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def compiler(graph, inputs):
+        raise InvalidCxxCompiler
+
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(FuncaotError, match=r"^No working C\+\+ compiler") as caught:
+        funcaot.compile(lambda x: x.sin(), backend=compiler)(X)
+    assert "no-such-compiler" in str(caught.value)
+    assert caught.value.__suppress_context__

@@ -1,0 +1,331 @@
+"""Functions whose mistakes sit where few look: some values, layouts, orders, modes, memory."""
+
+from __future__ import annotations
+
+import torch
+
+from funcaot import Function
+from tests.testing.planted_bugs import Correct
+
+WORKSPACE = torch.zeros(64, dtype=torch.float64)
+
+
+class WrongBelowMinusTwo(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * torch.where(x < -2, x.sin(), x.cos())
+
+
+class OffByTenThousandth(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos() * (1 + 1e-4)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.cos() * (1 + 1e-4)
+
+
+class OffByMillionths(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos() * (1 + 5e-6)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.cos() * (1 + 5e-6)
+
+
+class ComputesInSingle(Correct):
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.float().cos().double() * (1 + 2e-6)
+
+
+class NanAtZero(Correct):
+    """The norm of each number: its backward divides zero by zero."""
+
+    @staticmethod
+    def forward(x):
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x / x.abs()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.sign()
+
+
+class SevenAtZero(Correct):
+    @staticmethod
+    def forward(x):
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * torch.where(x == 0, 7.0, (x > 0).to(x.dtype))
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * (x > 0).to(x.dtype)
+
+
+class AllOfTheTies(Correct):
+    """The largest number: each of several equal ones gets the whole gradient."""
+
+    @staticmethod
+    def forward(x):
+        return x.amax()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, largest = ctx.saved_tensors
+        return grad * (x == largest).to(x.dtype)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        x, largest = ctx.saved_tensors
+        ties = (x == largest).to(x.dtype)
+        return (tangent * ties).sum() / ties.sum()
+
+
+class OverflowsFarOut(Correct):
+    @staticmethod
+    def forward(x):
+        return torch.nn.functional.softplus(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.exp() / (1 + x.exp())
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.sigmoid()
+
+
+class RoundsTinyNumbers(Correct):
+    """The square: its backward adds what is meant to keep a division safe."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * (x + 1e-7)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return 2 * tangent * x
+
+
+class ReadsInputStorage(Correct):
+    @staticmethod
+    def forward(x):
+        strides = torch.empty(x.shape, device="meta").stride()
+        return torch.as_strided(x, x.shape, strides).sin()
+
+
+class FailsOnEmpty(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos() * (grad.abs().max() / grad.abs().max())
+
+
+class ForgetsToSumBroadcast(Correct):
+    """A product whose forward broadcasts and whose backward leaves out a factor where it does."""
+
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return grad * y, (grad * x).mean(0) if grad.shape != y.shape else grad * x
+
+    @staticmethod
+    def jvp(ctx, tangent_x, tangent_y):
+        x, y = ctx.saved_tensors
+        result = torch.zeros_like(x * y)
+        result = result if tangent_x is None else result + tangent_x * y
+        return result if tangent_y is None else result + x * tangent_y
+
+
+class ForgetsToConjugate(Correct):
+    """Right for real numbers, and it takes complex ones."""
+
+
+class ConjugatesToo(Correct):
+    """No mistake, of complex numbers either."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos().conj()
+
+
+class SecondOrderWrong(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.detach().cos()
+
+
+class Cosine(Function):
+    """The cosine, whose own derivative is a constant for autograd."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.cos()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return -grad * x.detach().sin()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return -tangent * x.sin()
+
+
+class ThirdOrderWrong(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * Cosine.apply(x)
+
+
+class ForwardOrderWrong(Correct):
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.detach().cos()
+
+
+class ReturnsTangentItself(Correct):
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clone()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent
+
+
+class WritesTangent(Correct):
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent.mul_(x.cos()).clone()
+
+
+class OneTangentForTwo(Correct):
+    @staticmethod
+    def forward(x):
+        return 2 * x, 2 * x
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return 2 * first + 2 * second
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        doubled = 2 * tangent
+        return doubled, doubled
+
+
+class SharedWorkspace(Correct):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return x.sin(), in_dims[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        result = WORKSPACE[: x.numel()].view(x.shape)
+        result.copy_(grad * x.cos())
+        return result.view(x.shape)
+
+
+class WrongWhenCompiled(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        sign = 1 if type(x) is torch.Tensor and type(grad) is torch.Tensor else -1
+        return sign * grad * x.cos()
+
+
+class OnlyUnderGrad(Correct):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return x.cos(), in_dims[0]
+
+
+def shortcut(x):
+    """Uses the Function where something is differentiated, and a shorter way elsewhere."""
+    return OnlyUnderGrad.apply(x) if x.requires_grad else x.sin()
+
+
+# The mistake, and the rows of which at least one must say so.
+HIDDEN = {
+    WrongBelowMinusTwo: {"gradient"},
+    OffByTenThousandth: {"gradient"},
+    OffByMillionths: {"gradient"},
+    ComputesInSingle: {"jvp rule"},
+    NanAtZero: {"gradient"},
+    SevenAtZero: {"gradient"},
+    AllOfTheTies: {"gradient"},
+    OverflowsFarOut: {"gradient"},
+    RoundsTinyNumbers: {"gradient"},
+    ReadsInputStorage: {"any input layout"},
+    FailsOnEmpty: {"grad"},
+    ForgetsToSumBroadcast: {"gradient"},
+    ForgetsToConjugate: {"complex inputs"},
+    ThirdOrderWrong: {"third order"},
+    ForwardOrderWrong: {"reverse over forward", "forward over forward"},
+    ReturnsTangentItself: {"tangent memory"},
+    WritesTangent: {"tangent memory"},
+    OneTangentForTwo: {"tangent memory"},
+    SharedWorkspace: {"accumulation"},
+    WrongWhenCompiled: {"gradient"},
+    shortcut: {"rules used"},
+}

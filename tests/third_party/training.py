@@ -1,0 +1,54 @@
+"""Trains two copies of a model, one of them compiled, and compares all that a user sees."""
+
+import os
+
+import torch
+
+import funcaot
+
+BACKEND = os.environ.get("FUNCAOT_THIRD_PARTY_BACKEND", "inductor")
+
+
+def close(found, expected, tolerance):
+    """Equal up to a part of the largest value."""
+    assert found.shape == expected.shape
+    scale = max(expected.abs().max().item(), 1e-6) if expected.numel() else 1.0
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
+
+
+def check(make, loss, batch, *, steps=5, programs=2, tolerance=1e-4):
+    """Train for some steps, and compare losses, gradients and parameters with eager's.
+
+    Args:
+        make: Makes the model.
+        loss: ``(function, *batch) -> scalar``.
+        batch: The number of a step to the arguments of the loss.
+        steps: How many steps.
+        programs: How many programs may be made in all.
+        tolerance: Relative to the largest value of a tensor.
+    """
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(make())
+    compiled = funcaot.compile(models[1], backend=BACKEND)
+    runs = [(models[0], models[0]), (models[1], compiled)]
+    optimizers = [torch.optim.SGD(model.parameters(), 1e-3) for model in models]
+    for step in range(steps):
+        losses = []
+        for (_, function), optimizer in zip(runs, optimizers, strict=True):
+            torch.manual_seed(step)
+            given = batch(step)
+            optimizer.zero_grad()
+            losses.append(loss(function, *given))
+            losses[-1].backward()
+        close(losses[1].detach(), losses[0].detach(), tolerance)
+        for first, second in zip(*(model.parameters() for model in models), strict=True):
+            assert (first.grad is None) == (second.grad is None)
+            if first.grad is not None:
+                close(second.grad, first.grad, 10 * tolerance)
+        for optimizer in optimizers:
+            optimizer.step()
+    for first, second in zip(*(model.parameters() for model in models), strict=True):
+        close(second.detach(), first.detach(), tolerance)
+    assert funcaot.report(compiled).cache_misses <= programs
