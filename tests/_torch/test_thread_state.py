@@ -1,6 +1,7 @@
 """What a thread's state is after an interrupt."""
 
 import contextlib
+import sys
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ def state():
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
         [getattr(dispatch, name) for name in vars(dispatch) if name.startswith("_is_in_")],
+        sys.gettrace(),
     )
 
 
@@ -47,6 +49,8 @@ def leave_behind(what, fake):
         torch.overrides.BaseTorchFunctionMode().__enter__()
     elif what == "a level":
         torch._C._functorch._grad_increment_nesting()
+    elif what == "a trace function":
+        sys.settrace(lambda frame, event, argument: None)
     else:
         fake.in_kernel_invocation = True
     raise KeyboardInterrupt
@@ -54,7 +58,16 @@ def leave_behind(what, fake):
 
 @pytest.mark.parametrize("outside", [False, True], ids=["", "under modes"])
 @pytest.mark.parametrize(
-    "what", ["grad mode", "modes", "no modes", "a function mode", "a level", "in a kernel"]
+    "what",
+    [
+        "grad mode",
+        "modes",
+        "no modes",
+        "a function mode",
+        "a level",
+        "a trace function",
+        "in a kernel",
+    ],
 )
 def test_state_is_put_back(what, outside):
     fake = FakeTensorMode()

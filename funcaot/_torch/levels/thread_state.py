@@ -43,6 +43,8 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    # Python's, where a capture records which code runs.
+    (sys.gettrace, sys.settrace),
 )
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import warnings
 import weakref
@@ -376,7 +377,7 @@ def test_an_interrupt_at_any_moment_leaves_the_function_usable():
             x = (x * 1.01).sin()
         return x.sum()
 
-    interrupted = 0
+    interrupted, traced = 0, sys.gettrace()
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for step in range(12):
@@ -391,6 +392,7 @@ def test_an_interrupt_at_any_moment_leaves_the_function_usable():
             assert torch.is_grad_enabled()
             assert torch._C._len_torch_dispatch_stack() == 0
             assert torch._C._len_torch_function_stack() == 0
+            assert sys.gettrace() is traced
             (ours,) = torch.autograd.grad(compiled(x), x)
             assert_close(ours, torch.autograd.grad(function(x), x)[0])
     finally:
