@@ -458,7 +458,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         """``set_``: torch leaves the outer wrapper as it was."""
         source = args[1] if len(args) == 2 else None
         if self.note_set is not None:
-            self.note_set(args[0], source)
+            with self:
+                self.note_set(args[0], source)
         with without_torch_function():
             result = super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(source, torch.Tensor):

@@ -47,7 +47,7 @@ class InputEvents:
     """What happens to tensors of the tape that only shows while it happens, by ``id``.
 
     Attributes:
-        wholes: For a tensor whose shape was changed in place, its value in the shape that it had.
+        wholes: For a tensor whose shape or storage was changed in place, its value as it was.
         history: Changes of shapes in place.
         reshapes: For such a tensor the calls that changed it, None if one of them names strides
             or sizes.
@@ -305,6 +305,10 @@ class Lifting(TorchFunctionMode):
                 self.events.grown.add(id(tensor))
                 make_growable(tensor)
                 return
+        self._keep_whole(tensor)
+
+    def _keep_whole(self, tensor: torch.Tensor) -> None:
+        """Keep what a tensor shows now, whose memory others may go on to see and write to."""
         if id(tensor) not in self.events.wholes:
             with torch.no_grad():
                 self.events.wholes[id(tensor)] = tensor.data
@@ -335,6 +339,8 @@ class Lifting(TorchFunctionMode):
                 f"{self._name} calls set_ with a tensor that requires grad; it has no derivative.",
                 remedy="pass x.detach() to set_.",
             )
+        if any(slot.tensor is target for slot in self.inputs):
+            self._keep_whole(target)
         self.events.sources[id(target)] = source
 
     def replace(self, value: Any) -> Any:

@@ -20,6 +20,7 @@ from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.lowering.opaque_parts import between_opaque
+from funcaot.aot.lowering.strided_windows import by_elements
 from funcaot.aot.tape.tape import Tape
 from funcaot.backends import eager
 from funcaot.backends.compiler import Compiler
@@ -237,9 +238,15 @@ def _retrace(module: fx.GraphModule, table: dict[Any, Callable[..., Any]]) -> fx
 class _Inliner(fx.Interpreter):
     """Runs a graph node by node; a user's Function runs its forward instead of the operator."""
 
+    def __init__(self, module: fx.GraphModule) -> None:
+        """Keep every value: places in memory are those in what a view was made of."""
+        super().__init__(module, garbage_collect_values=False)
+
     def run_node(self, n: fx.Node) -> Any:
         """A decomposition's result has the op's dtype: that of a sum of int8 is int64."""
-        made = super().run_node(n)
+        made = by_elements(n, self.env.__getitem__)
+        if made is None:
+            made = super().run_node(n)
         traced = n.meta.get("val")
         if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor):
             made = made if made.dtype == traced.dtype else made.to(traced.dtype)
