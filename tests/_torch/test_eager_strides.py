@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 import funcaot
+from tests.hostile import COMPILER
 
 TURNED = torch.arange(30.0).add(1).div(31).reshape(6, 5).mT
 PLAIN = torch.arange(30.0).add(2).div(40).reshape(5, 6)
@@ -51,3 +52,56 @@ def test_gradients(name):
         weights = torch.arange(float(y.numel())).reshape(y.shape)
         found.append(torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True))
     assert_close(*found)
+
+
+# Of a dimension of size 1, in-place ops keep the stride and random ops take it over.
+IN_PLACE = {
+    "zero_": lambda x: x.zero_(),
+    "fill_": lambda x: x.fill_(2.0),
+    "mul_": lambda x: x.mul_(2),
+    "relu_": lambda x: x.relu_(),
+    "clamp_": lambda x: x.clamp_(0),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0]),), torch.tensor(1.0)),
+    "masked_fill_": lambda x: x.masked_fill_(x > 0, 1.0),
+    "scatter_": lambda x: x.scatter_(0, torch.zeros(1, 1, dtype=torch.long), 1.0),
+    "cumsum_": lambda x: x.cumsum_(0),
+    "bernoulli_": lambda x: x.bernoulli_(),
+    "exponential_": lambda x: x.exponential_(),
+    "foreach": lambda x: (torch._foreach_mul_([x], 2.0), x)[1],
+    "out": lambda x: torch.sin(x.clone(), out=x),
+    "and on": lambda x: x.mul_(2).sin() + x,
+    "rand_like": lambda x: torch.rand_like(x),
+    "randint_like": lambda x: torch.randint_like(x, 9),
+    "bernoulli": lambda x: torch.bernoulli(x.abs().clamp(0, 1)),
+}
+NARROW = {
+    "row": lambda: torch.randn(2, 3).t().narrow(0, 1, 1),
+    "row of columns": lambda: torch.randn(3, 2).t()[:2].narrow(1, 1, 1).t(),
+}
+
+
+@pytest.mark.parametrize("narrow", NARROW)
+@pytest.mark.parametrize("fresh", [torch.sin, torch.clone], ids=["sin", "clone"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_dimensions_of_size_1(name, fresh, narrow):
+    def function(x):
+        return IN_PLACE[name](fresh(x))
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    x = NARROW[narrow]()
+    for seed in range(2):
+        found = []
+        for run in (compiled, function):
+            torch.manual_seed(seed)
+            y = run(x)
+            found.append((y.stride(), y, torch.rand(2)))
+        assert_close(*found, rtol=0, atol=0)
+
+
+def test_dimensions_of_size_1_on_inductor():
+    def function(x):
+        return [act(x.sin()) for name, act in IN_PLACE.items() if name in ("zero_", "mul_", "out")]
+
+    x = NARROW["row"]()
+    ours, expected = funcaot.compile(function)(x), function(x)
+    assert [y.stride() for y in ours] == [y.stride() for y in expected]

@@ -89,7 +89,6 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _targets(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
-    for value in written_arguments(func, args, kwargs):
-        for target in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(target, FunctionalTensor):
-                yield target
+    for target in written_arguments(func, args, kwargs):
+        if isinstance(target, FunctionalTensor):
+            yield target

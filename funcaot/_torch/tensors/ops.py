@@ -18,9 +18,10 @@ TRAINING_NORMS = (
 
 
 def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Of a call of an op, the arguments that it writes to: tensors, lists of them, or None."""
+    """Of a call of an op, the arguments that it writes to, those in lists too; some may be None."""
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         by_position = position < len(args) and not argument.kwarg_only
-        yield args[position] if by_position else kwargs.get(argument.name)
+        value = args[position] if by_position else kwargs.get(argument.name)
+        yield from value if isinstance(value, list | tuple) else (value,)

@@ -8,6 +8,7 @@ So they are for every op on tensors with a dimension of size 1 that aren't laid 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ def laid_out_as_in_eager(
     if not laid and not (any(map(_has_odd_strides, tensors)) and _computes(func)):
         return result
     try:
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func):
             like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
     except (RuntimeError, IndexError, ValueError):
         return result  # of ones, it may be something that can't be computed
@@ -113,10 +114,17 @@ def _is_strided(value: Any) -> bool:
 
 
 def _computes(func: Any) -> bool:
-    """Whether an op makes new tensors out of elements, the same ones each time."""
-    if func.namespace not in ("aten", "prims") or torch.Tag.nondeterministic_seeded in func.tags:
+    """Whether an op makes new tensors out of elements."""
+    if func.namespace not in ("aten", "prims"):
         return False
     return all(returned.alias_info is None for returned in func._schema.returns)
+
+
+def _drawing_nothing(func: Any) -> contextlib.AbstractContextManager[None]:
+    """Random numbers go on as before when an op that draws some was run."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return contextlib.nullcontext()
+    return torch.random.fork_rng(devices=())
 
 
 def _has_odd_strides(value: torch.Tensor) -> bool:

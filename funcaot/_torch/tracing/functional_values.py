@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.utils._python_dispatch import _disable_current_modes
 
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot._torch.tensors.shapes import expression_of
@@ -34,6 +36,7 @@ def keep_strides(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
         inner = torch._from_functional_tensor(tensor.elem)
         order = _order_to_restore(tensor, inner)
         if order is None:
+            _restride_ones(tensor, inner)
             continue
         dense = aten.clone.default(
             aten.permute.default(inner, order), memory_format=torch.contiguous_format
@@ -89,10 +92,30 @@ def _order_to_restore(outside: torch.Tensor, inside: torch.Tensor) -> list[int] 
         step = step * shape[dim]
     if restored == stride:
         return order
-    # Of dimensions of one element, strides are free. Nothing is gained if only they differ.
+    # Of dimensions of one element, strides are free; if only they differ, nothing is moved.
     wide = [dim for dim, size in enumerate(shape) if size != 1]
     dense = all(restored[dim] == stride[dim] for dim in wide)
     return order if dense and any(found[dim] != stride[dim] for dim in wide) else None
+
+
+def _restride_ones(outside: torch.Tensor, inside: torch.Tensor) -> None:
+    """Give a traced value the strides of the outside, if only dimensions of size 1 differ.
+
+    No node says it: what a graph makes gets the strides that the graph's values have.
+    """
+    shape, stride, found = tuple(outside.shape), tuple(outside.stride()), inside.stride()
+    if not all(isinstance(number, int) for number in (*shape, *stride, *inside.shape)):
+        return
+    free = all(found[dim] == stride[dim] for dim, size in enumerate(shape) if size != 1)
+    proxies = get_proxy_mode()
+    if found == stride or tuple(inside.shape) != shape or not free or proxies is None:
+        return
+    traced = get_proxy_slot(inside, proxies.tracer, None)
+    if traced is None:
+        return
+    with _disable_current_modes():
+        for value in (inside, traced.proxy.node.meta["val"]):
+            value.as_strided_(shape, stride)
 
 
 def _numbers(values: Sequence[Any]) -> list[Any]:
