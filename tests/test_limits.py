@@ -114,6 +114,15 @@ def rows():
     return storage[:, :3], storage[:, 1:]
 
 
+def write_to_turned_bytes(x):
+    turned = x.view(torch.int16).t()
+    return turned.masked_fill_(turned > 0, 1)
+
+
+def grow_the_first(x, y):
+    return x.resize_(9).zero_().sum() + y.sum()
+
+
 def assign_data(x):
     x.data = x * 2
     return x
@@ -165,6 +174,14 @@ LIMITS = {
     ),
     "data": (UnsupportedError, lambda: compiled(assign_data)(ones(2, 3))),
     "expanded": (UnsupportedError, lambda: compiled(lambda x: x.add_(1))(ones(1).expand(3))),
+    "turned view of another dtype": (
+        UnsupportedError,
+        lambda: compiled(write_to_turned_bytes)(ones(2, 3)),
+    ),
+    "more elements of shared memory": (
+        UnsupportedError,
+        lambda: compiled(grow_the_first)(*(x.detach() for x in [ones(6)] * 2)),
+    ),
     "overlap": (
         UnsupportedError,
         lambda: torch.func.vmap(between(compiled(write_to_the_first)), (0, None))(*rows()),

@@ -75,7 +75,10 @@ def test_functions_of_one_number_among_many():
 
 def sums_of_a_constant(x):
     full = torch.full_like(x, 0.1)
-    return [full.cumsum(0), full.cumsum(1, dtype=torch.float64), x.cumsum(0, dtype=torch.float64)]
+    ones = torch.ones_like(x[0, 0])
+    numbers = [ones.cumsum(0), ones.cumsum(-1, dtype=torch.float64), (ones > 0).cumsum(0)]
+    lines = [full.cumsum(0), full.cumsum(1, dtype=torch.float64), x.cumsum(0, dtype=torch.float64)]
+    return numbers + lines
 
 
 def test_the_dtype_of_a_cumulative_sum():

@@ -127,7 +127,10 @@ def _with_two_sizes(
 
 
 def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Inductor's pattern for the cumulative sum of a constant overlooks ``dtype``."""
+    """Inductor's pattern for the cumulative sum of a constant overlooks ``dtype``, and numbers."""
+    if x.dim() == 0:
+        whole = not (x.is_floating_point() or x.is_complex())
+        return x.clone().to(dtype or (torch.int64 if whole else x.dtype))
     return NotImplemented if dtype in (None, x.dtype) else x.to(dtype).cumsum(dim)
 
 

@@ -433,6 +433,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     if self.answer is not None:
                         answer = self.answer(func, args, kwargs or {}, error)
                     if answer is NotImplemented:
+                        if func._schema.is_mutable and "(different element sizes)" in str(error):
+                            raise _turned_elsewhere(func) from error
                         raise
                     with self:
                         return tree_map_only(torch.Tensor, to_functional, answer)
@@ -465,6 +467,14 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if isinstance(source, torch.Tensor):
             look_like(args[0], source)
         return result
+
+
+def _turned_elsewhere(func: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{func.overloadpacket.__name__} writes to a view of a tensor as another dtype, whose "
+        "dimensions lie in another order than in a new tensor.",
+        remedy="write to a contiguous view, or view a clone as the other dtype.",
+    )
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})

@@ -297,9 +297,12 @@ class Lifting(TorchFunctionMode):
             self.events.resized.add(id(tensor))
             wanted = args[1].numel() if name == "resize_as_" else _count(args[1:])
             if wanted > tensor.numel():
-                if tensor._is_view():
+                slot = next((slot for slot in self.inputs if slot.tensor is tensor), None)
+                shares = slot is not None and slot.kind != "plain"
+                if shares or tensor._is_view():
+                    what = "an input that shares memory with another" if shares else "a view"
                     raise UnsupportedError(
-                        f"{self._name} calls {name} on a view and asks for more elements.",
+                        f"{self._name} calls {name} on {what} and asks for more elements.",
                         remedy="return a new tensor of that shape.",
                     )
                 self.events.grown.add(id(tensor))

@@ -82,8 +82,33 @@ def restriding(run: Run, changes: Sequence[tuple[int, Layout]]) -> Run:
 
 
 def restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """A copy with the given strides."""
+    """A copy with the given strides, by which several equal elements may lie in one place."""
     fresh = torch.empty_strided(
         layout.shape, layout.stride, dtype=operand.dtype, device=operand.device
     )
-    return fresh.copy_(operand)
+    place = fresh
+    for dim, (size, step) in enumerate(zip(layout.shape, layout.stride, strict=True)):
+        if step == 0 and size > 1:
+            operand, place = operand.narrow(dim, 0, 1), place.narrow(dim, 0, 1)
+    if _overlaps(place):
+        index = torch.zeros((), dtype=torch.int64, device=operand.device)
+        for size, step in zip(place.shape, place.stride(), strict=True):
+            index = index.unsqueeze(-1) + torch.arange(size, device=operand.device) * step
+        last = int(index.max()) + 1
+        fresh.as_strided((last,), (1,)).index_put_((index,), operand)
+    else:
+        place.copy_(operand)
+    return fresh
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements may lie in one place."""
+    if tensor.numel() == 0:
+        return False
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return True
+            reach += (size - 1) * step
+    return False

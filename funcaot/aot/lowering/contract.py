@@ -184,7 +184,8 @@ class _Examined:
             return
         known = self._objects.setdefault(id(value), result)
         if known is None:
-            self.mends[position] = _viewing
+            # One of no elements shares nothing, but is an object of its own too.
+            self.mends[position] = _copying(value, stride) if own else _viewing
         elif known.node != result.node and not (known.private and result.private):
             self.mends[position] = torch.detach
         elif stride is not None and (value.stride() != stride or (own and value._is_view())):

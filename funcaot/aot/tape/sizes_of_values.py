@@ -142,7 +142,7 @@ def selected(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     by_mask = function in (torch.masked_select, torch.Tensor.masked_select) and len(args) == 2
     if _this_thread.answers is None or not by_mask:
         return NotImplemented
-    source, mask = torch.broadcast_tensors(*args)
+    source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, args))
     return source[mask.nonzero(as_tuple=True)]
 
 

@@ -6,9 +6,11 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot import config
+from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.lowering import contract
 from funcaot.errors import GraphError
 from tests.aot.programs.write_after import assert_same, check_writes_after, observed
+from tests.hostile import COMPILER
 
 
 def two_clones(x):
@@ -398,3 +400,50 @@ def test_so_are_those_of_a_view_whose_base_is_transposed(grad):
     with torch.set_grad_enabled(grad):
         for _ in range(2):
             assert [made.stride() for made in compiled(make())] == expected
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((3, 4), (0, 0)),
+        Layout((3, 4), (1, 0)),
+        Layout((3, 4), (0, 1)),
+        Layout((3, 4), (1, 1)),
+        Layout((2, 3, 4), (0, 2, 1)),
+        Layout((3, 4), (1, 3)),
+        Layout((0, 4), (0, 0)),
+        Layout((1, 4), (7, 0)),
+    ],
+    ids=str,
+)
+def test_a_copy_with_any_strides(layout):
+    memory = torch.randn(30)
+    operand = memory.as_strided(layout.shape, layout.stride)
+    for given in (operand, operand.contiguous()):
+        copy = restrided(given, layout)
+        assert copy.stride() == layout.stride
+        assert_close(copy, operand, rtol=0, atol=0)
+        assert copy.untyped_storage()._cdata != given.untyped_storage()._cdata
+        assert not copy._is_view()
+
+
+@pytest.mark.parametrize("backend", [COMPILER, "inductor"], ids=["hostile", "inductor"])
+def test_a_gradient_that_is_the_tangent_of_a_sum_expanded(backend):
+    compiled = funcaot.compile(lambda x: x.sum().flip(0), backend=backend)
+    x = torch.randn(3, 4, requires_grad=True)
+    tangent = torch.tensor(2.0)
+    (ours,) = torch.autograd.grad(compiled(x), x, tangent)
+    (expected,) = torch.autograd.grad(x.sum().flip(0), x, tangent)
+    assert ours.stride() == expected.stride()
+    assert_close(ours, expected)
+    tangent.zero_()
+    assert_close(ours, expected)
+
+
+def test_a_result_without_elements_is_an_object_of_its_own():
+    compiled = funcaot.compile(lambda x: x + torch.zeros(1, 3))
+    x = torch.randn(0, 4, 3)
+    for _ in range(2):
+        y = compiled(x)
+        assert y is not x
+        assert not y._is_view()

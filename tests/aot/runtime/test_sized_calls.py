@@ -173,3 +173,13 @@ def test_under_vmap_and_grad():
     compiled = funcaot.compile(masked, backend="eager")
     x = torch.rand(5, 3)
     assert torch.allclose(torch.func.grad(compiled)(x), torch.func.grad(masked)(x))
+
+
+def test_a_number_that_a_mask_selects():
+    def number(x):
+        return torch.masked_select(x * 2, x > 0)
+
+    compiled = funcaot.compile(number, backend="eager")
+    for value in (2.0, -1.0):
+        x = torch.tensor(value, requires_grad=True)
+        torch.testing.assert_close(compiled(x), number(x))
