@@ -21,6 +21,7 @@ from funcaot._torch.tracing.functional_values import make_growable
 from funcaot.aot.capture import outs
 from funcaot.aot.capture.eager_errors import error_of_eager
 from funcaot.aot.capture.idle_dropout import given_back
+from funcaot.aot.capture.python_values import by_values
 from funcaot.aot.capture.recurrent import run_recurrent
 from funcaot.aot.capture.stale_views import ShapeHistory, stale_view
 from funcaot.aot.closure.ran import calls_no_user
@@ -176,6 +177,9 @@ class Lifting(TorchFunctionMode):
         unchanged = given_back(func, args, kwargs)
         if unchanged is not None:
             return unchanged
+        found = by_values(func, args, kwargs)
+        if found is not NotImplemented:
+            return found
         args = sizes_of_values.with_indices(func, args)
         name = getattr(func, "__name__", "")
         if "input" in kwargs and not args and (name == "as_strided" or writes.is_write(name)):

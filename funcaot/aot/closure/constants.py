@@ -69,7 +69,8 @@ def is_immutable(value: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether a value is a NumPy array or a row of bytes, whose contents are compared."""
-    return isinstance(value, bytearray | array.array) or _is_numpy(value, "ndarray")
+    kinds = (bytearray, memoryview, array.array)
+    return isinstance(value, kinds) or _is_numpy(value, "ndarray")
 
 
 def _is_numpy(value: Any, name: str) -> bool:
@@ -107,6 +108,8 @@ def array_contents(values: Any) -> Any:
     """What an array holds; of a large one, a number that stands for its bytes."""
     if isinstance(values, bytearray):
         return (type(values), bytes(values))
+    if isinstance(values, memoryview):
+        return (type(values), values.format, values.shape, values.tobytes())
     if isinstance(values, array.array):
         return (type(values), values.typecode, values.tobytes())
     if values.dtype.hasobject:

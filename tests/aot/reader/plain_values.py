@@ -131,6 +131,14 @@ value(
     hashable=False,
 )
 value(
+    "memoryview",
+    "memoryview(bytearray(b'a'))",
+    "memoryview(bytearray(b'b'))",
+    "{x} * {v}[0]",
+    mutate=("{place}[0] = 7", "{place}[0] = 97"),
+    hashable=False,
+)
+value(
     "list_of_lists",
     "[[2.0], [1.0]]",
     "[[3.0], [1.0]]",

@@ -1,0 +1,124 @@
+"""What Python makes of tensors' numbers in a capture: lists, texts, copies; ``Lifting`` asks here.
+
+Torch does these things in memory, which the tape's tensors don't have. What a tensor says of its
+numbers is read off the present call's values, and is a premise of the program (``premises``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.levels import functorch
+from funcaot.aot.tape.premises import numbers_in
+
+__all__ = ["by_values"]
+
+Read = Callable[..., Any]
+
+
+def by_values(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The result of a function that Python code asks for a tensor's numbers.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+
+    Returns:
+        ``NotImplemented`` for any other function.
+    """
+    read = _READS.get(func)
+    return NotImplemented if read is None else read(*args, **kwargs)
+
+
+def _lists(tensor: torch.Tensor) -> Any:
+    """``tolist``: all numbers are one premise."""
+    found = numbers_in(tensor)
+    if found is not NotImplemented:
+        return found
+    return [_lists(row) for row in tensor] if tensor.dim() else tensor.item()
+
+
+def _formatted(tensor: torch.Tensor, spec: str) -> str:
+    """``f"{loss:.3f}"``."""
+    return format(tensor.detach().item(), spec) if tensor.dim() == 0 else _text(tensor)
+
+
+def _text(tensor: torch.Tensor, **_: Any) -> str:
+    """``str`` and ``print``, which happen once, in the capture; in the middle of it no value is."""
+    return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+
+
+def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    """``copy.deepcopy``, of a leaf."""
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment."
+        )
+    with torch.no_grad():
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _assembled(data: Any, dtype: Any = None, device: Any = None, **settings: Any) -> Any:
+    """``torch.tensor`` of lists with tensors of one number in them, which have no gradient."""
+    leaves = list(_leaves_of(data))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors or isinstance(data, torch.Tensor):
+        return NotImplemented
+    if any(leaf.dim() or functorch.is_functorch_wrapped_tensor(leaf) for leaf in tensors):
+        return NotImplemented
+    # Of ragged lists, and of what is no number, torch says so.
+    shape = torch.tensor(_with_zeros(data)).shape
+    dtype = dtype or functools.reduce(torch.promote_types, map(_dtype_of, leaves))
+    whole = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    if whole and any(leaf.is_floating_point() or leaf.is_complex() for leaf in tensors):
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    with torch.no_grad():
+        numbers = [
+            leaf.detach().to(device=device, dtype=dtype)
+            if isinstance(leaf, torch.Tensor)
+            else torch.tensor(leaf, dtype=dtype, device=device)
+            for leaf in leaves
+        ]
+        found = torch.stack(numbers).reshape(shape)
+    return found.requires_grad_() if settings.get("requires_grad") else found
+
+
+def _assembled_like(tensor: torch.Tensor, data: Any, **settings: Any) -> Any:
+    """``x.new_tensor`` of such lists."""
+    return _assembled(data, **{"dtype": tensor.dtype, "device": tensor.device, **settings})
+
+
+def _leaves_of(data: Any) -> Any:
+    if isinstance(data, list | tuple):
+        for part in data:
+            yield from _leaves_of(part)
+    else:
+        yield data
+
+
+def _with_zeros(data: Any) -> Any:
+    """The lists with zeros for tensors."""
+    if isinstance(data, list | tuple):
+        return [_with_zeros(part) for part in data]
+    return 0 if isinstance(data, torch.Tensor) else data
+
+
+def _dtype_of(leaf: Any) -> torch.dtype:
+    return leaf.dtype if isinstance(leaf, torch.Tensor) else torch.tensor(leaf).dtype
+
+
+_READS: dict[Any, Read] = {
+    torch.Tensor.tolist: _lists,
+    torch.Tensor.__format__: _formatted,
+    torch.Tensor.__repr__: _text,
+    torch.Tensor.__deepcopy__: _copied,
+    torch.tensor: _assembled,
+    torch.as_tensor: _assembled,
+    torch.Tensor.new_tensor: _assembled_like,
+}
