@@ -178,6 +178,14 @@ LIMITS = {
         UnsupportedError,
         lambda: compiled(write_to_turned_bytes)(ones(2, 3)),
     ),
+    "resized and a leaf": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x.resize_(3).requires_grad_() * 2)(ones(6)),
+    ),
+    "expanded out": (
+        UnsupportedError,
+        lambda: compiled(lambda x: torch.add(x, 1, out=x))(ones(1).expand(3)),
+    ),
     "more elements of shared memory": (
         UnsupportedError,
         lambda: compiled(grow_the_first)(*(x.detach() for x in [ones(6)] * 2)),

@@ -37,6 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.tracing.eager_casts import refuse_lossy_writes
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.functional_values import keep_strides
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -420,6 +421,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         noted = self.detached_writes
         writing = noted.writing
         if func._schema.is_mutable:
+            refuse_lossy_writes(func, args, kwargs or {})
             noted.writing = noted.write(func, args, kwargs or {}) or writing
             self.writing = True
         # Functorch's own ops come here with torch function modes still on, which would see the

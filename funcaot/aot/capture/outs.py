@@ -11,6 +11,7 @@ import torch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.capture.eager_errors import can_be_made, made_up
 from funcaot.aot.tape.tape import Tape
+from funcaot.aot.tape.writes import check_overlap
 
 _ABOUT_ARGUMENTS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 Resize = Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], None]
@@ -29,9 +30,12 @@ def prepare(
         resize: Changes the shape and strides of a tensor of the tape in place.
 
     Raises:
+        UnsupportedError: It writes to a tensor whose elements share memory.
         Exception: Eager's, for a dtype that the result can't be cast to.
     """
     targets = [target for target in tree_flatten(kwargs["out"])[0] if _is_plain(target)]
+    for target in targets:
+        check_overlap(getattr(func, "__name__", "an op with out="), target)
     leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
     if not targets or not all(map(_is_plain, leaves)):
         return

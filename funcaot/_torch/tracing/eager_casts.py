@@ -1,0 +1,77 @@
+"""Writes that eager refuses because the result's dtype doesn't fit; ``FunctionalMode`` asks here.
+
+``x.add_(1j)`` of a real ``x`` raises. Functionalization computes ``x.add(1j)`` and casts what comes
+out, without a word. So an in-place op whose dtypes may not fit is tried on a few zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from funcaot._torch.tensors.ops import written_arguments
+
+__all__ = ["refuse_lossy_writes"]
+
+
+def refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises of an in-place op for its dtypes.
+
+    Args:
+        func: The op, below autograd.
+        args: Its arguments, functional tensors among them.
+        kwargs: Its keywords.
+
+    Raises:
+        RuntimeError: Eager's own.
+    """
+    draws = torch.Tag.nondeterministic_seeded in func.tags
+    if func.namespace != "aten" or draws or not _may_not_fit(func, args, kwargs):
+        return
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            func(*tree_map(_like, list(args)), **tree_map(_like, dict(kwargs)))
+    except (RuntimeError, NotImplementedError) as error:
+        if "can't be cast to" in str(error):
+            raise RuntimeError(*error.args) from None
+
+
+def _may_not_fit(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether something that is written to is of a narrower kind than what may come out."""
+    written = [value for value in written_arguments(func, args, kwargs) if _is_strided(value)]
+    lowest = min((_kind(value.dtype) for value in written), default=3)
+    if lowest == 2:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if _is_complex(leaf)]
+        return bool(given)
+    return lowest < 2
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _is_complex(leaf: Any) -> bool:
+    return leaf.is_complex() if isinstance(leaf, torch.Tensor) else isinstance(leaf, complex)
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """0 to 3 for truth values, integers, floating-point and complex numbers."""
+    if dtype.is_complex:
+        return 3
+    if dtype.is_floating_point:
+        return 2
+    return 0 if dtype is torch.bool else 1
+
+
+def _like(value: Any) -> Any:
+    """A few zeros, in as many dimensions, for a tensor; dimensions that were equal stay so."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.hint
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes = [size if isinstance(size, int) else size.node.hint for size in value.shape]
+    return torch.zeros([min(size, 2) for size in sizes], dtype=value.dtype)
