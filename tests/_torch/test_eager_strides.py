@@ -74,6 +74,17 @@ IN_PLACE = {
     "randint_like": lambda x: torch.randint_like(x, 9),
     "bernoulli": lambda x: torch.bernoulli(x.abs().clamp(0, 1)),
 }
+VIEWS = {
+    "view_as": lambda x: x.view_as(x),
+    "view": lambda x: x.view(x.shape),
+    "reshape": lambda x: x.reshape(x.shape),
+    "slice": lambda x: x[:, :2],
+    "expand": lambda x: x.expand(x.shape),
+    "select and back": lambda x: x[0].unsqueeze(0),
+    "permute": lambda x: x.permute(1, 0).permute(1, 0),
+    "flatten": lambda x: x.flatten().unflatten(0, x.shape),
+    "chunk": lambda x: x.chunk(1)[0],
+}
 NARROW = {
     "row": lambda: torch.randn(2, 3).t().narrow(0, 1, 1),
     "row of columns": lambda: torch.randn(3, 2).t()[:2].narrow(1, 1, 1).t(),
@@ -96,6 +107,21 @@ def test_dimensions_of_size_1(name, fresh, narrow):
             y = run(x)
             found.append((y.stride(), y, torch.rand(2)))
         assert_close(*found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("narrow", NARROW)
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_dimensions_of_size_1(name, narrow):
+    def function(x):
+        view = VIEWS[name](x)
+        return view * torch.ones_like(view), view.sin(), view, torch.zeros_like(view).add_(view)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    x = NARROW[narrow]()
+    for _ in range(2):
+        ours, expected = compiled(x), function(x)
+        assert [y.stride() for y in ours] == [y.stride() for y in expected]
+        assert_close(ours, expected)
 
 
 def test_dimensions_of_size_1_on_inductor():

@@ -19,6 +19,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from funcaot._torch.tracing.functional_values import outside_only
+
 __all__ = ["laid_out_as_in_eager"]
 
 aten = torch.ops.aten
@@ -62,8 +64,10 @@ def laid_out_as_in_eager(
     """
     tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
     laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
-    if not laid and not (any(map(_has_odd_strides, tensors)) and _computes(func)):
+    odd = any(map(_has_odd_strides, tensors))
+    if not laid and not (odd and not func._schema.is_mutable and _is_torchs(func)):
         return result
+    shows = any(returned.alias_info is not None for returned in func._schema.returns)
     try:
         with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func):
             like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
@@ -73,6 +77,8 @@ def laid_out_as_in_eager(
     def laid_out(value: Any, like: Any) -> Any:
         if not (isinstance(value, torch.Tensor) and isinstance(like, torch.Tensor)):
             return value
+        if shows:
+            return _seen_from_outside(value, like)
         order, strides = _order(like)
         if order is None or tuple(map(_number, value.stride())) == strides:
             return value
@@ -113,11 +119,24 @@ def _is_strided(value: Any) -> bool:
     return value.device.type == "cpu" and value.layout is torch.strided
 
 
-def _computes(func: Any) -> bool:
-    """Whether an op makes new tensors out of elements."""
-    if func.namespace not in ("aten", "prims"):
-        return False
-    return all(returned.alias_info is None for returned in func._schema.returns)
+def _is_torchs(func: Any) -> bool:
+    return func.namespace in ("aten", "prims")
+
+
+def _seen_from_outside(view: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view whose outside has the strides of a like one, if only dimensions of size 1 differ.
+
+    Symbolic views keep strides that eager's don't (``x.view_as(x)``); ops on the view are laid out
+    by its outside, and each call makes its own view by the op itself.
+    """
+    found = tuple(map(_number, view.stride()))
+    if found == like.stride() or view.shape != like.shape or not isinstance(view, FunctionalTensor):
+        return view
+    dims = zip(like.shape, found, like.stride(), strict=True)
+    if all(own == wanted or size == 1 for size, own, wanted in dims):
+        with outside_only():
+            aten.as_strided_.default(view, like.shape, like.stride())
+    return view
 
 
 def _drawing_nothing(func: Any) -> contextlib.AbstractContextManager[None]:

@@ -7,12 +7,14 @@ everything computed from it would get those of the value inside.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from funcaot._torch.tensors.ops import written_arguments
@@ -51,6 +53,18 @@ def replace_value(tensor: torch.Tensor, inner: torch.Tensor) -> None:
     torch._functionalize_replace(elem, inner)  # type: ignore[attr-defined]
     torch._functionalize_commit_update(elem)  # type: ignore[attr-defined]
     torch._functionalize_sync(elem)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def outside_only() -> Iterator[None]:
+    """An op inside changes the metadata of a functional tensor's outside, and nothing else."""
+    with no_dispatch():
+        before = torch._C._meta_in_tls_dispatch_include()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            yield
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
 
 
 def make_growable(tensor: torch.Tensor) -> None:

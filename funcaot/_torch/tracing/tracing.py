@@ -30,7 +30,6 @@ from torch.fx.experimental.proxy_tensor import (
     get_proxy_slot,
     track_tensor_tree,
 )
-from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -39,7 +38,7 @@ from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tracing.eager_casts import refuse_lossy_writes
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
-from funcaot._torch.tracing.functional_values import keep_strides
+from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.scopes import untraced
 
@@ -142,13 +141,8 @@ def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
 
 def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Give a functional wrapper the outer shape, strides and storage of another one."""
-    with no_dispatch():
-        before = torch._C._meta_in_tls_dispatch_include()
-        torch._C._set_meta_in_tls_dispatch_include(True)
-        try:
-            torch.ops.aten.set_.source_Tensor(tensor, other)
-        finally:
-            torch._C._set_meta_in_tls_dispatch_include(before)
+    with outside_only():
+        torch.ops.aten.set_.source_Tensor(tensor, other)
 
 
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:
