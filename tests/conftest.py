@@ -38,13 +38,26 @@ ON_BOTH = {
 # Of these files, every n-th case of a test runs in its group; the others with `make test-long`.
 SAMPLED = {
     "fast": {
-        "test_every_optimizer": 3,
-        "test_grad_mode_outside": 5,
-        "test_matrix": 2,
-        "test_reinterpreted": 2,
-        "test_transforms_outside": 3,
+        "test_autograd_inside": 2,
+        "test_dynamic": 2,
+        "test_every_optimizer": 5,
+        "test_grad_mode_outside": 7,
+        "test_matrix": 3,
+        "test_objects_as_arguments": 2,
+        "test_reinterpreted": 3,
+        "test_saved_tensor_hooks": 2,
+        "test_shared_memory_under_transforms": 2,
+        "test_transforms_outside": 5,
     },
-    "slow": {"test_effects": 2, "test_closures": 2, "test_operators": 3},
+    "slow": {
+        "test_autograd_function_db": 2,
+        "test_closures": 2,
+        "test_effects": 3,
+        "test_functions_everywhere": 2,
+        "test_left_memory": 5,
+        "test_operators": 4,
+        "test_strided_windows": 9,
+    },
 }
 
 
