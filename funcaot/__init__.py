@@ -1,31 +1,26 @@
-"""funcaot: any ``torch.autograd.Function``, compiled or not, under any transform, to any order."""
+"""funcaot: any ``torch.autograd.Function``, compiled or not, under any transform, to any order.
+
+The public names are those of ``funcaot.public``, which is imported when one of them is first used.
+``load`` doesn't need it: a process that only runs artifacts imports no pipeline and no compiler.
+"""
 
 from __future__ import annotations
 
-from funcaot import config
-from funcaot.aot.runtime.cache import clear_all as clear
-from funcaot.aot.signature.dynamic import mark_dynamic
-from funcaot.api import aot_function, aot_module, compile
-from funcaot.derivatives.table import register_derivative
-from funcaot.functions.checkpoint import checkpoint
-from funcaot.functions.closure_convert import closure_convert
-from funcaot.functions.custom_gradient import custom_gradient
-from funcaot.functions.custom_jvp import custom_jvp
-from funcaot.functions.custom_vjp import custom_vjp
-from funcaot.functions.custom_vmap import custom_vmap, sequential_vmap
-from funcaot.functions.function import Function
-from funcaot.functions.interception import install, uninstall
-from funcaot.functions.linear_call import linear_call
-from funcaot.operator.operator import custom_function_call
-from funcaot.report import report
-from funcaot.rules.symbolic_zeros import (
-    CustomVJPPrimal,
-    SymbolicZero,
-    custom_vjp_primal_tree_values,
-    zero_from_primal,
-)
-from funcaot.transforms.inlining import inline_functions
-from funcaot.transforms.old_style import second_order
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from funcaot.export.export import export
+    from funcaot.export.load import load
+    from funcaot.public import *  # noqa: F403
+
+# Where to find the names that aren't imported with the others.
+_APART = {"load": "funcaot.export.load", "export": "funcaot.export.export"}
+
+# A function has the name of its room.
+_ROOMS = ("export", "report")
 
 __all__ = [
     "CustomVJPPrimal",
@@ -44,9 +39,11 @@ __all__ = [
     "custom_vjp",
     "custom_vjp_primal_tree_values",
     "custom_vmap",
+    "export",
     "inline_functions",
     "install",
     "linear_call",
+    "load",
     "mark_dynamic",
     "register_derivative",
     "report",
@@ -55,3 +52,32 @@ __all__ = [
     "uninstall",
     "zero_from_primal",
 ]
+
+
+class _Package(ModuleType):
+    """The package, where importing a room doesn't hide the function of the same name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _ROOMS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, and those that are imported with it."""
+    if name.startswith("__") and name.endswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "load":
+        public = importlib.import_module("funcaot.public")
+        globals().update({each: getattr(public, each) for each in public.__all__})
+    if name in _APART:
+        globals()[name] = getattr(importlib.import_module(_APART[name]), name)
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -62,6 +62,10 @@ class ArgumentError(FuncaotError, TypeError):
     """The operator was called with something that it can't take."""
 
 
+class ArtifactError(FuncaotError):
+    """An artifact can't be written or loaded: it is foreign, stale, or its file can't be used."""
+
+
 class LeakWarning(UserWarning):
     """A tensor of a capture was kept by the function, where later calls find it without a value."""
 

@@ -16,12 +16,17 @@ from funcaot.backends.reinterpreted import with_dense_operands
 from funcaot.backends.shuffled import with_unchecked_permutations
 
 
+def prepared(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph without what Inductor computes other values for."""
+    return with_dense_operands(with_targets_apart(with_unchecked_permutations(module)))
+
+
 def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Callable[..., Any]:
-    prepared = with_dense_operands(with_targets_apart(with_unchecked_permutations(module)))
-    if not value_patches.are_usable(prepared):
-        return eager.COMPILER.compile(prepared, examples, kind)
+    module = prepared(module)
+    if not value_patches.are_usable(module):
+        return eager.COMPILER.compile(module, examples, kind)
     return inductor.compile_graph(
-        prepared, examples, is_backward=kind == "backward", is_inference=kind == "inference"
+        module, examples, is_backward=kind == "backward", is_inference=kind == "inference"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import SLoc
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
 from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from funcaot.errors import UnsupportedError
 
@@ -62,13 +65,23 @@ class SizeEnvironment(ShapeEnv):
         self.facts: dict[Expression, Any] = {}
         self._answers: dict[Expression, Any] | None = None
 
-    def add_size(self, value: int) -> Symbol:
-        """A new symbol, for a size that is ``value`` now."""
+    def add_size(self, value: int, bounds: tuple[int, int] | None = None) -> Symbol:
+        """A new symbol, for a size that is ``value`` now.
+
+        Args:
+            value: The size of the call that is traced.
+            bounds: The least and the largest size that it may stand for, if that is known. What
+                follows from them isn't noted as an assumption.
+        """
         from torch._dynamo.source import ConstantSource
 
         source = ConstantSource(f"size_{len(self.symbols)}")
         symbol = self.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
         self.symbols = (*self.symbols, symbol)  # type: ignore[arg-type]
+        if bounds is not None:
+            low, high = bounds
+            unbounded = high >= sys.maxsize
+            self.var_to_range[symbol] = ValueRanges(low, int_oo if unbounded else high)  # type: ignore
         return symbol  # type: ignore[return-value]
 
     def _get_stack_summary(self, *args: Any, **kwargs: Any) -> tuple[SLoc, str]:

@@ -34,7 +34,7 @@ def compiled_module(
         dynamic: Which sizes of arguments programs leave open.
     """
     original = type(module)
-    compiled = compiled_function(_Call(module), compiler, original.__name__, policy, dynamic)
+    compiled = compiled_function(ModuleCall(module), compiler, original.__name__, policy, dynamic)
     members = {
         "__call__": _call,
         "__copy__": _copy,
@@ -58,7 +58,7 @@ def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
     return getattr(type(module), _COMPILED, None)
 
 
-class _Call:
+class ModuleCall:
     """The original module's call, as a function to capture."""
 
     def __init__(self, module: torch.nn.Module) -> None:

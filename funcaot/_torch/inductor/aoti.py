@@ -1,0 +1,78 @@
+"""Private names of AOTInductor: from a functional graph to a package of compiled code."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.dynamo.compile_lock import compiling
+from funcaot._torch.inductor import (
+    casts,
+    loops,
+    reinplacing,
+    rigid_kernels,
+    scalars,
+    special_values,
+)
+from funcaot._torch.inductor.inductor import eager_random_numbers
+from funcaot._torch.patches import applied
+
+
+def compile_package(
+    module: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    dynamic_shapes: Any,
+    path: str,
+) -> None:
+    """Compile a graph ahead of time and write the package.
+
+    Args:
+        module: Functional, decomposed graph of plain tensors; constants are its buffers.
+        inputs: Example tensors.
+        dynamic_shapes: As ``torch.export.export`` takes it, for the inputs.
+        path: Where to write, ending in ``.pt2``.
+
+    Raises:
+        Exception: Whatever torch raises.
+    """
+    with compiling(), torch.no_grad(), _quiet():
+        special_values.without_folded_zeros(module)
+        casts.through_single_precision(module)
+        from torch._inductor import aoti_compile_and_package
+
+        program = torch.export.export(
+            module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False
+        )
+        with _mended():
+            aoti_compile_and_package(program, package_path=path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch uses parts of itself that are deprecated; its user can't do anything about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@contextlib.contextmanager
+def _mended() -> Iterator[None]:
+    """What is mended in Inductor where a function is compiled in its process."""
+    with (
+        eager_random_numbers(),
+        applied("casts", casts.as_written, None),
+        special_values.exact_passes(),
+        applied("loops", loops.mended, ""),
+        applied("scalars", scalars.computed_once, ""),
+        applied("apart", reinplacing.apart, ""),
+        applied("rigid kernels", rigid_kernels.operands_as_captured, ""),
+        special_values.mended(),
+    ):
+        yield

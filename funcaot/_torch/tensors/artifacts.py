@@ -1,0 +1,51 @@
+"""Private names for running packages of AOTInductor; nothing of the compiler is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+MODEL = "model"
+
+
+def runner(path: str) -> tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], Any]:
+    """Load the compiled graph of a package.
+
+    Args:
+        path: The package.
+
+    Returns:
+        A callable on a list of tensors, which it empties, and the object that holds the library.
+    """
+    loader: Any = torch._C._aoti.AOTIModelPackageLoader(path, MODEL, False, 1, -1)  # type: ignore
+    return loader.boxed_run, loader
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or a mode that replaces ops is active."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def casts_automatically() -> bool:
+    """Whether autocast is on for some kind of device."""
+    return torch._C._is_any_autocast_enabled()
+
+
+def carries_tangents() -> bool:
+    """Whether forward mode is active, so that a tensor may have a tangent."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def is_view(op: Any) -> bool:
+    """Whether an op only makes views of its first argument."""
+    schema = op._schema
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    return first is not None and not any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in schema.arguments
+    )

@@ -1,0 +1,265 @@
+"""The call that is exported, captured and described; nothing is compiled yet."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.lowering.lower import decomposed
+from funcaot.aot.pipeline import compile_forward
+from funcaot.aot.segment.forward import Forward
+from funcaot.aot.signature.signature import read_signature
+from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.backends import inductor
+from funcaot.derivatives.table import load_rules
+from funcaot.errors import UnsupportedError
+from funcaot.export import hardware, refusals, trees
+from funcaot.export.call import ExportedCall
+from funcaot.export.dims import UNBOUNDED, OpenDim, OpenSizes, check_conditions, opened
+from funcaot.export.names import tensor_names
+from funcaot.export.outputs import ResultPlan
+from funcaot.export.program import Program, make_program
+from funcaot.export.signature import ArtifactSignature, TensorSignature, Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """All that is needed to compile and to write.
+
+    Attributes:
+        program: The graph.
+        examples: Its inputs.
+        dynamic_shapes: Their open dimensions, as ``torch.export.export`` takes them.
+        signature: What the artifact says of itself.
+    """
+
+    program: Program
+    examples: tuple[torch.Tensor, ...]
+    dynamic_shapes: Any
+    signature: ArtifactSignature
+
+
+class _Arguments:
+    """The arguments of a call as JSON.
+
+    Attributes:
+        tree: Their structure.
+        tensors: The tensors, in the order of their indices.
+        names: Where each is.
+    """
+
+    def __init__(self, call: ExportedCall) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.names: list[str] = []
+        self._what = f"The call of {call.name}"
+        parts = [(call.args, "args"), (call.kwargs, "kwargs")]
+        items = [trees.described(part, self._leaf, path, self._what) for part, path in parts]
+        self.tree: Tree = {"kind": "tuple", "items": items}
+        for tensor, name in zip(self.tensors, self.names, strict=True):
+            refusals.refuse_tensor(tensor, name, call.name)
+
+    def _leaf(self, leaf: Any, path: str) -> dict[str, Any]:
+        if not isinstance(leaf, torch.Tensor):
+            return trees.value(leaf, path, self._what)
+        self.tensors.append(leaf)
+        self.names.append(path)
+        return {"kind": "tensor", "index": len(self.tensors) - 1}
+
+    def first(self, tensor: torch.Tensor) -> int:
+        """The index of a tensor; the first one if it occurs several times."""
+        return next(i for i, known in enumerate(self.tensors) if known is tensor)
+
+    @property
+    def same(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of indices that are one object."""
+        firsts = [self.first(tensor) for tensor in self.tensors]
+        return tuple((first, i) for i, first in enumerate(firsts) if first != i)
+
+
+def captured(
+    call: ExportedCall, wanted: Mapping[int, Mapping[int, OpenDim]], settings: Settings
+) -> Artifact:
+    """Capture a call and describe it.
+
+    Args:
+        call: The call.
+        wanted: The open dimensions of its tensors, by their ``id``.
+        settings: Those of the capture.
+
+    Raises:
+        UnsupportedError: For what an artifact can't do.
+        Exception: Whatever the function raises, unchanged.
+    """
+    load_rules()
+    arguments = _Arguments(call)
+    signature, leaves = read_signature(call.name, call.args, call.kwargs)
+    sizes = opened(signature, [wanted.get(id(leaf), {}) for leaf in leaves], call.name)
+    answering: Any = contextlib.nullcontext()
+    if sizes.sizes is not None:
+        environment, conditions = sizes.sizes.environment, sizes.sizes.conditions
+        answering = environment.answering(sizes.sizes.read(leaves), conditions.answers)
+        signature = sizes.sizes.signature
+    with answering:
+        try:
+            forward, lifted = compile_forward(
+                call.function, signature, leaves, (call.args, call.kwargs), settings, sizes.sizes
+            )
+        except FirstStepError:
+            raise UnsupportedError(
+                f"{call.name} steps an optimizer, which an artifact can't do.",
+                remedy="export the gradients, and step the optimizer outside.",
+            ) from None
+        return _described(call, forward, lifted, (arguments, leaves), sizes)
+
+
+def _described(
+    call: ExportedCall,
+    forward: Forward,
+    lifted: Sequence[torch.Tensor],
+    given: tuple[_Arguments, Sequence[Any]],
+    sizes: OpenSizes,
+) -> Artifact:
+    """Refuse what can't be exported; make the graph and the signature of the rest."""
+    name, slots = call.name, forward.capture.inputs
+    arguments, leaves = given
+    own = [leaves[slot.argument] for slot in slots if slot.argument is not None]
+    places = [("argument", arguments.first(tensor)) for tensor in own]
+    places += [("parameter", i) for i in range(len(lifted))]
+    parameters = tensor_names(call.owner, lifted)
+    names = (*(arguments.names[arguments.first(tensor)] for tensor in own), *parameters)
+    _refuse(forward, names, lifted, name)
+    form = forward.segment.form(keeping=False)
+    refusals.refuse_nodes(form.graph.module, name)
+    module = decomposed(form.graph.module, inductor.COMPILER)
+    refusals.refuse_nodes(module, name)
+    refusals.refuse_ops(module, name)
+    check_conditions(sizes, name)
+    baked = {len(own) + i: tensor for i, tensor in enumerate(lifted)} if call.bakes else {}
+    program = make_program(
+        inductor.prepared(module), form, forward.capture, sizes.sizes, baked, _returned(forward)
+    )
+    if not any(node.op == "call_function" for node in program.module.graph.nodes):
+        raise UnsupportedError(
+            f"{name} computes nothing: all that it returns is what it was given.",
+            remedy="export a function that computes something.",
+        )
+    plan = ResultPlan(forward, places, program.baked, sizes.dims, name)
+    results = plan.tree()
+    by_index = {index: slot.spec for (_, index), slot in zip(places, slots, strict=False)}
+    specs = [by_index[arguments.first(tensor)] for tensor in arguments.tensors]
+    signature = ArtifactSignature(
+        name=name,
+        funcaot=importlib.metadata.version("funcaot"),
+        torch=torch.__version__,
+        hardware=hardware.present(),
+        dims={dim.name: (dim.low, dim.high) for dim in sizes.dims.values()},
+        arguments=arguments.tree,
+        tensors=tuple(
+            _tensor(name, spec, sizes) for name, spec in zip(arguments.names, specs, strict=True)
+        ),
+        same=arguments.same,
+        parameters=()
+        if call.bakes
+        else tuple(
+            _tensor(name, slot.spec, sizes)
+            for name, slot in zip(parameters, slots[len(own) :], strict=True)
+        ),
+        inputs=tuple(places[index] for index in program.inputs),
+        made=tuple(plan.made),
+        results=results,
+    )
+    tensors = [*own, *lifted]
+    examples = tuple(_as_described(tensors[index]) for index in program.inputs)
+    shown = [slots[index].spec for index in program.inputs]
+    return Artifact(program, examples, _dynamic_shapes(shown, sizes), signature)
+
+
+def _refuse(
+    forward: Forward, names: Sequence[str], lifted: Sequence[torch.Tensor], name: str
+) -> None:
+    refusals.refuse_effects(forward, names, name)
+    first = len(names) - len(lifted)
+    for tensor, path in zip(lifted, names[first:], strict=True):
+        refusals.refuse_tensor(tensor, path, name)
+    reached = [] if forward.reader is None else forward.reader.positions
+    arguments = {slot.argument: i for i, slot in enumerate(forward.capture.inputs)}
+    for position in reached:
+        if position in arguments:
+            raise UnsupportedError(
+                f"{name} is given {names[arguments[position]]} and also reaches this tensor "
+                "without its arguments, so a call with another tensor would mean another thing.",
+                remedy="pass a clone as the example, or close over a clone.",
+            )
+
+
+def _returned(forward: Forward) -> list[int]:
+    """Slots that the function returns as they are, or views of them."""
+    found: list[int] = []
+    for output in forward.effects.outputs:
+        origin = output.origin
+        while origin is not None and origin.parent is not None:
+            origin = origin.parent
+        start = output if origin is None else origin
+        if start.source is not None:
+            found.append(start.source)
+        elif start.result is not None:
+            place = forward.segment.places[start.result]
+            found += [] if place.operand is None else [place.operand]
+    return found
+
+
+def _order(spec: TensorSpec, sizes: OpenSizes) -> tuple[int, ...]:
+    """The dimensions of a dense tensor from the outermost in memory to the innermost."""
+    strides = [int(_at_present(step, sizes)) for step in spec.stride]
+    lengths = [int(_at_present(size, sizes)) for size in spec.shape]
+    # A dimension of size 1 may have any stride: it stays where it is among the others.
+    if any(
+        step != wanted and size > 1
+        for step, size, wanted in zip(strides, lengths, _contiguous(lengths), strict=True)
+    ):
+        return tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
+    return tuple(range(len(strides)))
+
+
+def _contiguous(shape: Sequence[int]) -> list[int]:
+    steps, step = [], 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= max(size, 1)
+    return steps[::-1]
+
+
+def _at_present(size: Any, sizes: OpenSizes) -> Any:
+    return size if sizes.sizes is None else sizes.sizes.environment.at_present(size)
+
+
+def _tensor(name: str, spec: TensorSpec, sizes: OpenSizes) -> TensorSignature:
+    shape = tuple(sizes.dims[size].name if size in sizes.dims else int(size) for size in spec.shape)
+    dtype = str(spec.dtype).removeprefix("torch.")
+    return TensorSignature(name, dtype, shape, str(spec.device), _order(spec, sizes))
+
+
+def _as_described(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without history."""
+    return tensor.detach()
+
+
+def _dynamic_shapes(specs: Sequence[TensorSpec], sizes: OpenSizes) -> Any:
+    """The open dimensions of the graph's inputs as torch names them."""
+    made = {
+        symbol: torch.export.Dim(dim.name, min=dim.low)
+        if dim.high >= UNBOUNDED
+        else torch.export.Dim(dim.name, min=dim.low, max=dim.high)
+        for symbol, dim in sizes.dims.items()
+    }
+    return tuple(
+        {dim: made[size] for dim, size in enumerate(spec.shape) if size in made} or None
+        for spec in specs
+    )

@@ -1,0 +1,293 @@
+"""Dims of ``dynamic_shapes``: which sizes of a call stay open, and within which bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors import shapes
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import SizeEnvironment, Sizes, symbolic_strides
+from funcaot.errors import ArgumentError, UnsupportedError
+from funcaot.export.call import ExportedCall
+
+UNBOUNDED = sys.maxsize
+# The most sizes at which a condition is looked at one by one.
+_TRIED = 100_000
+
+
+@dataclass(frozen=True)
+class OpenDim:
+    """A dimension that an artifact leaves open.
+
+    Attributes:
+        name: Equal names are equal sizes.
+        low: The least size.
+        high: The largest size.
+    """
+
+    name: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSizes:
+    """The open sizes of a function that is exported.
+
+    Attributes:
+        sizes: The symbols, and a signature made of them; None if all sizes are closed.
+        dims: The dim of each symbol.
+    """
+
+    sizes: Sizes | None
+    dims: Mapping[Any, OpenDim]
+
+
+def read_dynamic_shapes(call: ExportedCall, dynamic_shapes: Any) -> dict[int, dict[int, OpenDim]]:
+    """The open dimensions of each tensor argument, by the ``id`` of the tensor.
+
+    Args:
+        call: What is exported.
+        dynamic_shapes: As in ``torch.export.export``: for each argument, by position or by name,
+            ``{dimension: Dim}`` or a sequence of a Dim or None for each dimension.
+
+    Raises:
+        ArgumentError: For what doesn't fit the arguments.
+        UnsupportedError: For sizes of 0 and 1.
+    """
+    found: dict[int, dict[int, OpenDim]] = {}
+    if not dynamic_shapes:
+        return found
+    known: dict[str, OpenDim] = {}
+    for where, given, spec in _arguments(call, dynamic_shapes):
+        for path, tensor, dims in _tensors(given, spec, where, call.name):
+            for dim, wanted in dims:
+                made = _open_dim(wanted, f"{path} dimension {dim}", call.name)
+                if made is None:
+                    continue
+                if known.setdefault(made.name, made) != made:
+                    expected = "Dims of one name with the same bounds"
+                    raise _bad(call.name, path, expected, made.name)
+                _check_example(made, tensor.shape[dim], f"dimension {dim} of {path}", call.name)
+                found.setdefault(id(tensor), {})[dim] = made
+    return found
+
+
+def _arguments(call: ExportedCall, dynamic_shapes: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Each argument that has a specification: where it is, itself, and that."""
+    if isinstance(dynamic_shapes, Mapping):
+        places = _names(call.owner, call.args)
+        by_name = {place: (f"argument {place!r}", call.args[i]) for i, place in enumerate(places)}
+        by_name |= {key: (f"argument {key!r}", value) for key, value in call.kwargs.items()}
+        for key, spec in dynamic_shapes.items():
+            if key not in by_name:
+                expected = f"names among {list(by_name)}"
+                raise _bad(call.name, "dynamic_shapes", expected, repr(key))
+            yield (*by_name[key], spec)
+        return
+    if not isinstance(dynamic_shapes, tuple | list) or len(dynamic_shapes) > len(call.args):
+        expected = f"a dictionary by name, or a tuple for the {len(call.args)} positional arguments"
+        raise _bad(call.name, "dynamic_shapes", expected, repr(dynamic_shapes))
+    for index, (given, spec) in enumerate(zip(call.args, dynamic_shapes, strict=False)):
+        yield f"argument {index}", given, spec
+
+
+def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """The names of positional arguments, as far as the function's signature says them."""
+    try:
+        target = function.forward if isinstance(function, torch.nn.Module) else function
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [names[i] if i < len(names) else f"args[{i}]" for i in range(len(args))]
+
+
+def _tensors(
+    given: Any, spec: Any, path: str, name: str
+) -> Iterator[tuple[str, torch.Tensor, list[tuple[int, Any]]]]:
+    """The tensors of an argument, each with the dims given for it."""
+    if spec is None:
+        return
+    if isinstance(given, torch.Tensor):
+        yield path, given, _dims_of(given, spec, path, name)
+        return
+    if isinstance(given, Mapping) and isinstance(spec, Mapping) and set(spec) <= set(given):
+        for key, part in spec.items():
+            yield from _tensors(given[key], part, f"{path}[{key!r}]", name)
+        return
+    if isinstance(given, tuple | list) and isinstance(spec, tuple | list):
+        if len(given) == len(spec):
+            for index, (item, part) in enumerate(zip(given, spec, strict=True)):
+                yield from _tensors(item, part, f"{path}[{index}]", name)
+            return
+    raise _bad(name, path, "the structure of the argument, with Dims for tensors", repr(spec))
+
+
+def _dims_of(tensor: torch.Tensor, spec: Any, path: str, name: str) -> list[tuple[int, Any]]:
+    rank = tensor.dim()
+    if isinstance(spec, Mapping) and all(type(dim) is int for dim in spec):
+        if all(-rank <= dim < rank for dim in spec):
+            return [(dim % rank, wanted) for dim, wanted in spec.items()]
+    elif isinstance(spec, tuple | list) and len(spec) == rank:
+        return list(enumerate(spec))
+    raise _bad(
+        name, path, f"{{dimension: Dim}} or a tuple of {rank} for {rank} dimensions", repr(spec)
+    )
+
+
+def _open_dim(wanted: Any, where: str, name: str) -> OpenDim | None:
+    """A Dim as a record; None for a size that stays closed."""
+    if wanted is None or type(wanted) is int or wanted is torch.export.Dim.STATIC:
+        return None
+    if wanted in (torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC):
+        made = "".join(letter if letter.isalnum() else "_" for letter in where)
+        return OpenDim(made, 2, UNBOUNDED)
+    if type(wanted) is not torch.export.Dim:
+        raise _bad(
+            name,
+            where,
+            "torch.export.Dim(name, min=..., max=...), None, or a number",
+            f"{wanted!r}, a Dim computed from another one"
+            if isinstance(wanted, torch.export.Dim)
+            else repr(wanted),
+        )
+    low, high = int(wanted.min), _number(wanted.max)
+    if low == 1 or high < 2:
+        raise UnsupportedError(
+            f"{name} can't be exported with sizes of 0 or 1 for {wanted.__name__!r}: many ops "
+            "do something else there (they broadcast).",
+            expected="min=2 or more",
+            got=f"min={low}, max={high}",
+            remedy="give the Dim min=2, and export an artifact of its own for size 1, without a "
+            "Dim there.",
+        )
+    return OpenDim(wanted.__name__, max(low, 2), high)
+
+
+def _number(bound: Any) -> int:
+    try:
+        return min(int(bound), UNBOUNDED)
+    except (OverflowError, TypeError, ValueError):  # an infinite number of torch's
+        return UNBOUNDED
+
+
+def _check_example(dim: OpenDim, size: int, where: str, name: str) -> None:
+    if not dim.low <= size <= dim.high:
+        raise ArgumentError(
+            f"{name} is exported with an example whose {where} is out of the bounds of "
+            f"{dim.name!r}.",
+            expected=bounds(dim),
+            got=str(size),
+            remedy="pass example arguments with sizes within the bounds.",
+        )
+
+
+def bounds(dim: OpenDim) -> str:
+    """``2 to 64`` style."""
+    return f"{dim.low} to {dim.high}" if dim.high < UNBOUNDED else f"at least {dim.low}"
+
+
+def _bad(name: str, where: str, expected: str, got: str) -> ArgumentError:
+    return ArgumentError(
+        f"{name} can't be exported with these dynamic_shapes: {where}.",
+        expected=expected,
+        got=got,
+        remedy="see torch.export.Dim: a Dim for each size that may change, None for the others.",
+    )
+
+
+def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: str) -> OpenSizes:
+    """A signature with a symbol for each dim.
+
+    Args:
+        signature: Of the call.
+        wanted: For each leaf the open dimensions.
+        name: The function, for messages.
+
+    Raises:
+        ArgumentError: If one dim has two sizes in the example.
+    """
+    environment = SizeEnvironment()
+    symbols: dict[str, tuple[Any, int]] = {}
+    sources: list[tuple[int, int]] = []
+    dims: dict[Any, OpenDim] = {}
+    leaves: list[Any] = []
+    for index, leaf in enumerate(signature.leaves):
+        if not wanted[index] or not isinstance(leaf, TensorSpec):
+            leaves.append(leaf)
+            continue
+        shape: list[Any] = list(leaf.shape)
+        for position, dim in sorted(wanted[index].items()):
+            size = leaf.shape[position]
+            if dim.name not in symbols:
+                symbol = environment.add_size(size, (dim.low, dim.high))
+                symbols[dim.name] = symbol, size
+                sources.append((index, position))
+                dims[symbol] = dim
+            symbol, known = symbols[dim.name]
+            if known != size:
+                raise ArgumentError(
+                    f"{name} is exported with an example in which {dim.name!r} has two sizes.",
+                    expected=f"{known} in all tensors",
+                    got=str(size),
+                    remedy="name the Dims differently, or pass tensors of equal sizes.",
+                )
+            shape[position] = symbol
+        stride = symbolic_strides(shape, leaf.shape, leaf.stride)
+        leaves.append(dataclasses.replace(leaf, shape=tuple(shape), stride=stride))
+    if not sources:
+        return OpenSizes(None, {})
+    general = dataclasses.replace(signature, leaves=tuple(leaves))
+    return OpenSizes(Sizes(environment, general, tuple(sources)), dims)
+
+
+def check_conditions(open_sizes: OpenSizes, name: str) -> None:
+    """Prove that what a capture assumed about sizes is true of all sizes within the bounds.
+
+    Raises:
+        UnsupportedError: If it isn't; the message says for which sizes it is.
+    """
+    sizes = open_sizes.sizes
+    if sizes is None:
+        return
+    for condition in sizes.conditions.expressions():
+        symbols = sorted(condition.free_symbols, key=str)
+        dims = [open_sizes.dims[symbol] for symbol in symbols]
+        text = str(condition)
+        for symbol, dim in zip(symbols, dims, strict=True):
+            text = text.replace(str(symbol), dim.name)
+        if math.prod(dim.high - dim.low + 1 for dim in dims) > _TRIED:
+            raise _assumes(name, text, dims, "for which that can't be proved")
+        holds = shapes.evaluator(symbols, [condition])
+        tried = itertools.product(*(range(dim.low, dim.high + 1) for dim in dims))
+        false = next((numbers for numbers in tried if not _is_true(holds, numbers)), None)
+        if false is not None:
+            example = ", ".join(f"{d.name} = {n}" for d, n in zip(dims, false, strict=True))
+            raise _assumes(name, text, dims, f"and it is false of {example}")
+
+
+def _is_true(holds: Callable[..., tuple[Any, ...]], numbers: tuple[int, ...]) -> bool:
+    try:
+        return all(holds(*numbers))
+    except ArithmeticError:
+        return False
+
+
+def _assumes(name: str, text: str, dims: Sequence[OpenDim], why: str) -> UnsupportedError:
+    names = ", ".join(f"{dim.name} ({bounds(dim)})" for dim in dims)
+    return UnsupportedError(
+        f"{name} can't be exported for all sizes of {names}: what it does assumes {text}, {why}.",
+        remedy="narrow the bounds of the Dim; give equal sizes the same Dim; don't turn the size "
+        "into a Python number (int(), len(), range()): use x.shape[0]; or export an artifact for each case.",
+    )

@@ -1,0 +1,111 @@
+"""``funcaot.export``: a function is captured, compiled ahead of time and written to a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from funcaot._torch.dynamo.dynamo import without_dynamo
+from funcaot._torch.inductor import value_patches
+from funcaot._torch.inductor.aoti import compile_package
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot.aot.graph.settings import Settings
+from funcaot.backends import inductor
+from funcaot.config import patch
+from funcaot.errors import FuncaotError, StageError, UnsupportedError
+from funcaot.export import files
+from funcaot.export.artifact import Artifact, captured
+from funcaot.export.call import ExportedCall, Parameters
+from funcaot.export.dims import read_dynamic_shapes
+
+
+def export(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    path: str | os.PathLike[str],
+    dynamic_shapes: Any = None,
+    parameters: Parameters = "baked",
+) -> str:
+    """Compile a function ahead of time and write it to a file, which ``funcaot.load`` runs.
+
+    The function may compute derivatives, of any order and by any transform. It is captured once,
+    as ``funcaot.compile`` does it: its Python code runs on tensors without values. What an
+    artifact can't do is refused before anything is compiled.
+
+    An artifact computes values. Its results don't require grad; export the derivative itself.
+
+    Args:
+        function: A function or an ``nn.Module``, compiled by funcaot or not.
+        args: Example arguments: tensors on the CPU, numbers, strings and None, in tuples, named
+            tuples, lists and dictionaries. What isn't a tensor is a constant of the artifact.
+        kwargs: Example keyword arguments.
+        path: Where to write, ending in ``.pt2``. A file that is there is replaced as a whole.
+        dynamic_shapes: As in ``torch.export.export``: a ``torch.export.Dim`` with bounds for each
+            dimension that may have other sizes, in a dictionary by argument or a tuple. Sizes of
+            0 and 1 aren't among them.
+        parameters: ``"baked"`` writes the tensors that the function closes over (parameters,
+            buffers) into the file. With ``"inputs"`` a call brings them, by name.
+
+    Returns:
+        The path.
+
+    Raises:
+        UnsupportedError: If the function does more than compute its result, reads values of
+            tensors, draws random numbers, or calls what only Python can run.
+        ArgumentError: If ``dynamic_shapes`` doesn't fit the arguments.
+        ArtifactError: If the file can't be written.
+        StageError: If the compiler fails.
+        Exception: Whatever the function raises, unchanged.
+
+    Example:
+        >>> import funcaot, tempfile, torch
+        >>> def energy(x):
+        ...     return (x.sin() ** 2).sum()
+        >>> atoms = torch.export.Dim("atoms", min=2, max=64)
+        >>> path = funcaot.export(
+        ...     torch.func.grad_and_value(energy),
+        ...     (torch.rand(5, 3),),
+        ...     path=tempfile.mkdtemp() + "/energy.pt2",
+        ...     dynamic_shapes={"x": {0: atoms}},
+        ... )
+        >>> gradient, value = funcaot.load(path)(torch.ones(8, 3))
+        >>> gradient.shape
+        torch.Size([8, 3])
+    """
+    call = ExportedCall.of(function, args, kwargs, parameters)
+    wanted = read_dynamic_shapes(call, dynamic_shapes)
+    with files.whole(path) as place:
+        settings = Settings(inductor.COMPILER, call.name)
+        with settings.lock, StateKept(), without_dynamo(), patch(specialize_on_values=False):
+            artifact = captured(call, wanted, settings)
+            _compile(artifact, str(place), call.name)
+        files.add_signature(place, artifact.signature)
+    return os.fspath(path)
+
+
+def _compile(artifact: Artifact, path: str, name: str) -> None:
+    """Write the package.
+
+    Raises:
+        StageError: If the compiler fails; ``__cause__`` is its own exception.
+    """
+    module = artifact.program.module
+    if not value_patches.are_usable(module):
+        raise UnsupportedError(
+            f"{name} can't be exported with this torch: Inductor would compute other values than "
+            "eager torch, and what mends that can't be applied.",
+            remedy="see the PatchWarning; config.without_patches must not name what mends values.",
+        )
+    try:
+        compile_package(module, artifact.examples, artifact.dynamic_shapes, path)
+    except (FuncaotError, OSError):
+        raise
+    except Exception as error:
+        raise StageError(
+            f"AOTInductor failed on {name}: {type(error).__name__}: {error}",
+            remedy="a C++ compiler has to be installed (g++ or clang++ on the PATH, or CXX); if "
+            "one is, compile the function with funcaot.compile to see whether it works there.",
+        ) from error

@@ -1,0 +1,105 @@
+"""Artifacts as files: written whole or not at all, and read without unpickling anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from funcaot.errors import ArtifactError
+from funcaot.export.signature import ArtifactSignature, foreign
+
+SUFFIX = ".pt2"
+_NAME = "extra/funcaot.json"
+
+
+@contextlib.contextmanager
+def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A place to write a package to, which becomes ``path`` at the end of the block.
+
+    Another process sees the old file or the new one. If the block raises, or the process is
+    killed, ``path`` is as it was.
+
+    Yields:
+        A path of the same name in a new folder beside it.
+
+    Raises:
+        ArtifactError: If the folder can't be written to, or the file can't be put in its place.
+    """
+    target = Path(os.path.abspath(path))
+    if target.suffix != SUFFIX:
+        raise ArtifactError(
+            "funcaot.export can't write to a path like this.",
+            expected=f"a file that ends in {SUFFIX}",
+            got=str(path),
+            remedy=f"call it {target.stem}{SUFFIX}.",
+        )
+    if target.is_dir():
+        raise _unwritable(target, "it is a folder")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(target, _reason(error)) from error
+    try:
+        made = folder / target.name
+        yield made
+        _settle(made)
+        made.replace(target)
+    except OSError as error:
+        raise _unwritable(target, _reason(error)) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settle(path: Path) -> None:
+    """Wait until a file is on the disk: a rename may come there before what was written."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _unwritable(path: Path, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"The artifact {path} can't be written: {reason}. What was there before is unchanged.",
+        remedy="pass a path in a folder that exists, may be written to and has room.",
+    )
+
+
+def add_signature(path: Path, signature: ArtifactSignature) -> None:
+    """Put the signature into a package that torch has written."""
+    with zipfile.ZipFile(path, "a") as package:
+        top = package.namelist()[0].partition("/")[0]
+        package.writestr(f"{top}/{_NAME}", signature.to_json())
+
+
+def read_signature(path: str | os.PathLike[str]) -> ArtifactSignature:
+    """The signature of an artifact; none of its code is loaded.
+
+    Raises:
+        ArtifactError: If there is no such file, or it isn't an artifact.
+    """
+    name = os.fspath(path)
+    try:
+        with zipfile.ZipFile(name) as package:
+            damaged = None
+            names = [found for found in package.namelist() if found.endswith(f"/{_NAME}")]
+            text = package.read(names[0]).decode() if len(names) == 1 else None
+    except OSError as error:
+        raise ArtifactError(
+            f"The artifact {name} can't be read: {_reason(error)}.",
+            remedy="pass the path that funcaot.export wrote.",
+        ) from error
+    except (zipfile.BadZipFile, UnicodeDecodeError, EOFError) as error:
+        text, damaged = None, error
+    if damaged is not None:
+        raise foreign(name, f"it is no package, or a damaged one ({damaged})")
+    if text is None:
+        raise foreign(name, "it has no signature of funcaot in it")
+    return ArtifactSignature.from_json(text, name)

@@ -1,0 +1,334 @@
+"""``funcaot.load``: an artifact as a callable; no pipeline and no compiler is imported."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors import artifacts
+from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
+from funcaot.export import expressions, files, hardware, trees
+from funcaot.export.signature import ArtifactSignature, Made, TensorSignature
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """Load what ``funcaot.export`` wrote.
+
+    The file holds machine code, which runs in this process: load only files that you trust as you
+    would trust a program. Its signature is JSON; nothing is unpickled, and nothing is imported
+    because the file names it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A callable with the signature of the call that was exported.
+
+    Raises:
+        ArtifactError: If there is no such file, if it isn't an artifact, or if it was made by
+            another version of torch or for another machine.
+
+    Example:
+        >>> import funcaot, tempfile, torch
+        >>> path = funcaot.export(
+        ...     lambda x: x.sin(), (torch.rand(3),), path=tempfile.mkdtemp() + "/sine.pt2"
+        ... )
+        >>> sine = funcaot.load(path)
+        >>> sine
+        <funcaot artifact lambda_: args[0] float64[3]>
+        >>> sine(torch.zeros(3))
+        tensor([0., 0., 0.])
+    """
+    name = os.path.abspath(path)
+    signature = files.read_signature(name)
+    found = torch.__version__
+    if _release(signature.torch) != _release(found):
+        raise ArtifactError(
+            f"{name} was compiled by another version of torch.",
+            expected=f"torch {signature.torch}",
+            got=f"torch {found}",
+            remedy="export the function again with this version, or run it with that one.",
+        )
+    hardware.check(name, signature.hardware)
+    try:
+        run, library = artifacts.runner(name)
+    except RuntimeError as error:
+        raise ArtifactError(
+            f"{name} has a signature of funcaot, but its code can't be loaded: {error}",
+            remedy="export the function again; the file may be damaged, or the folder for "
+            "temporary files may be full or forbid to run code.",
+        ) from error
+    return Loaded(signature, run, library)
+
+
+def _release(version: str) -> str:
+    """A version without what it was built for."""
+    return version.partition("+")[0]
+
+
+class Loaded:
+    """An artifact that can be called like the function that was exported.
+
+    Calls may come from several threads; they run one after the other. Results don't require grad.
+
+    Attributes:
+        signature: Structure, shapes, dtypes and bounds of its inputs, and what it was made by.
+    """
+
+    def __init__(
+        self, signature: ArtifactSignature, run: Callable[[list[Any]], Sequence[Any]], library: Any
+    ) -> None:
+        """Make what ``load`` returns.
+
+        Args:
+            signature: What the artifact says of itself.
+            run: The compiled graph, on a list of tensors.
+            library: What holds the code.
+        """
+        self.signature = signature
+        self._what = f"The artifact {signature.name}"
+        self._run, self._library = run, library
+        self._args, self._kwargs = signature.arguments["items"]
+        self._tensors = tuple(_Check(tensor, signature, self._what) for tensor in signature.tensors)
+        self._parameters = tuple(
+            _Check(tensor, signature, self._what) for tensor in signature.parameters
+        )
+        self._made = tuple(_maker(made) for made in signature.made)
+        self._build = trees.builder(signature.results)
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, *args: Any, parameters: Mapping[str, torch.Tensor] | None = None, **kwargs: Any
+    ) -> Any:
+        """Run it.
+
+        Args:
+            *args: As in the call that was exported, with other values, and other sizes within the
+                bounds of its dims.
+            parameters: The tensors that the function closes over, by name, if it was exported
+                with ``parameters="inputs"``; more may be in it, as in a ``state_dict``.
+            **kwargs: See ``args``.
+
+        Raises:
+            ArgumentError: If the arguments don't look as in that call.
+            UnsupportedError: Under a transform, or where a derivative is asked for.
+        """
+        self._refuse_transforms()
+        given = [
+            *trees.leaves_of(self._args, args, self._what, "args"),
+            *trees.leaves_of(self._kwargs, kwargs, self._what, "kwargs"),
+        ]
+        sizes: dict[str, int] = {}
+        for check, tensor in zip(self._tensors, given, strict=True):
+            check(tensor, sizes)
+        for first, second in self.signature.same:
+            self._require_same(given, first, second)
+        brought = self._brought(parameters, sizes)
+        places = {"argument": given, "parameter": brought}
+        checks = {"argument": self._tensors, "parameter": self._parameters}
+        operands = [checks[kind][i].laid_out(places[kind][i]) for kind, i in self.signature.inputs]
+        with torch.no_grad():
+            places["output"] = self._outputs(operands)
+            made = places["made"] = []
+            for make in self._made:
+                made.append(make(places, sizes))
+        return self._build(made, sizes)
+
+    def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the compiled graph; what it returns shares memory with nothing else."""
+        given = {operand.untyped_storage().data_ptr() for operand in operands} - {0}
+        if artifacts.casts_automatically():
+            with torch.autocast("cpu", enabled=False):
+                found = self._run(operands)
+        else:
+            found = self._run(operands)
+        outputs = []
+        for output in found:
+            place = output.untyped_storage().data_ptr()
+            outputs.append(output.clone() if place in given else output)
+            if output.numel():
+                given.add(place)
+        return outputs
+
+    def _brought(
+        self, parameters: Mapping[str, torch.Tensor] | None, sizes: dict[str, int]
+    ) -> list[torch.Tensor]:
+        """The parameters of a call, in order."""
+        if not self._parameters:
+            if parameters is not None:
+                raise ArgumentError(
+                    f"{self._what} was given parameters, and has its own inside.",
+                    remedy='export with parameters="inputs" to pass them.',
+                )
+            return []
+        names = [check.tensor.name for check in self._parameters]
+        missing = [name for name in names if name not in (parameters or {})]
+        if parameters is None or missing:
+            raise ArgumentError(
+                f"{self._what} needs parameters that it wasn't given.",
+                expected=f"parameters={{name: tensor}} with {names}",
+                got="none" if parameters is None else f"{list(parameters)}",
+                remedy="pass parameters=module.state_dict(), or the tensors by these names.",
+            )
+        found = [parameters[name] for name in names]
+        for check, tensor in zip(self._parameters, found, strict=True):
+            check(tensor, sizes)
+        return found
+
+    def _require_same(self, given: Sequence[Any], first: int, second: int) -> None:
+        if given[first] is given[second]:
+            return
+        names = self.signature.tensors[first].name, self.signature.tensors[second].name
+        raise ArgumentError(
+            f"{self._what} was exported with one tensor for {names[0]} and {names[1]}, and was "
+            "called with two.",
+            expected="one object for both",
+            remedy="export it with two tensors.",
+        )
+
+    def _refuse_transforms(self) -> None:
+        if artifacts.is_transformed() or artifacts.carries_tangents():
+            raise UnsupportedError(
+                f"{self._what} was called under a transform, forward mode or a capture, and "
+                "computes values only.",
+                remedy="export the function under the transform: "
+                "funcaot.export(torch.func.vmap(f), ...), and call that.",
+            )
+
+    def __repr__(self) -> str:
+        """One line."""
+        tensors = ", ".join(f"{tensor.name} {tensor}" for tensor in self.signature.tensors)
+        return f"<funcaot artifact {self.signature.name}: {tensors or 'no tensors'}>"
+
+
+class _Check:
+    """Compares a tensor of a call with what the artifact takes."""
+
+    def __init__(self, tensor: TensorSignature, signature: ArtifactSignature, what: str) -> None:
+        self.tensor = tensor
+        self._what = what
+        self._dtype = getattr(torch, tensor.dtype)
+        self._device = torch.device(tensor.device)
+        self._shape = tensor.shape
+        self._dims = signature.dims
+        self._usual = tensor.order == tuple(range(len(tensor.order)))
+
+    def __call__(self, given: Any, sizes: dict[str, int]) -> None:
+        """Compare, and note the sizes of open dims.
+
+        Raises:
+            ArgumentError: It says what differs.
+            UnsupportedError: If a derivative is asked for.
+        """
+        if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+            got = given.layout if isinstance(given, torch.Tensor) else type(given).__name__
+            raise self._refused("a tensor", str(got), "pass a dense tensor.")
+        if given.dtype is not self._dtype:
+            raise self._differs(given, f"pass it as {self.tensor.name}.to({self._dtype}).")
+        if given.device != self._device:
+            raise self._differs(given, f"move it there: .to({self.tensor.device!r}).")
+        shape = given.shape
+        if len(shape) != len(self._shape):
+            raise self._differs(given, "pass a tensor with as many dimensions.")
+        for wanted, size in zip(self._shape, shape, strict=True):
+            if wanted != size and (
+                isinstance(wanted, int) or sizes.setdefault(wanted, size) != size
+            ):
+                raise self._wrong_size(given, wanted, sizes)
+            if not isinstance(wanted, int):
+                low, high = self._dims[wanted]
+                if not low <= size <= high:
+                    raise self._out_of_bounds(given, wanted)
+        if given.requires_grad and torch.is_grad_enabled():
+            raise UnsupportedError(
+                f"{self._what} was given {self.tensor.name}, which requires grad, and computes "
+                "values only: what it returns has no derivative.",
+                remedy="call it in torch.no_grad(), or pass a detached tensor; to have the "
+                "derivative, export a function that computes it.",
+            )
+
+    def laid_out(self, given: torch.Tensor) -> torch.Tensor:
+        """The tensor, copied if it doesn't lie in memory as the code reads it."""
+        if given.is_conj() or given.is_neg():
+            given = given.resolve_conj().resolve_neg()
+        if self._usual:
+            return given if given.is_contiguous() else given.contiguous()
+        order = self.tensor.order
+        if given.permute(order).is_contiguous():
+            return given
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return given.permute(order).contiguous().permute(back)
+
+    def _wrong_size(
+        self, given: torch.Tensor, wanted: int | str, sizes: Mapping[str, int]
+    ) -> ArgumentError:
+        if isinstance(wanted, str):
+            remedy = f"{wanted!r} is {sizes[wanted]} in an earlier tensor: pass tensors that agree."
+        else:
+            remedy = (
+                f"pass a tensor with size {wanted} there; to leave the size open, export with a "
+                "torch.export.Dim for it in dynamic_shapes."
+            )
+        return self._differs(given, remedy)
+
+    def _out_of_bounds(self, given: torch.Tensor, name: str) -> ArgumentError:
+        low, high = self._dims[name]
+        return self._refused(
+            f"{self.tensor} with {name} from {low} to {high}",
+            str(list(given.shape)),
+            "export the function with wider bounds; a size of 0 or 1 needs an artifact of its own.",
+        )
+
+    def _differs(self, given: torch.Tensor, remedy: str) -> ArgumentError:
+        dtype = str(given.dtype).removeprefix("torch.")
+        got = f"{dtype}{list(given.shape)}"
+        if given.device != self._device:
+            got += f" on {given.device}"
+        return self._refused(str(self.tensor), got, remedy)
+
+    def _refused(self, expected: str, got: str, remedy: str) -> ArgumentError:
+        return ArgumentError(
+            f"{self._what} can't take what it was given as {self.tensor.name}.",
+            expected=expected,
+            got=got,
+            remedy=remedy,
+        )
+
+
+def _maker(made: Made) -> Callable[[Mapping[str, Sequence[Any]], Mapping[str, int]], Any]:
+    """How a tensor of the result is made of what a call has."""
+    kind, index = made.start
+    steps = [_step(step) for step in made.steps]
+
+    def make(places: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> Any:
+        tensor = places[kind][index]
+        for step in steps:
+            tensor = step(tensor, sizes)
+        return tensor
+
+    return make
+
+
+def _step(step: Mapping[str, Any]) -> Callable[[torch.Tensor, Mapping[str, int]], torch.Tensor]:
+    """A view op; no other is called because a file names it."""
+    name, arguments, keywords, item = step["op"], step["args"], step["kwargs"], step["item"]
+    op = getattr(getattr(torch.ops.aten, name), step["overload"])
+    if not artifacts.is_view(op):
+        raise ArtifactError(
+            f"An artifact asks for {op}, which isn't a view.",
+            remedy="export the function again.",
+        )
+
+    def apply(tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        given = [expressions.value(argument, sizes) for argument in arguments]
+        named = {key: expressions.value(value, sizes) for key, value in keywords.items()}
+        if name == "as_strided":
+            given[2] += tensor.storage_offset()
+        result = op(tensor, *given, **named)
+        return result if item is None else result[item]
+
+    return apply

@@ -1,0 +1,133 @@
+"""What an artifact can't hold, refused by name before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot.aot.graph import graphs
+from funcaot.aot.segment.forward import Forward
+from funcaot.errors import UnsupportedError
+
+# Namespaces of ops that compiled code has without Python.
+_COMPILED = ("aten", "prims", "prim", "inductor_prims", "quantized", "mkldnn")
+
+
+def refuse_effects(forward: Forward, slots: Sequence[str], name: str) -> None:
+    """Refuse a function that does something beside computing its result.
+
+    Args:
+        forward: Its program.
+        slots: A name for each input of the capture.
+        name: The function, for messages.
+
+    Raises:
+        UnsupportedError: It says what the function does.
+    """
+    captured, effects = forward.capture, forward.effects
+    for mutation in effects.mutations:
+        raise _refused(
+            f"{name} changes {_slot(slots, mutation.index)} ({mutation})",
+            "return the new value, and let the caller write it; call eval() on a module whose "
+            "running statistics change.",
+        )
+    if captured.gradients is not None:
+        raise _refused(
+            f"{name} reads or writes `.grad`, or steps an optimizer",
+            "return gradients (torch.autograd.grad, torch.func.grad).",
+        )
+    if forward.state is not None:
+        changes = [*forward.state.changes, *(change for _, change in forward.state.in_arguments)]
+        raise _refused(
+            f"{name} stores what it computes ({'; '.join(map(str, changes))})",
+            "return it.",
+        )
+    if effects.attached:
+        raise _refused(f"{name} sets attributes or hooks on its results", "leave them out.")
+    if captured.leaves_grad_mode is not None:
+        raise _refused(f"{name} leaves grad mode switched", "switch it back inside.")
+    if captured.regions:
+        raise _refused(
+            f"{name} was given tensors that share memory, and where they share it matters",
+            "pass clones.",
+        )
+
+
+def _slot(slots: Sequence[str], index: int) -> str:
+    return slots[index] if index < len(slots) else "memory that inputs share"
+
+
+def refuse_nodes(module: fx.GraphModule, name: str) -> None:
+    """Refuse a graph with nodes that need Python, or what values were when it was captured.
+
+    Raises:
+        UnsupportedError: It names the Function or the op.
+    """
+    for node in module.graph.nodes:
+        if graphs.is_premise(node):
+            raise _refused(
+                f"{name} reads values of tensors ({_reason(node)})",
+                "compute with the tensors themselves (torch.where).",
+            )
+        if graphs.is_opaque(node):
+            target: Any = node.target
+            raise _refused(
+                f"{name} calls {target.__name__}, whose code runs on real values in Python "
+                f"({_reason(node)})",
+                "write its forward, and the rules that are used, with torch's ops, or leave it "
+                "out of what is exported.",
+            )
+
+
+def refuse_ops(module: fx.GraphModule, name: str) -> None:
+    """Refuse ops that have no code outside of Python, or whose results differ in another process.
+
+    Raises:
+        UnsupportedError: It names the op.
+    """
+    for node in module.graph.nodes:
+        op = graphs.op_of(node)
+        if node.op != "call_function" or not isinstance(op, OpOverload):
+            continue
+        if op.namespace not in _COMPILED:
+            raise _refused(
+                f"{name} calls the operator {op}, which isn't one of torch's own",
+                "write it with torch's ops, or leave it out of what is exported.",
+            )
+        if graphs.is_random(node):
+            raise _refused(
+                f"{name} draws random numbers ({op})",
+                "draw them outside and pass them as arguments; call eval() on a module with "
+                "dropout.",
+            )
+
+
+def refuse_tensor(tensor: torch.Tensor, where: str, name: str) -> None:
+    """Refuse a kind of tensor that an artifact can't be given.
+
+    Raises:
+        UnsupportedError: It says which.
+    """
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise _refused(
+            f"{name} has a tensor that isn't a plain strided one: {where}", "pass a dense tensor."
+        )
+    if tensor.device.type != "cpu":
+        raise _refused(
+            f"{name} has a tensor on {tensor.device}: {where}",
+            "export with tensors on the CPU; artifacts for other devices aren't supported yet.",
+        )
+
+
+def _reason(node: fx.Node) -> str:
+    target: Any = node.target
+    found = getattr(target, "opaque", None)
+    return "a value decides" if found is None else found.reason
+
+
+def _refused(what: str, remedy: str) -> UnsupportedError:
+    return UnsupportedError(f"{what}, which an artifact can't do.", remedy=remedy)

@@ -1,0 +1,193 @@
+"""Structures of arguments and results as JSON: written by ``export``, walked by ``load``.
+
+A node is a dictionary with a ``kind``: ``tensor`` (``index``), ``value`` (``type``, ``text``),
+``size`` (an expression of dims), ``none``, ``tuple``, ``list``, ``namedtuple`` (``type``,
+``fields``) with ``items``, or ``dict`` with ``keys`` and ``items``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from funcaot.errors import ArgumentError, UnsupportedError
+from funcaot.export import expressions
+
+Leaf = Callable[[Any, str], dict[str, Any]]
+
+_SCALARS = (bool, int, float, complex, str)
+_KEYS = (str, int)
+_PARSERS = {"int": int, "float": float, "complex": complex, "bool": "True".__eq__, "str": str}
+
+
+def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any]:
+    """A structure as JSON.
+
+    Args:
+        structure: Containers and leaves.
+        leaf: What describes a leaf, given where it is.
+        path: Where the structure is, as Python would write it.
+        what: Whose it is, for messages.
+
+    Raises:
+        UnsupportedError: For a container that another process can't make.
+    """
+    if structure is None:
+        return {"kind": "none"}
+    kind = type(structure)
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        items = [
+            described(item, leaf, f"{path}.{name}", what)
+            for name, item in zip(structure._fields, structure, strict=True)
+        ]
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        names = list(structure._fields)
+        return {"kind": "namedtuple", "type": name, "fields": names, "items": items}
+    if kind in (tuple, list):
+        items = [
+            described(item, leaf, f"{path}[{index}]", what) for index, item in enumerate(structure)
+        ]
+        return {"kind": kind.__name__, "items": items}
+    if kind in (dict, OrderedDict):
+        odd = [key for key in structure if type(key) not in _KEYS]
+        if odd:
+            raise UnsupportedError(
+                f"{what} has a dictionary at {path} with the key {odd[0]!r}.",
+                expected="strings and numbers as keys",
+                remedy="use such keys; an artifact can't name others.",
+            )
+        items = [described(item, leaf, f"{path}[{key!r}]", what) for key, item in structure.items()]
+        return {"kind": "dict", "keys": list(structure), "items": items}
+    return leaf(structure, path)
+
+
+def value(leaf: Any, path: str, what: str) -> dict[str, Any]:
+    """A leaf that isn't a tensor as JSON.
+
+    Raises:
+        UnsupportedError: For what has no text that it can be read from again.
+    """
+    if type(leaf) not in _SCALARS:
+        raise UnsupportedError(
+            f"{what} has {type(leaf).__name__} at {path}, which an artifact can't hold.",
+            expected="tensors, numbers, strings, booleans and None, in tuples, named tuples, lists "
+            "and dictionaries",
+            remedy="pass such values, or let the function close over the object.",
+        )
+    return {"kind": "value", "type": type(leaf).__name__, "text": _text(leaf)}
+
+
+def _text(leaf: Any) -> str:
+    return leaf if isinstance(leaf, str) else repr(leaf)
+
+
+def leaves_of(tree: dict[str, Any], given: Any, what: str, path: str = "") -> Iterator[Any]:
+    """The tensors of a structure that has to look like ``tree``, in the order of their indices.
+
+    Raises:
+        ArgumentError: If it looks otherwise; the message says where.
+    """
+    kind = tree["kind"]
+    if kind == "tensor":
+        yield given
+    elif kind == "value":
+        _check_value(tree, given, what, path)
+    elif kind == "none":
+        if given is not None:
+            raise _other(what, path, "None", given)
+    else:
+        yield from _children(tree, given, what, path)
+
+
+def _children(tree: dict[str, Any], given: Any, what: str, path: str) -> Iterator[Any]:
+    kind, items = tree["kind"], tree["items"]
+    if kind == "dict":
+        keys = tree["keys"]
+        if not isinstance(given, dict) or set(given) != set(keys):
+            raise _other(what, path, f"a dictionary with the keys {keys}", given)
+        for key, item in zip(keys, items, strict=True):
+            yield from leaves_of(item, given[key], what, f"{path}[{key!r}]")
+        return
+    names = tree.get("fields")
+    if names is not None:
+        if not isinstance(given, tuple) or list(getattr(given, "_fields", ())) != names:
+            raise _other(what, path, f"a named tuple with the fields {names}", given)
+    elif not isinstance(given, list if kind == "list" else tuple) or len(given) != len(items):
+        raise _other(what, path, f"a {kind} of length {len(items)}", given)
+    for index, (item, found) in enumerate(zip(items, given, strict=True)):
+        where = f"{path}[{index}]" if names is None else f"{path}.{names[index]}"
+        yield from leaves_of(item, found, what, where)
+
+
+def _check_value(tree: dict[str, Any], given: Any, what: str, path: str) -> None:
+    if type(given).__name__ == tree["type"] and _text(given) == tree["text"]:
+        return
+    raise ArgumentError(
+        f"{what} was exported for one value of {path or 'an argument'}, and was called with "
+        "another.",
+        expected=f"{tree['text']!s} ({tree['type']})",
+        got=f"{given!r} ({type(given).__name__})",
+        remedy="export it for this value too, to another path, or pass the value as a tensor.",
+    )
+
+
+def _other(what: str, path: str, expected: str, given: Any) -> ArgumentError:
+    return ArgumentError(
+        f"{what} was called with another structure than it was exported with"
+        f"{f', at {path}' if path else ''}.",
+        expected=expected,
+        got=_look(given),
+        remedy="pass the arguments as in the call of funcaot.export: the same positions, keywords, "
+        "containers and keys.",
+    )
+
+
+def _look(given: Any) -> str:
+    if isinstance(given, dict):
+        return f"a dictionary with the keys {list(given)}"
+    if isinstance(given, tuple | list):
+        return f"a {type(given).__name__} of length {len(given)}"
+    return "None" if given is None else type(given).__name__
+
+
+def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], dict[str, int]], Any]:
+    """The function from tensors and sizes of dims to the structure."""
+    kind = tree["kind"]
+    if kind == "tensor":
+        index = tree["index"]
+        return lambda tensors, sizes: tensors[index]
+    if kind == "size":
+        size = tree["size"]
+        return lambda tensors, sizes: expressions.value(size, sizes)
+    if kind in ("value", "none"):
+        constant = None if kind == "none" else _PARSERS[tree["type"]](tree["text"])
+        return lambda tensors, sizes: constant
+    parts = [builder(item) for item in tree["items"]]
+    make: Callable[..., Any] = {"tuple": tuple, "list": list}.get(kind, tuple)
+    if kind == "dict":
+        make = functools.partial(_dictionary, tree["keys"])
+    elif kind == "namedtuple":
+        make = namedtuple_of(tree)._make
+    return lambda tensors, sizes: make([part(tensors, sizes) for part in parts])
+
+
+def _dictionary(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    return dict(zip(keys, values, strict=True))
+
+
+def namedtuple_of(tree: dict[str, Any]) -> Any:
+    """The class of a named tuple; one with the same fields if its module isn't imported.
+
+    Nothing is imported because a file says so.
+    """
+    module, _, name = tree["type"].partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    names = tuple(tree["fields"])
+    if isinstance(found, type) and getattr(found, "_fields", None) == names:
+        return found
+    return namedtuple(name.rpartition(".")[2], names)

@@ -1,0 +1,57 @@
+"""The public names of the package, but for those of artifacts; ``funcaot`` passes them on."""
+
+from __future__ import annotations
+
+from funcaot import config
+from funcaot.aot.runtime.cache import clear_all as clear
+from funcaot.aot.signature.dynamic import mark_dynamic
+from funcaot.api import aot_function, aot_module, compile
+from funcaot.derivatives.table import register_derivative
+from funcaot.functions.checkpoint import checkpoint
+from funcaot.functions.closure_convert import closure_convert
+from funcaot.functions.custom_gradient import custom_gradient
+from funcaot.functions.custom_jvp import custom_jvp
+from funcaot.functions.custom_vjp import custom_vjp
+from funcaot.functions.custom_vmap import custom_vmap, sequential_vmap
+from funcaot.functions.function import Function
+from funcaot.functions.interception import install, uninstall
+from funcaot.functions.linear_call import linear_call
+from funcaot.operator.operator import custom_function_call
+from funcaot.report import report
+from funcaot.rules.symbolic_zeros import (
+    CustomVJPPrimal,
+    SymbolicZero,
+    custom_vjp_primal_tree_values,
+    zero_from_primal,
+)
+from funcaot.transforms.inlining import inline_functions
+from funcaot.transforms.old_style import second_order
+
+__all__ = [
+    "CustomVJPPrimal",
+    "Function",
+    "SymbolicZero",
+    "aot_function",
+    "aot_module",
+    "checkpoint",
+    "clear",
+    "closure_convert",
+    "compile",
+    "config",
+    "custom_function_call",
+    "custom_gradient",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_vjp_primal_tree_values",
+    "custom_vmap",
+    "inline_functions",
+    "install",
+    "linear_call",
+    "mark_dynamic",
+    "register_derivative",
+    "report",
+    "second_order",
+    "sequential_vmap",
+    "uninstall",
+    "zero_from_primal",
+]
