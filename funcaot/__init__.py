@@ -12,12 +12,42 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from funcaot import config
     from funcaot.export.export import export
     from funcaot.export.load import load
-    from funcaot.public import *  # noqa: F403
+    from funcaot.public import (
+        CustomVJPPrimal,
+        Function,
+        SymbolicZero,
+        aot_function,
+        aot_module,
+        checkpoint,
+        clear,
+        closure_convert,
+        compile,
+        custom_function_call,
+        custom_gradient,
+        custom_jvp,
+        custom_vjp,
+        custom_vjp_primal_tree_values,
+        custom_vmap,
+        inline_functions,
+        install,
+        linear_call,
+        mark_dynamic,
+        register_derivative,
+        report,
+        second_order,
+        sequential_vmap,
+        uninstall,
+        zero_from_primal,
+    )
 
-# Where to find the names that aren't imported with the others.
+# Where to find the functions that aren't imported with the others.
 _APART = {"load": "funcaot.export.load", "export": "funcaot.export.export"}
+
+# Modules that need no other; the package's own ask for ``config`` while others are imported.
+_MODULES = ("config", "errors")
 
 # A function has the name of its room.
 _ROOMS = ("export", "report")
@@ -69,6 +99,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name, and those that are imported with it."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"funcaot.{name}")
     if name != "load":
         public = importlib.import_module("funcaot.public")
         globals().update({each: getattr(public, each) for each in public.__all__})

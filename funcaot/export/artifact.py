@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors import shapes
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import decomposed
@@ -137,7 +138,8 @@ def _described(
     _refuse(forward, names, lifted, name)
     form = forward.segment.form(keeping=False)
     refusals.refuse_nodes(form.graph.module, name)
-    module = decomposed(form.graph.module, inductor.COMPILER)
+    with shapes.without_guesses():
+        module = decomposed(form.graph.module, inductor.COMPILER)
     refusals.refuse_nodes(module, name)
     refusals.refuse_ops(module, name)
     check_conditions(sizes, name)
@@ -152,7 +154,9 @@ def _described(
         )
     plan = ResultPlan(forward, places, program.baked, sizes.dims, name)
     results = plan.tree()
-    by_index = {index: slot.spec for (_, index), slot in zip(places, slots, strict=False)}
+    by_index = {
+        index: slot.spec for (_, index), slot in zip(places[: len(own)], slots, strict=False)
+    }
     specs = [by_index[arguments.first(tensor)] for tensor in arguments.tensors]
     signature = ArtifactSignature(
         name=name,

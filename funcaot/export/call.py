@@ -72,8 +72,8 @@ class ExportedCall:
         name = getattr(owner, "__name__", type(owner).__name__).replace("<lambda>", "lambda_")
         target = ModuleCall(owner) if isinstance(owner, torch.nn.Module) else owner
         dense = _Dense()
-        given = tree_map(dense, (tuple(args), dict(kwargs or {})))
-        return ExportedCall(target, owner, *given, name, parameters == "baked")
+        given, keywords = tree_map(dense, (tuple(args), dict(kwargs or {})))
+        return ExportedCall(target, owner, given, keywords, name, parameters == "baked")
 
 
 def _can_be_called(function: Any) -> bool:

@@ -176,10 +176,8 @@ def _open_dim(wanted: Any, where: str, name: str) -> OpenDim | None:
 
 
 def _number(bound: Any) -> int:
-    try:
-        return min(int(bound), UNBOUNDED)
-    except (OverflowError, TypeError, ValueError):  # an infinite number of torch's
-        return UNBOUNDED
+    """A bound as a number; torch's infinite one isn't an int."""
+    return int(bound) if bound < UNBOUNDED else UNBOUNDED
 
 
 def _check_example(dim: OpenDim, size: int, where: str, name: str) -> None:

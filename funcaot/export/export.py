@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,13 +82,13 @@ def export(
         settings = Settings(inductor.COMPILER, call.name)
         with settings.lock, StateKept(), without_dynamo(), patch(specialize_on_values=False):
             artifact = captured(call, wanted, settings)
-            _compile(artifact, str(place), call.name)
-        files.add_signature(place, artifact.signature)
+            package = _compiled(artifact, call.name)
+        files.write(place, package, artifact.signature)
     return os.fspath(path)
 
 
-def _compile(artifact: Artifact, path: str, name: str) -> None:
-    """Write the package.
+def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
+    """The package that torch makes of the graph.
 
     Raises:
         StageError: If the compiler fails; ``__cause__`` is its own exception.
@@ -100,7 +101,7 @@ def _compile(artifact: Artifact, path: str, name: str) -> None:
             remedy="see the PatchWarning; config.without_patches must not name what mends values.",
         )
     try:
-        compile_package(module, artifact.examples, artifact.dynamic_shapes, path)
+        return compile_package(module, artifact.examples, artifact.dynamic_shapes)
     except (FuncaotError, OSError):
         raise
     except Exception as error:

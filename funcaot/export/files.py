@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
@@ -47,18 +48,11 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         made = folder / target.name
         yield made
-        _settle(made)
         made.replace(target)
     except OSError as error:
         raise _unwritable(target, _reason(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _settle(path: Path) -> None:
-    """Wait until a file is on the disk: a rename may come there before what was written."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _reason(error: OSError) -> str:
@@ -72,11 +66,16 @@ def _unwritable(path: Path, reason: str) -> ArtifactError:
     )
 
 
-def add_signature(path: Path, signature: ArtifactSignature) -> None:
-    """Put the signature into a package that torch has written."""
-    with zipfile.ZipFile(path, "a") as package:
-        top = package.namelist()[0].partition("/")[0]
-        package.writestr(f"{top}/{_NAME}", signature.to_json())
+def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None:
+    """Write a package that torch has made, with the signature in it."""
+    with zipfile.ZipFile(package, "a") as archive:
+        top = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{top}/{_NAME}", signature.to_json())
+    with path.open("wb") as file:
+        file.write(package.getbuffer())
+        file.flush()
+        # A rename may come to the disk before what was written.
+        os.fsync(file.fileno())
 
 
 def read_signature(path: str | os.PathLike[str]) -> ArtifactSignature:

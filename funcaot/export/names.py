@@ -12,9 +12,7 @@ import torch
 _DEPTH = 4
 
 
-def tensor_names(
-    function: Callable[..., Any], tensors: Sequence[torch.Tensor]
-) -> tuple[str, ...]:
+def tensor_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """A name for each tensor that a function closes over.
 
     Those of a module are the names of its ``state_dict``; those that a plain function reaches

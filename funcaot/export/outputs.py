@@ -75,7 +75,7 @@ class ResultPlan:
             start = self._source(output.source)
         elif isinstance(output.value, torch.Tensor):
             raise UnsupportedError(
-                f"{self._name} returns a tensor at {path or 'the top'} that its graph doesn't make.",
+                f"{self._name} returns a tensor at {path or 'the top'} that isn't its graph's.",
                 remedy="compute it from the arguments.",
             )
         else:
@@ -111,7 +111,9 @@ class ResultPlan:
         steps = () if view is None else tuple(map(self._step, view.steps))
         if not steps and key is not None:
             # Another object in the same memory, as ``detach`` makes it.
-            steps = ({"op": "alias", "overload": "default", "args": [], "kwargs": {}, "item": None},)
+            steps = (
+                {"op": "alias", "overload": "default", "args": [], "kwargs": {}, "item": None},
+            )
         self.made.append(Made(start, steps))
         if plain:
             self._known[start] = len(self.made) - 1

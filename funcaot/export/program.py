@@ -118,9 +118,7 @@ class _Maker:
                 self.copies[node] = shown[slot]
         for node, symbol in symbols.items():
             slot, dim = sources[symbol]
-            self.copies[node] = self._graph.call_function(
-                aten.sym_size.int, (shown[slot], dim)
-            )
+            self.copies[node] = self._graph.call_function(aten.sym_size.int, (shown[slot], dim))
 
     def _input(self, slot: int) -> fx.Node:
         self.inputs.append(slot)

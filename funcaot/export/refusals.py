@@ -84,13 +84,15 @@ def refuse_nodes(module: fx.GraphModule, name: str) -> None:
 
 
 def refuse_ops(module: fx.GraphModule, name: str) -> None:
-    """Refuse ops that have no code outside of Python, or whose results differ in another process.
+    """Refuse ops that have no code outside of Python, and results that compiled code can't make.
 
     Raises:
         UnsupportedError: It names the op.
     """
     for node in module.graph.nodes:
-        op = graphs.op_of(node)
+        value, op = graphs.value_of(node), graphs.op_of(node)
+        if isinstance(value, torch.Tensor):
+            refuse_tensor(value, f"a result of {node.target}", name)
         if node.op != "call_function" or not isinstance(op, OpOverload):
             continue
         if op.namespace not in _COMPILED:

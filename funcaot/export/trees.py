@@ -37,14 +37,14 @@ def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any
     """
     if structure is None:
         return {"kind": "none"}
-    kind = type(structure)
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+    kind: Any = type(structure)
+    names = list(getattr(kind, "_fields", ()))
+    if issubclass(kind, tuple) and names:
         items = [
             described(item, leaf, f"{path}.{name}", what)
-            for name, item in zip(structure._fields, structure, strict=True)
+            for name, item in zip(names, structure, strict=True)
         ]
         name = f"{kind.__module__}:{kind.__qualname__}"
-        names = list(structure._fields)
         return {"kind": "namedtuple", "type": name, "fields": names, "items": items}
     if kind in (tuple, list):
         items = [
@@ -52,16 +52,23 @@ def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any
         ]
         return {"kind": kind.__name__, "items": items}
     if kind in (dict, OrderedDict):
-        odd = [key for key in structure if type(key) not in _KEYS]
-        if odd:
-            raise UnsupportedError(
-                f"{what} has a dictionary at {path} with the key {odd[0]!r}.",
-                expected="strings and numbers as keys",
-                remedy="use such keys; an artifact can't name others.",
-            )
-        items = [described(item, leaf, f"{path}[{key!r}]", what) for key, item in structure.items()]
-        return {"kind": "dict", "keys": list(structure), "items": items}
+        return _dictionary_described(structure, leaf, path, what)
     return leaf(structure, path)
+
+
+def _dictionary_described(
+    structure: dict[Any, Any], leaf: Leaf, path: str, what: str
+) -> dict[str, Any]:
+    odd = [key for key in structure if type(key) not in _KEYS]
+    if odd:
+        raise UnsupportedError(
+            f"{what} has a dictionary at {path or 'the top'} with the key {odd[0]!r}.",
+            expected="strings and numbers as keys",
+            remedy="use such keys; an artifact can't name others.",
+        )
+    items = [described(item, leaf, f"{path}[{key!r}]", what) for key, item in structure.items()]
+    ordered = isinstance(structure, OrderedDict)
+    return {"kind": "dict", "ordered": ordered, "keys": list(structure), "items": items}
 
 
 def value(leaf: Any, path: str, what: str) -> dict[str, Any]:
@@ -168,14 +175,14 @@ def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], dict[str, int]], A
     parts = [builder(item) for item in tree["items"]]
     make: Callable[..., Any] = {"tuple": tuple, "list": list}.get(kind, tuple)
     if kind == "dict":
-        make = functools.partial(_dictionary, tree["keys"])
+        make = functools.partial(_dictionary, OrderedDict if tree["ordered"] else dict, tree["keys"])
     elif kind == "namedtuple":
         make = namedtuple_of(tree)._make
     return lambda tensors, sizes: make([part(tensors, sizes) for part in parts])
 
 
-def _dictionary(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
-    return dict(zip(keys, values, strict=True))
+def _dictionary(kind: Any, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    return kind(zip(keys, values, strict=True))
 
 
 def namedtuple_of(tree: dict[str, Any]) -> Any:

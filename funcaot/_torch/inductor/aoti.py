@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,15 +28,16 @@ def compile_package(
     module: fx.GraphModule,
     inputs: Sequence[torch.Tensor],
     dynamic_shapes: Any,
-    path: str,
-) -> None:
-    """Compile a graph ahead of time and write the package.
+) -> io.BytesIO:
+    """Compile a graph ahead of time.
 
     Args:
         module: Functional, decomposed graph of plain tensors; constants are its buffers.
         inputs: Example tensors.
         dynamic_shapes: As ``torch.export.export`` takes it, for the inputs.
-        path: Where to write, ending in ``.pt2``.
+
+    Returns:
+        The package, in memory: where a disk is full, torch's writer ends the process.
 
     Raises:
         Exception: Whatever torch raises.
@@ -48,8 +50,10 @@ def compile_package(
         program = torch.export.export(
             module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False
         )
+        package = io.BytesIO()
         with _mended():
-            aoti_compile_and_package(program, package_path=path)
+            aoti_compile_and_package(program, package_path=package)  # type: ignore
+        return package
 
 
 @contextlib.contextmanager

@@ -154,6 +154,18 @@ class SizeEnvironment(ShapeEnv):
         return bool(self.evaluate_expr(orig_expr))
 
 
+@contextlib.contextmanager
+def without_guesses() -> Iterator[None]:
+    """Let torch's code take the general way where it would ask whether a shorter one is possible.
+
+    Otherwise the answer would be an assumption about sizes, though both ways are right.
+    """
+    from torch.fx.experimental import _config
+
+    with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        yield
+
+
 def as_condition(expression: Any, value: Any) -> Any:
     """The condition that an expression has a value."""
     if value is sympy.true:

@@ -1,0 +1,262 @@
+"""Artifacts of all kinds of functions, compared with what eager torch computes."""
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+import funcaot
+from funcaot.errors import ArgumentError
+from tests.export.potentials import ATOMS, ForceField, positions, with_forces
+
+Dim = torch.export.Dim
+Pair = namedtuple("Pair", "first second")
+FIELD = ForceField()
+NARROW = ForceField(torch.float32)
+
+
+def rand(*shape, dtype=torch.float64):
+    return torch.rand(*shape, dtype=dtype, generator=torch.Generator().manual_seed(len(shape)))
+
+
+class Scaled(funcaot.Function):
+    """A Function with a backward of its own."""
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 10 * grad_output * x.cos()
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("shift", torch.ones(2))
+
+    def forward(self, x, scale=2.0):
+        return scale * self.linear(self.norm(x)) + self.shift
+
+
+def stress(x, cell):
+    """Derivative by a strain, as barostats need it."""
+    strain = torch.zeros(3, 3, dtype=x.dtype, requires_grad=True)
+    moved = x.detach() @ (torch.eye(3, dtype=x.dtype) + strain)
+    (found,) = torch.autograd.grad(FIELD(moved), strain)
+    return found / torch.linalg.det(cell)
+
+
+def trees(given, pair, count, nothing, factor):
+    named = {"sum": given["a"] + pair.second * count, "list": [pair.first * factor, nothing, count]}
+    return OrderedDict(named), Pair(given["a"] * 2, "text"), (True, 1.5)
+
+
+def aliases(x):
+    made = x.sin()
+    return made, made.t(), made[0], made, made.detach(), x, x.t(), x[1:]
+
+
+def neighbours(x, index):
+    near = x[index] - x[index.flip(0)]
+    return torch.zeros_like(x).index_add(0, index, near)
+
+
+WEIGHT = nn.Parameter(rand(3, 4))
+
+
+@dataclass
+class Case:
+    function: Any
+    examples: tuple
+    others: tuple = ()
+    dynamic_shapes: Any = None
+    keywords: dict = field(default_factory=dict)
+
+
+OPEN = {0: ATOMS}
+CASES = {
+    "float32": Case(
+        with_forces(NARROW),
+        (positions(5, torch.float32),),
+        ((positions(64, torch.float32),),),
+        (OPEN,),
+    ),
+    "stress": Case(stress, (positions(5), torch.eye(3).double()), (), (OPEN, None)),
+    "hessian": Case(torch.func.hessian(FIELD), (positions(4),)),
+    "hessian of any size": Case(
+        torch.func.jacrev(torch.func.grad(FIELD)), (positions(4),), ((positions(9),),), (OPEN,)
+    ),
+    "vmap of grad": Case(
+        torch.func.vmap(torch.func.grad(FIELD)), (rand(3, 4, 3),), ((rand(7, 4, 3),),), (OPEN,)
+    ),
+    "jvp": Case(lambda x, t: torch.func.jvp(FIELD, (x,), (t,)), (positions(4), positions(4) + 1)),
+    "custom backward": Case(
+        torch.func.grad_and_value(lambda x: Scaled.apply(x).sum()),
+        (rand(5),),
+        ((rand(9),),),
+        (OPEN,),
+    ),
+    "module with buffers": Case(
+        Normed().eval(), (torch.rand(4, 3),), ((torch.rand(9, 3),),), {"x": OPEN}
+    ),
+    "trees": Case(trees, ({"a": rand(3)}, Pair(rand(3), rand(3)), 2, None, 1.5)),
+    "scalars": Case(
+        lambda x, n: (x.sin(), x * n),
+        (torch.tensor(2.0), torch.tensor(3)),
+        ((torch.tensor(5.0), torch.tensor(-1)),),
+    ),
+    "aliases": Case(aliases, (rand(3, 4),), ((rand(8, 4),),), (OPEN,)),
+    "no tensors": Case(lambda: FIELD.out.weight.detach().sum() * 2, ()),
+    "transposed": Case(lambda x: x.sin(), (rand(3, 4).t(),), ((rand(3, 4).t() * 2,),)),
+    "sizes": Case(
+        lambda x: (x.shape[0], x.reshape(-1) * 2, x.shape[0] * 2 + 1),
+        (rand(3, 4),),
+        ((rand(9, 4),),),
+        (OPEN,),
+    ),
+    "constants": Case(lambda x: (WEIGHT.detach().t(), x + torch.tensor([1.0, 2, 3])), (rand(3),)),
+    "two dims": Case(
+        lambda x, y: x @ y.t(),
+        (rand(3, 2), rand(4, 2)),
+        ((rand(4, 2), rand(4, 2)),),
+        (OPEN, {0: Dim("others", min=2, max=10)}),
+    ),
+    "keywords": Case(lambda x, *, y: x + y, (rand(3),), keywords={"y": rand(3)}),
+    "integers": Case(lambda x: (x * 2, x.double().sum(), x > 2), (torch.arange(5),)),
+    "any size": Case(lambda x: x.cumsum(0), (rand(5),), ((rand(500),),), ({0: Dim.AUTO},)),
+    "neighbours": Case(
+        neighbours,
+        (positions(5), torch.tensor([0, 1, 4])),
+        ((positions(8), torch.tensor([3, 1, 1, 7])),),
+        (OPEN, {0: Dim("edges", min=2)}),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_values(name, tmp_path):
+    case = CASES[name]
+    path = funcaot.export(
+        case.function,
+        case.examples,
+        case.keywords,
+        path=tmp_path / "f.pt2",
+        dynamic_shapes=case.dynamic_shapes,
+    )
+    loaded = funcaot.load(path)
+    for given in (case.examples, *case.others):
+        got, made = _pytree.tree_flatten(loaded(*given, **case.keywords))
+        wanted, structure = _pytree.tree_flatten(case.function(*given, **case.keywords))
+        assert made == structure
+        for ours, eager in zip(got, wanted, strict=True):
+            if isinstance(eager, torch.Tensor):
+                close = {"rtol": 1e-10, "atol": 1e-10} if eager.dtype is torch.float64 else {}
+                torch.testing.assert_close(ours, eager.detach(), check_stride=True, **close)
+            else:
+                assert type(ours) is type(eager)
+                assert ours == eager
+
+
+@pytest.mark.slow
+def test_results_share_memory_where_eagers_do(tmp_path):
+    loaded = funcaot.load(funcaot.export(aliases, (rand(3, 4),), path=tmp_path / "f.pt2"))
+    given = rand(3, 4)
+    made, turned, row, same, detached, itself, view, rest = loaded(given)
+    assert same is made
+    assert detached is not made
+    assert itself is given
+    made.zero_()
+    given.zero_()
+    for each in (turned, row, detached, view, rest):
+        assert not each.any()
+
+
+@pytest.mark.slow
+def test_what_a_caller_does_with_results_changes_no_later_call(tmp_path):
+    def constants(x):
+        return WEIGHT.detach(), WEIGHT.detach().t(), WEIGHT.detach() * 1, x * 1
+
+    loaded = funcaot.load(funcaot.export(constants, (rand(3),), path=tmp_path / "f.pt2"))
+    given = rand(3)
+    for result in loaded(given):
+        result.fill_(7)
+    for ours, eager in zip(loaded(given), constants(given), strict=True):
+        torch.testing.assert_close(ours, eager)
+    torch.testing.assert_close(given, rand(3))
+
+
+@pytest.mark.slow
+def test_parameters_as_inputs(tmp_path):
+    path = funcaot.export(
+        with_forces(FIELD),
+        (positions(5),),
+        path=tmp_path / "f.pt2",
+        dynamic_shapes=(OPEN,),
+        parameters="inputs",
+    )
+    loaded = funcaot.load(path)
+    names = [parameter.name for parameter in loaded.signature.parameters]
+    assert sorted(names) == sorted(f"energy.{name}" for name in FIELD.state_dict())
+    other = ForceField()
+    with torch.no_grad():
+        other.out.weight.mul_(3)
+    given = {f"energy.{name}": value for name, value in other.state_dict().items()}
+    found = loaded(positions(6), parameters=given)
+    for name, value in with_forces(other)(positions(6)).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-10)
+    with pytest.raises(ArgumentError, match="needs parameters"):
+        loaded(positions(6))
+    with pytest.raises(ArgumentError, match="energy.out.bias"):
+        loaded(positions(6), parameters={})
+    with pytest.raises(ArgumentError, match=r"float64\[1, 8\]"):
+        loaded(positions(6), parameters={**given, "energy.out.weight": torch.ones(2)})
+
+
+@pytest.mark.slow
+def test_what_was_one_tensor_and_what_was_a_value_stay_so(tmp_path):
+    given = rand(3)
+    path = funcaot.export(
+        lambda x, y, n: torch.func.grad(lambda x: (x * y).sum())(x) * n,
+        (given, given, 2),
+        path=tmp_path / "f.pt2",
+    )
+    loaded = funcaot.load(path)
+    other = rand(3) + 1
+    torch.testing.assert_close(loaded(other, other, 2), 2 * other)
+    with pytest.raises(ArgumentError, match="one tensor for"):
+        loaded(other, other.clone(), 2)
+    for value in (3, 2.0, True, None):
+        with pytest.raises(ArgumentError, match="one value of"):
+            loaded(other, other, value)
+
+
+@pytest.mark.slow
+def test_compiled_functions_and_methods_are_exported_as_they_are(tmp_path):
+    class Potential:
+        @funcaot.compile(backend="eager")
+        def energy(self, x):
+            return (x * WEIGHT.detach()[0, :3]).sum()
+
+    module = funcaot.compile(Normed().eval(), backend="eager")
+    given = rand(3)
+    for name, function, example in (
+        ("function", funcaot.compile(torch.sin, backend="eager"), given),
+        ("method", Potential().energy, given),
+        ("module", module, torch.rand(4, 3)),
+    ):
+        path = funcaot.export(function, (example,), path=tmp_path / f"{name}.pt2")
+        torch.testing.assert_close(funcaot.load(path)(example), function(example).detach())

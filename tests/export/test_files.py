@@ -1,0 +1,123 @@
+"""Artifacts are written whole or not at all: full disks, killed processes, several writers."""
+
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+
+import funcaot
+from funcaot.errors import ArtifactError
+from funcaot.export import files
+from funcaot.export.signature import ArtifactSignature
+
+
+def package(text):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("archive/data", text)
+    return made
+
+
+def signature(name):
+    empty = {"kind": "tuple", "items": []}
+    return ArtifactSignature(name, "0", torch.__version__, {}, {}, empty, (), (), (), (), (), empty)
+
+
+def write(path, name="first", text="data"):
+    with files.whole(path) as place:
+        files.write(place, package(text), signature(name))
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    write(tmp_path / "a.pt2")
+    assert files.read_signature(tmp_path / "a.pt2") == signature("first")
+    assert (tmp_path / "a.pt2").stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def umask():
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    write(tmp_path / "a.pt2")
+    with pytest.raises(ZeroDivisionError), files.whole(tmp_path / "a.pt2"):
+        _ = 1 / 0
+    assert files.read_signature(tmp_path / "a.pt2").name == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
+
+
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path):
+    write(tmp_path / "a.pt2")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    try:
+        with pytest.raises(ArtifactError, match="can't be written: File too large"):
+            write(tmp_path / "a.pt2", "second", "x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert files.read_signature(tmp_path / "a.pt2").name == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
+
+
+KILLED = """
+import os, signal, sys
+from funcaot.export import files
+with files.whole(sys.argv[1]) as place:
+    place.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_was_there(tmp_path):
+    write(tmp_path / "a.pt2")
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "a.pt2"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert files.read_signature(tmp_path / "a.pt2").name == "first"
+
+
+def test_of_two_writers_one_wins(tmp_path):
+    with files.whole(tmp_path / "a.pt2") as first:
+        with files.whole(tmp_path / "a.pt2") as second:
+            assert first != second
+            files.write(second, package("b"), signature("second"))
+        files.write(first, package("a"), signature("first"))
+    assert files.read_signature(tmp_path / "a.pt2").name == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
+
+
+def called(x):
+    pytest.fail("the function was called before the path was looked at")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("missing/a.pt2", "No such file"),
+        ("a.txt", "ends in .pt2"),
+        ("a", "ends in .pt2"),
+        ("folder.pt2", "it is a folder"),
+        ("file/a.pt2", "Not a directory"),
+    ],
+)
+def test_a_path_that_cant_be_written_is_refused_before_anything_else(tmp_path, path, words):
+    (tmp_path / "folder.pt2").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=words):
+        funcaot.export(called, (torch.ones(3),), path=tmp_path / path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")
+def test_a_read_only_folder_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ArtifactError, match="Permission denied"):
+        funcaot.export(called, (torch.ones(3),), path=tmp_path / "a.pt2")
