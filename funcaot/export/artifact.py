@@ -147,11 +147,7 @@ def _described(
     program = make_program(
         inductor.prepared(module), form, forward.capture, sizes.sizes, baked, _returned(forward)
     )
-    if not any(node.op == "call_function" for node in program.module.graph.nodes):
-        raise UnsupportedError(
-            f"{name} computes nothing: all that it returns is what it was given.",
-            remedy="export a function that computes something.",
-        )
+    refusals.refuse_nothing(program.module, name)
     plan = ResultPlan(forward, places, program.baked, sizes.dims, name)
     results = plan.tree()
     by_index = {

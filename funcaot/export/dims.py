@@ -286,6 +286,7 @@ def _assumes(name: str, text: str, dims: Sequence[OpenDim], why: str) -> Unsuppo
     names = ", ".join(f"{dim.name} ({bounds(dim)})" for dim in dims)
     return UnsupportedError(
         f"{name} can't be exported for all sizes of {names}: what it does assumes {text}, {why}.",
-        remedy="narrow the bounds of the Dim; give equal sizes the same Dim; don't turn the size "
-        "into a Python number (int(), len(), range()): use x.shape[0]; or export an artifact for each case.",
+        remedy="narrow the bounds of the Dim; give equal sizes the same Dim; use x.shape[0] as it "
+        "is, not as a number (int(), len(), range()); differentiate in reverse mode rather than "
+        "forward (jacrev(grad(f)) for hessian(f)); or export an artifact for each size.",
     )

@@ -125,6 +125,19 @@ def refuse_tensor(tensor: torch.Tensor, where: str, name: str) -> None:
         )
 
 
+def refuse_nothing(module: fx.GraphModule, name: str) -> None:
+    """Refuse a graph that computes nothing.
+
+    Raises:
+        UnsupportedError: If it doesn't.
+    """
+    if not any(node.op == "call_function" for node in module.graph.nodes):
+        raise UnsupportedError(
+            f"{name} computes nothing: all that it returns is what it was given.",
+            remedy="export a function that computes something.",
+        )
+
+
 def _reason(node: fx.Node) -> str:
     target: Any = node.target
     found = getattr(target, "opaque", None)

@@ -175,7 +175,9 @@ def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], dict[str, int]], A
     parts = [builder(item) for item in tree["items"]]
     make: Callable[..., Any] = {"tuple": tuple, "list": list}.get(kind, tuple)
     if kind == "dict":
-        make = functools.partial(_dictionary, OrderedDict if tree["ordered"] else dict, tree["keys"])
+        make = functools.partial(
+            _dictionary, OrderedDict if tree["ordered"] else dict, tree["keys"]
+        )
     elif kind == "namedtuple":
         make = namedtuple_of(tree)._make
     return lambda tensors, sizes: make([part(tensors, sizes) for part in parts])

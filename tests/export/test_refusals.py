@@ -219,3 +219,23 @@ def test_a_function_that_works_for_some_sizes_only(function, dynamic_shapes, wor
             path=tmp_path / "f.pt2",
             dynamic_shapes=dynamic_shapes,
         )
+
+
+class Doubled(funcaot.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * 2
+
+
+def test_what_a_function_class_is_kept_with_is_no_effect(tmp_path):
+    held = [Doubled]
+    with pytest.raises(pytest.fail.Exception, match="it was compiled"):
+        funcaot.export(lambda x: held[0].apply(x), (torch.ones(3),), path=tmp_path / "f.pt2")

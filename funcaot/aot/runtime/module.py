@@ -59,13 +59,18 @@ def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
 
 
 class ModuleCall:
-    """The original module's call, as a function to capture."""
+    """The original module's call, as a function to capture.
+
+    Attributes:
+        module: The module.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
         self.__name__ = type(module).__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
         return self.module(*args, **kwargs)
 
 

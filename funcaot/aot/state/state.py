@@ -26,6 +26,7 @@ from funcaot.aot.closure.children import (
 )
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.look import dictionary_of, in_slot
+from funcaot.classes import class_cache
 
 MISSING: Any = object()
 _CELL = "cell_contents"
@@ -140,7 +141,11 @@ def contents_of(
     if isinstance(thing, list | deque | set):
         return tuple(items_of(thing))
     if isinstance(thing, type):
-        return {key: value for key, value in vars(thing).items() if not key.startswith("__")}
+        return {
+            key: value
+            for key, value in vars(thing).items()
+            if not (key.startswith("__") or key == class_cache.ATTRIBUTE)
+        }
     if names is None:
         return dict(thing)
     if isinstance(thing, dict):
