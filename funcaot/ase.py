@@ -16,9 +16,9 @@ from funcaot.errors import ArgumentError, FuncaotError
 from funcaot.export.load import load
 
 try:
-    from ase.calculators.calculator import Calculator as _Calculator
-    from ase.calculators.calculator import all_changes
-    from ase.stress import full_3x3_to_voigt_6_stress
+    from ase.calculators.calculator import Calculator as _Calculator  # pyright: ignore
+    from ase.calculators.calculator import all_changes  # pyright: ignore
+    from ase.stress import full_3x3_to_voigt_6_stress  # pyright: ignore
 except ImportError as error:
     raise FuncaotError(
         "funcaot.ase needs ASE, which isn't installed.",

@@ -24,6 +24,8 @@ def examples(name):
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_run(module, capsys):
+    if module == "funcaot.ase":
+        pytest.importorskip("ase", reason="an optional dependency")
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     for test in examples(module):
         runner.run(test)

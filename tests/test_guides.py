@@ -8,7 +8,15 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["guide-functions", "guide-training-step", "from-jax"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "guide-functions",
+        "guide-training-step",
+        "from-jax",
+        pytest.param("deploy", marks=pytest.mark.slow),
+    ],
+)
 def test_page(page):
     text = (DOCS / f"{page}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

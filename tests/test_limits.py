@@ -1,12 +1,19 @@
 """The limits that the documentation lists raise as it says; one that is lifted fails here."""
 
+import tempfile
 import warnings
 
 import pytest
 import torch
 
 import funcaot
-from funcaot.errors import FuncaotError, MissingRuleError, RuleError, UnsupportedError
+from funcaot.errors import (
+    ArtifactError,
+    FuncaotError,
+    MissingRuleError,
+    RuleError,
+    UnsupportedError,
+)
 
 
 class Plain(funcaot.Function):
@@ -142,6 +149,11 @@ def scripted_fork():
     return made
 
 
+def exported(function, dynamic_shapes=None):
+    with tempfile.TemporaryDirectory() as folder:
+        funcaot.export(function, (ones(),), path=f"{folder}/f.pt2", dynamic_shapes=dynamic_shapes)
+
+
 LIMITS = {
     "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
     "data at several levels": (
@@ -200,6 +212,19 @@ LIMITS = {
         FuncaotError,
         lambda: funcaot.aot_function(torch.sin, lambda g, _: g, partition_fn=min),
     ),
+    "an effect of an artifact": (UnsupportedError, lambda: exported(lambda x: x.add_(1))),
+    "a value in an artifact": (UnsupportedError, lambda: exported(lambda x: x * x.sum().item())),
+    "a random artifact": (UnsupportedError, lambda: exported(torch.rand_like)),
+    "an artifact that computes nothing": (UnsupportedError, lambda: exported(lambda x: x)),
+    "a size of 1 in an artifact": (
+        UnsupportedError,
+        lambda: exported(torch.sin, ({0: torch.export.Dim("n", min=1)},)),
+    ),
+    "an artifact for one size": (
+        UnsupportedError,
+        lambda: exported(lambda x: x * len(x), ({0: torch.export.Dim("n", min=2, max=9)},)),
+    ),
+    "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),
     "backend": (FuncaotError, lambda: funcaot.compile(torch.sin, backend="no such")),
 }
 

@@ -38,7 +38,10 @@ Forces compute(Loader& model, const at::Tensor& positions) {
 
 // A cubic grid, a little out of order so that forces don't cancel.
 at::Tensor grid(int64_t atoms) {
-  const auto side = static_cast<int64_t>(std::ceil(std::cbrt(static_cast<double>(atoms))));
+  int64_t side = 1;
+  while (side * side * side < atoms) {
+    ++side;
+  }
   auto positions = at::empty({atoms, 3}, at::kDouble);
   auto place = positions.accessor<double, 2>();
   for (int64_t atom = 0; atom < atoms; ++atom) {

@@ -2,11 +2,8 @@
 
     python examples/deploy/potential.py [potential.pt2]
 
-Then, without Python:
+``CMakeLists.txt`` says how to build ``dynamics.cpp``, which then runs without Python:
 
-    cd examples/deploy
-    cmake -S . -B build -DCMAKE_PREFIX_PATH="$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-    cmake --build build
     ./build/dynamics ../../potential.pt2 27 1000 0.005
 """
 

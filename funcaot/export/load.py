@@ -39,7 +39,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         ... )
         >>> sine = funcaot.load(path)
         >>> sine
-        <funcaot artifact lambda_: args[0] float64[3]>
+        <funcaot artifact lambda_: args[0] float32[3]>
         >>> sine(torch.zeros(3))
         tensor([0., 0., 0.])
     """

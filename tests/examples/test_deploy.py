@@ -37,7 +37,7 @@ def path(module, tmp_path_factory):
 
 def grid(atoms):
     """The start of ``dynamics.cpp``."""
-    side = round(atoms ** (1 / 3) + 0.499)
+    side = next(side for side in range(1, atoms + 1) if side**3 >= atoms)
     atom = torch.arange(atoms)
     cell = torch.stack([atom % side, (atom // side) % side, atom // side**2], 1).double()
     return 1.2 * cell + 0.05 * torch.sin(7.0 * atom.double()[:, None] + 3.0 * torch.arange(3))
