@@ -42,9 +42,14 @@ if TYPE_CHECKING:
         uninstall,
         zero_from_primal,
     )
+    from funcaot.staged.lower import lower
 
 # Where to find the functions that aren't imported with the others.
-_APART = {"load": "funcaot.export.load", "export": "funcaot.export.export"}
+_APART = {
+    "load": "funcaot.export.load",
+    "export": "funcaot.export.export",
+    "lower": "funcaot.staged.lower",
+}
 
 # Modules that need no other; the package's own ask for ``config`` while others are imported.
 _MODULES = ("config", "errors")
@@ -74,6 +79,7 @@ __all__ = [
     "install",
     "linear_call",
     "load",
+    "lower",
     "mark_dynamic",
     "register_derivative",
     "report",

@@ -112,6 +112,10 @@ class CompiledFunction(Generic[P, R]):
         """Leave these dimensions of each argument open from the first compilation on."""
         self._history.always = dims
 
+    def adopt(self, entry: Entry) -> None:
+        """Keep a program of this function that was captured apart from a call."""
+        self._cache.add(entry)
+
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
