@@ -64,9 +64,9 @@ def dynamics(program, path, *numbers):
 
 @pytest.mark.skipif(not TOOLS, reason="needs cmake and a C++ compiler")
 def test_dynamics_in_cpp_are_eagers_and_keep_the_energy(module, path, tmp_path):
-    prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    wheel = f"-DTORCH={torch.__path__[0]}"
     for command in (
-        ["cmake", "-S", DEPLOY, "-B", tmp_path, prefix],
+        ["cmake", "-S", DEPLOY, "-B", tmp_path, wheel],
         ["cmake", "--build", tmp_path],
     ):
         subprocess.run(command, check=True, capture_output=True)
