@@ -13,7 +13,6 @@ from funcaot._torch.inductor.aoti import compile_package
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph.settings import Settings
 from funcaot.backends import inductor
-from funcaot.config import patch
 from funcaot.errors import FuncaotError, StageError, UnsupportedError
 from funcaot.export import files
 from funcaot.export.artifact import Artifact, captured
@@ -80,7 +79,7 @@ def export(
     wanted = read_dynamic_shapes(call, dynamic_shapes)
     with files.whole(path) as place:
         settings = Settings(inductor.COMPILER, call.name)
-        with settings.lock, StateKept(), without_dynamo(), patch(specialize_on_values=False):
+        with settings.lock, StateKept(), without_dynamo():
             artifact = captured(call, wanted, settings)
             package = _compiled(artifact, call.name)
         files.write(place, package, artifact.signature)

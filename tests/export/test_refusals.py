@@ -85,9 +85,9 @@ def leaves_no_grad(x):
     ("function", "words"),
     [
         (lambda x: x.add_(1), r"changes args\[0\]"),
-        (lambda x: x if x.sum() > 0 else -x, "depends on the values"),
-        (lambda x: x * x.sum().item(), "depends on the values"),
-        (lambda x: x[x > 0], "depends on the values"),
+        (lambda x: x if x.sum() > 0 else -x, "reads values of tensors"),
+        (lambda x: x * x.sum().item(), "reads values of tensors"),
+        (lambda x: x[x > 0], "reads values of tensors"),
         (lambda x: OnValues.apply(x), "calls OnValues"),
         (Counting(), "stores what it computes"),
         (nn.Sequential(nn.BatchNorm1d(3)), r"changes 0\.\w+"),

@@ -62,7 +62,8 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", UserWarning)
+        # Not those of this package: they say what is lost without a patch.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch(\.|$)")
         yield
 
 
