@@ -100,12 +100,21 @@ def refuse_ops(module: fx.GraphModule, name: str) -> None:
                 f"{name} calls the operator {op}, which isn't one of torch's own",
                 "write it with torch's ops, or leave it out of what is exported.",
             )
-        if graphs.is_random(node):
+        if graphs.is_random(node) and not _drops_nothing(node, op):
             raise _refused(
                 f"{name} draws random numbers ({op})",
                 "draw them outside and pass them as arguments; call eval() on a module with "
                 "dropout.",
             )
+
+
+def _drops_nothing(node: fx.Node, op: OpOverload) -> bool:
+    """Whether an op that draws for dropout only, as fused attention, is given no dropout."""
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[position] if position < len(node.args) else None
+            return bool(node.kwargs.get(argument.name, given or argument.default_value) == 0.0)
+    return False
 
 
 def refuse_tensor(tensor: torch.Tensor, where: str, name: str) -> None:

@@ -13,6 +13,8 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.export import expressions
 
@@ -38,7 +40,7 @@ def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any
     if structure is None:
         return {"kind": "none"}
     kind: Any = type(structure)
-    names = list(getattr(kind, "_fields", ()))
+    names = _names(kind)
     if issubclass(kind, tuple) and names:
         items = [
             described(item, leaf, f"{path}.{name}", what)
@@ -54,6 +56,13 @@ def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any
     if kind in (dict, OrderedDict):
         return _dictionary_described(structure, leaf, path, what)
     return leaf(structure, path)
+
+
+def _names(kind: Any) -> list[str]:
+    """The fields of a named tuple, or of what torch's ops return as one."""
+    if kind.__module__ == "torch.return_types":
+        return list(kind.__match_args__)
+    return list(getattr(kind, "_fields", ()))
 
 
 def _dictionary_described(
@@ -179,12 +188,19 @@ def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], dict[str, int]], A
             _dictionary, OrderedDict if tree["ordered"] else dict, tree["keys"]
         )
     elif kind == "namedtuple":
-        make = namedtuple_of(tree)._make
+        make = _maker(tree)
     return lambda tensors, sizes: make([part(tensors, sizes) for part in parts])
 
 
 def _dictionary(kind: Any, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
     return kind(zip(keys, values, strict=True))
+
+
+def _maker(tree: dict[str, Any]) -> Callable[..., Any]:
+    module, _, name = tree["type"].partition(":")
+    if module == "torch.return_types":
+        return getattr(torch.return_types, name)
+    return namedtuple_of(tree)._make
 
 
 def namedtuple_of(tree: dict[str, Any]) -> Any:

@@ -137,6 +137,10 @@ CASES = {
     ),
     "keywords": Case(lambda x, *, y: x + y, (rand(3),), keywords={"y": rand(3)}),
     "integers": Case(lambda x: (x * 2, x.double().sum(), x > 2), (torch.arange(5),)),
+    "results of ops with names": Case(lambda x: (x.max(0), x.sort(1)), (rand(3, 4),)),
+    "attention without dropout": Case(
+        nn.functional.scaled_dot_product_attention, (rand(1, 2, 3, 4),) * 3
+    ),
     "any size": Case(lambda x: x.cumsum(0), (rand(5),), ((rand(500),),), ({0: Dim.AUTO},)),
     "neighbours": Case(
         neighbours,
