@@ -26,6 +26,7 @@ from funcaot.aot.lowering.lower import (
     compile_checked,
     promised,
 )
+from funcaot.aot.lowering.wrappers import peeled
 from funcaot.aot.reader.reader import make_check, make_reader
 from funcaot.aot.segment.backward import Backward, BackwardKey, arrive, derived, pull_back
 from funcaot.aot.segment.backward_effects import reachable
@@ -172,6 +173,9 @@ def compile_graph(
         StageError: If the compiler fails; ``__cause__`` is its own exception.
         GraphError: If the graph isn't functional, or a result shares memory.
     """
+    inner = None if writes is not None else peeled(graph)
+    if inner is not None:
+        return inner.around(compile_graph(inner.graph, settings, executables))
     request = Request(graph, settings.compiler, settings.name, writes)
     run = Stages(request.what)
     found = None if executables is None else run("share", executables.find, request)

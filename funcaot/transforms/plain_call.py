@@ -21,6 +21,7 @@ from funcaot._torch.levels.functorch import (
     is_functorch_wrapped_tensor,
     pytree,
 )
+from funcaot._torch.tracing.tracing import is_wrapper_subclass
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
@@ -39,6 +40,9 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         operands: What it is given.
         otherwise: Calls it as a node.
     """
+    if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
+        # Its class takes apart what forward and backward do, which no node of a graph would.
+        return _plainly(plan, operands)
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()

@@ -18,7 +18,7 @@ __all__ = ["attributes_of", "noticing_lookups"]
 
 # What torch keeps on symbolic tensors, and marks that Dynamo and others leave on real ones.
 _OWN = frozenset({"elem", "_mode_key", "_inference_mode_base"})
-_MARKS = ("_dynamo_", "_funcaot_", "_is_view")
+_MARKS = ("_dynamo_", "_funcaot_", "_is_view", "_sym_sizes_", "_sym_strides_")
 
 Look = Callable[[torch.Tensor, str], None]
 
@@ -27,7 +27,7 @@ def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
     """What users' code has set on a tensor, real or symbolic."""
     return {
         name: value
-        for name, value in tensor.__dict__.items()
+        for name, value in getattr(tensor, "__dict__", {}).items()
         if name not in _OWN and not name.startswith(_MARKS)
     }
 

@@ -30,12 +30,17 @@ from torch.fx.experimental.proxy_tensor import (
     get_proxy_slot,
     track_tensor_tree,
 )
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
 from funcaot._torch.tracing.eager_casts import refuse_lossy_writes
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
@@ -123,6 +128,8 @@ def fake_mode(shape_environment: Any = None) -> FakeTensorMode:
     mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_environment)
     if shape_environment is not None:
         mode.cache_enabled = False
+    else:
+        mode.create_symbolic_nested_int = NestedSizes()  # type: ignore[method-assign]
     return mode
 
 
@@ -357,6 +364,13 @@ def refuse_data_access(tensor: torch.Tensor) -> None:
     torch._C._set_throw_on_mutable_data_ptr(tensor)  # type: ignore[attr-defined]
 
 
+def _dispatches_itself(kind: type) -> bool:
+    """Whether tensors of a class take ops apart themselves."""
+    return is_traceable_wrapper_subclass_type(kind) and not issubclass(
+        kind, FunctionalTensor | FakeTensor
+    )
+
+
 class TapeFunctionalMode(FunctionalTensorMode):
     """Functional tensors, with checks of values (``linalg``'s error codes) as plain ops.
 
@@ -395,6 +409,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record a check on the traced values; everything else as torch does."""
+        if any(map(_dispatches_itself, types)):
+            return NotImplemented  # A wrapper's own dispatch comes next, and then its parts here.
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
         if self.function_views.groups:
@@ -429,6 +445,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     if self.answer is not None:
                         answer = self.answer(func, args, kwargs or {}, error)
                     if answer is NotImplemented:
+                        refuse_ragged_number(func, error)
                         if func._schema.is_mutable and "(different element sizes)" in str(error):
                             raise _turned_elsewhere(func) from error
                         raise

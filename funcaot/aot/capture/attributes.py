@@ -13,6 +13,7 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of, noticing_lookups
 from funcaot.aot.signature.signature import constant_of
+from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
 from funcaot.rules.reached import is_filled
 
@@ -73,9 +74,13 @@ class Attributes:
         self.missing: dict[tuple[int, str], None] = {}
         self._name = name
         self._entered: dict[int, _Entered] = {}
+        self._wrappers: set[int] = set()
 
     def enter(self, real: torch.Tensor, seen: torch.Tensor, argument: int | None) -> None:
         """Give what the function sees the attributes of an input, as far as they are compared."""
+        if is_wrapper(real):
+            self._wrappers.add(id(seen))
+            return  # Its parts are among them; all of them are a part of its structure.
         found = attributes_of(real) if argument is not None else {}
         given = {name: value for name, value in found.items() if constant_of(value) is not None}
         vars(seen).update(given)
@@ -120,6 +125,9 @@ class Attributes:
 
     def _left_on(self, seen: torch.Tensor) -> Attached:
         """What the function left on one of its inputs, or on a result."""
+        if is_wrapper(seen):
+            self._refuse_on_wrapper(seen)
+            return Attached()
         entered = self._entered.get(id(seen))
         given = {} if entered is None else entered.given
         now = attributes_of(seen)
@@ -133,6 +141,16 @@ class Attributes:
         if left:
             self._refuse_tensors(left)
         return left
+
+    def _refuse_on_wrapper(self, seen: torch.Tensor) -> None:
+        hooks = [hook for _, hook in _hooks(seen)] if id(seen) in self._wrappers else []
+        if hooks or added_attributes(seen):
+            what = "registers a hook" if hooks else "sets an attribute"
+            raise UnsupportedError(
+                f"{self._name} {what} on a tensor subclass {type(seen).__name__} that it is given "
+                "or returns.",
+                remedy="do it outside of the compiled function.",
+            )
 
     def _refuse_tensors(self, left: Attached) -> None:
         things = [value for _, value in left.values]

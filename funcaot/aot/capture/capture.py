@@ -26,6 +26,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.signature.sizes import SizeEnvironment
+from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape import storages
 from funcaot.aot.tape.tape import Tape
 from funcaot.derivatives.kernels import with_derivatives
@@ -89,6 +90,7 @@ class Capture:
             returns ``(result, values)``.
         attached: Attributes and hooks that it left on inputs and on fresh outputs.
         absent: Attributes that it looked for, by argument, and that weren't there.
+        pattern: Which inner tensors of wrappers among the inputs are one object.
     """
 
     tape: Tape
@@ -105,6 +107,7 @@ class Capture:
     gradients: GradientEffects | None = None
     attached: AllAttached = NOTHING_ATTACHED
     absent: tuple[tuple[int, str], ...] = ()
+    pattern: tuple[int, ...] = ()
 
     @property
     def slots(self) -> tuple[Input, ...]:
@@ -186,8 +189,7 @@ def capture(
     given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
     attributes = Attributes(name)
     entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
-    known: dict[int, torch.Tensor] = {}
-    traced: list[Any] = []
+    known, traced = dict[int, torch.Tensor](), list[Any]()
     for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
         if isinstance(described, Constant):
             traced.append(leaf)
@@ -215,7 +217,7 @@ def capture(
             lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = lifting.events.history.refreshed(outputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
-    tape.forget_function_views(outputs)
+    tape.forget_inputs(outputs)
     return Capture(
         tape,
         tuple(entrance.inputs),
@@ -230,6 +232,7 @@ def capture(
         signature.ambient.forward_mode,
         attached=attached,
         absent=tuple(attributes.missing),
+        pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.ragged import is_placeholder_of_torch
 from funcaot._torch.tensors.recurrent import RECURRENT
 from funcaot._torch.tensors.shapes import SizeError
 from funcaot._torch.tracing import tracing
@@ -32,6 +33,7 @@ from funcaot.aot.tape import data_dependent_ops, sizes_of_values, storages, writ
 from funcaot.aot.tape.bounds import check_bounds
 from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
+from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import untraced
 
@@ -357,6 +359,11 @@ class Lifting(TorchFunctionMode):
         found = self._known.get(id(value))
         if found is not None:
             return found
+        if is_wrapper(value):
+            if is_placeholder_of_torch(value):
+                return value
+            traced = any(isinstance(part, tracing.FunctionalTensor) for part in leaves_of(value))
+            return value if traced else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
         inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):

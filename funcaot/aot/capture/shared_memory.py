@@ -21,6 +21,7 @@ from funcaot.aot.capture.shared_memory_under_transforms import Joined, join
 from funcaot.aot.graph.tensor_spec import TensorSpec, is_dense, spec_of
 from funcaot.aot.tape.strided_views import extent, placed
 from funcaot.aot.tape.tape import Tape
+from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
 _ALIGNMENT = 16
@@ -143,7 +144,7 @@ def find_regions(
     alone = whole | {index for index in writes if _has_gaps(tensors[index])}
     storages: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not is_wrapper(tensor):
             storages.setdefault(tracing.storage_key(functorch.memory_of(tensor)), []).append(index)
     if len(storages) == len(tensors) and not alone:
         return ()
@@ -197,14 +198,15 @@ def _refuse_sparse(
 ) -> None:
     """No region can hold a sparse tensor, whose parts may be other inputs."""
     for index, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not is_wrapper(tensor):
             continue
-        for key in tracing.storage_keys(functorch.fully_unwrapped(tensor)):
+        parts = map(functorch.fully_unwrapped, leaves_of(tensor))
+        for key in [key for part in parts for key in tracing.storage_keys(part)]:
             together = {index, *storages.get(key, ())}
             if len(together) > 1 and not writes.isdisjoint(together):
                 raise UnsupportedError(
                     f"Inputs {', '.join(map(str, sorted(together)))} share memory, one of them is "
-                    "sparse and one of them is written to.",
+                    "sparse or wraps it and one of them is written to.",
                     remedy="clone one of them before the call.",
                 )
 

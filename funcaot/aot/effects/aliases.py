@@ -15,10 +15,12 @@ from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.origin import Origin
+from funcaot.aot.effects.wrappers import Memory
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor
 from funcaot.aot.state.state_effects import Held
 from funcaot.aot.tape import views
+from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 
 _RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -85,11 +87,13 @@ class Aliases:
         self.storages: dict[int, list[int]] = {}
         for index, slot in enumerate(self.slots):
             moved = id(slot.tensor) in capture.events.sources
-            if slot.spec.layout is torch.strided and slot.kind != "member" and not moved:
+            strided = slot.spec.layout is torch.strided and slot.spec.structure is None
+            if strided and slot.kind != "member" and not moved:
                 self.storages.setdefault(tracing.storage_key(slot.tensor), []).append(index)
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
+        self.wrapped = Memory(capture.inputs, capture.outputs, name)
         self._kept: list[torch.Tensor] = []
         # For memory that starts from a tensor made for that: whose changes count for it.
         self._twins: dict[int, torch.Tensor] = {}
@@ -135,6 +139,11 @@ class Aliases:
             if value is slot.tensor:
                 return Output(source=index)
         self.results.node(value)
+        self.wrapped.check(value, self.storages)
+        if is_wrapper(value):
+            if value.requires_grad and value.is_leaf:
+                self._refuse_leaf()
+            return Output(result=self.results.of(value))
         self._refuse_moved(value)
         if value.layout is not torch.strided:
             return Output(result=self.results.of(value))
@@ -371,6 +380,7 @@ class Aliases:
             for other in self.capture.outputs
             if isinstance(other, torch.Tensor)
             and other.layout is torch.strided
+            and not is_wrapper(other)
             and tracing.storage_key(other) == key
         )
 

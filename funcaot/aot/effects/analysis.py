@@ -32,8 +32,10 @@ from funcaot.aot.effects.actions.take_gradient import TakeGradient
 from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
 from funcaot.aot.effects.origin import Origin
+from funcaot.aot.effects.wrappers import refuse_written
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.frontier import frontier
+from funcaot.aot.tape.wrappers import leaves_of
 from funcaot.errors import UnsupportedError
 
 
@@ -125,7 +127,7 @@ def _refuse_unsafe(capture: Capture, name: str) -> None:
         returned = any(
             isinstance(value, torch.Tensor)
             and value.layout is torch.strided
-            and tracing.storage_key(value) in storages
+            and any(tracing.storage_key(part) in storages for part in leaves_of(value))
             for value in capture.outputs
         )
         if written or returned:
@@ -242,6 +244,9 @@ class _Mutations:
     def all(self) -> tuple[Mutation, ...]:
         found = []
         for index, slot in enumerate(self.capture.slots):
+            if slot.spec.structure is not None:
+                refuse_written(self.capture.tape, slot, self.name)
+                continue
             if slot.kind == "flat" or slot.spec.layout is not torch.strided:
                 self._refuse_sparse(index, slot)
                 continue

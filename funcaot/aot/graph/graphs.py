@@ -17,6 +17,8 @@ from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.tracing import CHECKS
+from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside
+from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 from funcaot.classes.premise import holds
 from funcaot.errors import GraphError
 
@@ -28,7 +30,7 @@ _ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.Node]:
     """Nodes that must run to get ``wanted`` from ``available`` (which are not in the result)."""
-    have = set(available)
+    have = with_parts(available)
     needed: set[fx.Node] = set()
     pending = [node for node in wanted if node not in have]
     while pending:
@@ -38,6 +40,26 @@ def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.N
         needed.add(node)
         pending.extend(node.all_input_nodes)
     return needed
+
+
+def with_parts(available: Iterable[fx.Node]) -> set[fx.Node]:
+    """Nodes that are there if some are: a wrapper has the tensors that it was made of."""
+    have = set(available)
+    for node in [node for node in have if is_wrapped(node)]:
+        have.update(parts_inside(node))
+    return have
+
+
+def _open(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> None:
+    """Take a wrapper that is given apart, so that what it was made of is given, too."""
+    target: Any = node.target
+    for name, argument in zip(target.structure.names, node.args, strict=True):
+        part: Any = argument
+        if part not in copies:
+            copies[part] = graph.call_function(Part(name), (copies[node],))
+            copies[part].meta = dict(part.meta)
+        if is_wrapped(part):
+            _open(graph, part, copies)
 
 
 def nodes_from(wanted: fx.Node, start: set[fx.Node]) -> set[fx.Node]:
@@ -79,6 +101,9 @@ def extract(
     for node in available:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
+    for node in available:
+        if is_wrapped(node):
+            _open(graph, node, copies)
     visible = set(wanted)
     needed = closure([*wanted, *keep_alive], available)
     for node in _open_sizes(root, [*available, *needed]):
@@ -138,6 +163,8 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 def bytes_of(value: torch.Tensor) -> int:
     """Bytes of a tensor's elements; for open sizes, of the call that was traced last."""
+    if is_wrapper(value):
+        return sum(map(bytes_of, leaves_of(value)))
     return math.prod(shape_of(value)) * value.element_size()
 
 
@@ -178,11 +205,9 @@ class _Renamed:
 
 def is_view(node: fx.Node) -> bool:
     """Whether a node's result shares the storage of its first argument."""
-    return (
-        node.op == "call_function"
-        and isinstance(node.target, OpOverload)
-        and _makes_view(node.target)
-    )
+    if node.op != "call_function":
+        return False
+    return is_part(node) or (isinstance(node.target, OpOverload) and _makes_view(node.target))
 
 
 @functools.cache
@@ -223,6 +248,11 @@ def view_root(node: fx.Node) -> fx.Node:
     while source is not None:
         node, source = source, view_source(source)
     return node
+
+
+def memory_roots(node: fx.Node) -> set[fx.Node]:
+    """The nodes whose storages this one's result lives in: several for a wrapper."""
+    return {view_root(each) for each in (node, *parts_inside(node))}
 
 
 def op_of(node: fx.Node) -> Any:

@@ -10,6 +10,7 @@ import torch
 from funcaot._torch.levels.functorch import is_leaf_at_every_level, requires_grad_at_any_level
 from funcaot._torch.tensors.shapes import expression_of
 from funcaot._torch.tracing.tracing import FakeTensor, FunctionalTensor
+from funcaot.aot.subclasses.structure import Structure, is_wrapper, structure_of
 
 _TRACED = (FakeTensor, FunctionalTensor)
 LayoutKey: TypeAlias = tuple[Any, ...]
@@ -29,6 +30,7 @@ class TensorSpec:
         requires_grad: Whether some level or base autograd differentiates it.
         is_leaf: Whether it is a leaf of base autograd.
         flags: Conj and neg bits, and the sparse dimensions and number of entries.
+        structure: What it consists of, if it wraps other tensors.
     """
 
     shape: tuple[int, ...]
@@ -39,10 +41,13 @@ class TensorSpec:
     requires_grad: bool
     is_leaf: bool
     flags: tuple[int | bool, ...] = (False, False)
+    structure: Structure | None = None
 
     def __str__(self) -> str:
         """One line, ``float32[3, 4]`` style; strides only where they aren't contiguous."""
         text = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        if self.structure is not None:
+            text = f"{self.structure.kind.__name__} {text}"
         if self.layout is not torch.strided:
             text += f" {str(self.layout).removeprefix('torch.')}"
         elif self.stride != contiguous_stride(self.shape):
@@ -103,6 +108,8 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
         forward_mode: Whether tangents may be carried forward through it: then any tensor that
             can be differentiated counts as one that is.
     """
+    if is_wrapper(tensor):
+        return _spec_of_wrapper(tensor)
     moving = forward_mode and (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
     strided = tensor.layout is torch.strided
     flags: tuple[int | bool, ...] = (tensor.is_conj(), tensor.is_neg())
@@ -123,9 +130,30 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
     )
 
 
+def _spec_of_wrapper(tensor: torch.Tensor) -> TensorSpec:
+    """The spec of a tensor that wraps others.
+
+    A ragged size is whatever the inner tensors say.
+    """
+    return TensorSpec(
+        shape=tuple(map(_number, tensor.shape)),
+        stride=tuple(map(_number, tensor.stride())),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+        requires_grad=requires_grad_at_any_level(tensor),
+        is_leaf=is_leaf_at_every_level(tensor),
+        structure=structure_of(tensor, spec_of),
+    )
+
+
+def _number(size: Any) -> Any:
+    return size if isinstance(size, int) else "ragged"
+
+
 def layout_key(tensor: torch.Tensor) -> LayoutKey:
     """What a spec says of a tensor except for how it's differentiated, as a key made in a hurry."""
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or is_wrapper(tensor):
         return (spec_of(tensor).without_grad(),)
     return (
         tensor.shape,

@@ -31,6 +31,7 @@ from funcaot.aot.segment.unreached import unreached
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, concrete
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
 
@@ -144,9 +145,12 @@ class Entry:
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
-        if not self.depends_on_memory:
+        pattern = self.capture.pattern
+        if not (self.depends_on_memory or pattern):
             return True
         inputs = self._inputs(leaves, lifted)
+        if pattern and pattern_of(inputs) != pattern:
+            return False
         regions = find_regions(
             inputs,
             self.forward.touched.written,

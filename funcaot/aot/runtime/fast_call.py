@@ -80,6 +80,8 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
         0 < len(distinct) == len(tensors) - repeated
         # A call may leave such a program, which the general path knows to handle.
         and not entry.premises
+        # The C++ guards don't look into wrappers.
+        and not entry.capture.tape.wrappers.used
         # Guards are made of these tensors, which must look as they did before the call.
         and not any(map(entry.changes_looks, entry.effects.mutations))
         and not ambient.forward_mode

@@ -144,8 +144,10 @@ def arrive(
     placed: dict[int, torch.Tensor] = {}
     for index, (spec, tangent) in enumerate(zip(key.tangents, tangents, strict=True)):
         if spec is not None:
-            placed[index] = segment.tape.placeholder(f"tangent_{index}", spec, tangent)
+            of = segment.graph_outputs[index] if index < len(segment.graph_outputs) else None
+            placed[index] = segment.tape.placeholder(f"tangent_{index}", spec, tangent, of)
             segment.node_of(placed[index]).meta[TANGENT] = True
+    segment.tape.wrappers.shared.clear()
     return placed
 
 

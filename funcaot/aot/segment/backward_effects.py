@@ -23,6 +23,7 @@ from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.tape.frontier import autograd_nodes, tensors_of
 from funcaot.aot.tape.tape import Tape
+from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
 
@@ -98,7 +99,8 @@ def reachable(segment: Segment, seen: Sequence[torch.Tensor | None]) -> tuple[in
     """Operands that a custom backward can get hold of, so that it might write to them."""
     storages = {
         tracing.storage_key(tensor)
-        for tensor in _kept_by_functions(segment)
+        for kept in _kept_by_functions(segment)
+        for tensor in leaves_of(kept)
         if tensor.layout is torch.strided
     }
     if not storages:
@@ -168,10 +170,15 @@ class Snapshot:
             for index, tensor in enumerate(placeholders):
                 self._add(storages, tensor, f"grad_output {index}", tangent=index)
             for tensor in _kept_by_functions(segment):
-                if tensor.layout is torch.strided and tracing.storage_key(tensor) not in storages:
-                    self._add(storages, tensor, "a tensor that its forward computed and kept")
+                for part in leaves_of(tensor):
+                    if part.layout is torch.strided and tracing.storage_key(part) not in storages:
+                        self._add(storages, part, "a tensor that its forward computed and kept")
 
     def _add(self, storages: set[int], tensor: torch.Tensor, name: str, **kind: Any) -> None:
+        if is_wrapper(tensor):
+            for part in leaves_of(tensor):
+                self._add(storages, part, f"a part of {name}")
+            return
         node = self._tape.node_of(tensor)
         if node is None or tensor.layout is not torch.strided:
             return

@@ -12,6 +12,8 @@ from torch import fx
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.mincut import INFINITE, Network
 from funcaot.aot.graph.policy import Candidate, Policy, is_pinned
+from funcaot.aot.subclasses.nodes import is_part, parts_inside
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape import masks
 from funcaot.aot.tape.frontier import Demand
 
@@ -73,7 +75,9 @@ def choose(problem: Problem) -> tuple[Kept, ...]:
     demands = problem.demands
     if not demands:
         return ()
+    inside = _inside(problem.operands)
     nodes = [graphs.without_aliases(demand.node) for demand in demands]
+    nodes = [inside.get(node, node) for node in nodes]
     shared = _shared(problem, nodes)
     if not problem.policy.everything:
         nodes = _compacted(demands, nodes, shared)
@@ -133,6 +137,7 @@ class _Search:
         self.shared = shared
         self.operands = set(problem.operands)
         self.outputs = set(problem.outputs)
+        self.inside = _inside(problem.operands)
         self.barriers: dict[fx.Node, str] = {}
         self.order = self._explore()
 
@@ -166,8 +171,12 @@ class _Search:
             if reason is not None:
                 self.barriers[node] = reason
             else:
-                pending.extend(graphs.tensor_inputs(node))
+                pending.extend(self._sources(node))
         return found
+
+    def _sources(self, node: fx.Node) -> list[fx.Node]:
+        """What a node reads: the wrapper instead of what it was made of, where it is there."""
+        return [self.inside.get(source, source) for source in graphs.tensor_inputs(node)]
 
     def _leaving_regions(self, found: set[fx.Node]) -> list[fx.Node]:
         """Results of checkpointed regions that something outside of them needs."""
@@ -248,7 +257,7 @@ class _Search:
             if node in self.barriers:
                 network.edge(source, entry[node], INFINITE)
             else:
-                for needed in graphs.tensor_inputs(node):
+                for needed in self._sources(node):
                     network.edge(leave[needed], entry[node], INFINITE)
             if node in self.wanted:
                 network.edge(leave[node], sink, INFINITE)
@@ -271,13 +280,17 @@ class _Search:
             if node in self.shared:
                 found.add(node)
             elif node not in self.barriers:
-                pending.extend(graphs.tensor_inputs(node))
+                pending.extend(self._sources(node))
         return found
 
     def _price(self, node: fx.Node) -> int:
         if node in self.shared:
             return 0
+        if is_part(node):
+            return _bytes(node) * _COPYING + _OVERHEAD
         if not _is_tensor(node) or graphs.view_source(node) is not None:
+            return INFINITE
+        if is_wrapper(graphs.value_of(node)):
             return INFINITE
         if node.meta.get("region") is not None and node not in self.barriers:
             return INFINITE
@@ -315,6 +328,11 @@ def _consumers(
 def _is_free(node: fx.Node) -> bool:
     """Whether a node is a view, or the several views that one op makes."""
     return graphs.is_view(node) or graphs.view_source(node) is not None
+
+
+def _inside(operands: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """For each tensor that an operand wraps, that operand."""
+    return {part: node for node in operands for part in parts_inside(node)}
 
 
 def _is_tensor(node: fx.Node) -> bool:

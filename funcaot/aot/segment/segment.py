@@ -24,6 +24,7 @@ from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.kept_layouts import free_layouts
 from funcaot.aot.segment.partition import Kept, Problem, choose, drawn
 from funcaot.aot.signature.sizes import shown_by
+from funcaot.aot.subclasses.nodes import is_part
 from funcaot.aot.tape.frontier import Demand, frontier, hides_what_is_saved
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
@@ -215,7 +216,8 @@ class Segment:
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
         """What autograd saved while the segment was traced."""
-        return frontier(self.tape, self.graph_outputs)
+        ends = {operand.node for operand in self.operands if operand.by_value}
+        return frontier(self.tape, self.graph_outputs, ends.union(self.output_nodes))
 
     @cached_property
     def unchecked(self) -> frozenset[fx.Node]:
@@ -240,12 +242,12 @@ class Segment:
         residuals: list[Residual] = []
         extra: list[fx.Node] = []
         visible = self.output_nodes[: len(self.graph_outputs)]
-        roots = {graphs.view_root(node) for node in visible}
+        roots = set().union(*map(graphs.memory_roots, visible))
         # The caller may overwrite what it was given without a residual's knowing.
         copied = [
             index
             for index, node in enumerate(self.output_nodes)
-            if index >= len(visible) and graphs.view_root(node) in roots
+            if index >= len(visible) and self._must_be_copied(node, roots)
         ]
         for item in kept:
             position, output = index.get(item.node), None
@@ -256,7 +258,7 @@ class Segment:
                 else:
                     output = len(self.output_nodes) + len(extra)
                     extra.append(item.node)
-                    if graphs.view_root(item.node) in roots:
+                    if self._must_be_copied(item.node, roots):
                         copied.append(output)
             residuals.append(Residual(item.node, position, output, item.reason, item.consumers))
         carrier = self._size_carrier([item.node for item in kept]) if keeping else None
@@ -277,6 +279,10 @@ class Segment:
         roles = replace(self._roles(), private=frozenset(hidden))
         graph = FunctionalGraph(module, kind, self.name, roles, places)
         return Form(graph, tuple(index.values()), tuple(residuals))
+
+    def _must_be_copied(self, node: fx.Node, roots: set[fx.Node]) -> bool:
+        """Whether what is kept is in the caller's hands otherwise."""
+        return is_part(node) or not roots.isdisjoint(graphs.memory_roots(node))
 
     def _roles(self) -> Roles:
         """The roles of the graph's outputs, but for what a Function returned of its operands.

@@ -92,7 +92,7 @@ class SizeHistory:
 
     def sizes(self, signature: Signature, leaves: Sequence[Any]) -> Sizes | None:
         """What to leave open of a call that has to be compiled; None for nothing."""
-        if self.dynamic is False or signature.ambient.forward_mode:
+        if self.dynamic is False or signature.ambient.forward_mode or signature.has_wrappers:
             return None
         marked = [_marks(leaf) for leaf in leaves]
         always = self.always if len(self.always) == len(leaves) else [_NONE] * len(leaves)

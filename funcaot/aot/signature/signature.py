@@ -18,6 +18,7 @@ from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
 Attributes: TypeAlias = tuple[tuple[str, "Constant"], ...]
@@ -94,6 +95,11 @@ class Signature:
         return ", ".join(map(str, self.leaves))
 
     @property
+    def has_wrappers(self) -> bool:
+        """Whether an argument wraps other tensors."""
+        return any(getattr(leaf, "structure", None) is not None for leaf in self.leaves)
+
+    @property
     def is_dead(self) -> bool:
         """Whether no call can have this signature any more."""
         references = [mode for mode in self.ambient.modes if isinstance(mode, weakref.ref)]
@@ -127,7 +133,7 @@ def read_signature(
         refuse_unknown_kind(leaf, f"{name} was called with {{}} as leaf {position} of its inputs.")
         described.append(spec_of(leaf, forward_mode=forward_mode))
         kinds.append(type(leaf))
-        if leaf.__dict__ and (found := attributes_of_leaf(leaf)):
+        if leaf.__dict__ and not is_wrapper(leaf) and (found := attributes_of_leaf(leaf)):
             attributes.append((position, found))
         first = seen.setdefault(id(leaf), position)
         if first != position:

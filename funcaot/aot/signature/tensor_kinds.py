@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
+from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_unknown_kind"]
@@ -13,7 +15,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
-    """Refuse wrapper subclasses, nested and quantized tensors.
+    """Refuse nested and quantized tensors, and wrappers where a transform is active.
 
     Args:
         tensor: The tensor.
@@ -22,9 +24,17 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
     Raises:
         UnsupportedError: If it is one of them.
     """
-    if type(tensor) not in _PLAIN and tracing.is_wrapper_subclass(tensor):
+    if type(tensor) not in _PLAIN and is_wrapper(tensor):
         kind = f"a tensor subclass {type(tensor).__name__}"
-        remedy = "compile the function that works on the plain tensors inside."
+        if functorch.transforms_active() or tracing.forward_mode_active():
+            kind += " inside a transform or a dual level"
+            remedy = "compile the function that calls the transform."
+        elif tensor.layout is not torch.jagged and any(p.requires_grad for p in leaves_of(tensor)):
+            # A jagged tensor gives its values out as a view of itself, which then has a history.
+            kind += " around a tensor that requires grad itself"
+            remedy = "wrap a detached tensor, and let the wrapper require grad."
+        else:
+            return
     elif tensor.is_nested:
         kind, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
     elif tensor.is_quantized:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import fx
 
 from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
+from funcaot.aot.tape.wrappers import is_wrapper
 
 _DEPTH = 6
 
@@ -37,7 +38,9 @@ class Demand:
     checked: bool = True
 
 
-def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
+def frontier(
+    tape: Tape, outputs: Sequence[torch.Tensor], ends: Set[fx.Node] = frozenset()
+) -> tuple[Demand, ...]:
     """Walk the autograd graph recorded on the tape and list what it saved.
 
     Saved-tensor hooks would see the same but are forbidden inside ``torch.func.grad``. A saved
@@ -46,6 +49,7 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
     Args:
         tape: The tape.
         outputs: Tensors of the tape to start from.
+        ends: What can be kept as it is; a wrapper that can't be is its inner tensors.
 
     Returns:
         Demands in a deterministic order, each once.
@@ -58,8 +62,13 @@ def frontier(tape: Tape, outputs: Sequence[torch.Tensor]) -> tuple[Demand, ...]:
                 found.setdefault(Demand(node, function.name(), region))
             for tensor, checked in tensors_of(function):
                 node = tape.node_of(tensor)
-                if node is not None:
+                if node is None:
+                    continue
+                if not is_wrapper(tensor):
                     found.setdefault(Demand(node, function.name(), region, mask, checked))
+                    continue
+                for part in tape.wrappers.saved(node, ends):
+                    found.setdefault(Demand(part, function.name(), region, None, checked))
     return tuple(found)
 
 

@@ -107,7 +107,7 @@ class _Question:
             )
             captor.call(made, *self.tensors)
             return found
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        if not all(isinstance(leaf, torch.Tensor) and not leaf.is_nested for leaf in leaves):
             return NotImplemented
         layouts = tuple(layout_of(leaf) for leaf in leaves)
         shapes = " and ".join(str(list(layout.shape)) for layout in layouts)

@@ -26,9 +26,11 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
 from funcaot.aot.tape.empty_losses import OF_EMPTY
+from funcaot.aot.tape.entering import Attach, Enter
 from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
+from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
@@ -53,6 +55,7 @@ class Tape:
         transposes: Whether it is a backward whose transpose is going to be forward mode.
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
+        wrappers: Its tensors that wrap others.
     """
 
     def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
@@ -73,6 +76,7 @@ class Tape:
         self.spoiled: str | None = None
         self.asked_by, self.transposes = "", False
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
+        self.wrappers = Wrappers(self._tracer, self._fake_value)
         self._values: dict[fx.Node, Any] = {}
         self._opaque: list[Opaque] = []
         self._drew = False
@@ -161,8 +165,9 @@ class Tape:
         """The trace is for a call whose tensors carry tangents, which pass through ``no_grad``."""
         self._functional_mode.function_views.pushed = True
 
-    def forget_function_views(self, outputs: Sequence[Any]) -> None:
+    def forget_inputs(self, outputs: Sequence[Any]) -> None:
         """Check what a capture returns, and look no longer at what Functions share."""
+        self.wrappers.shared.clear()
         views = self._functional_mode.function_views
         views.check(outputs)
         views.clear()
@@ -192,7 +197,11 @@ class Tape:
             self._notes.region = None
 
     def placeholder(
-        self, name: str, spec: TensorSpec, example: torch.Tensor | None = None, *, leaf: bool = True
+        self,
+        name: str,
+        spec: TensorSpec,
+        example: torch.Tensor | None = None,
+        like: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Add an input to the tape.
 
@@ -200,23 +209,21 @@ class Tape:
             name: Name of the graph's placeholder.
             spec: Metadata that the input has.
             example: A tensor of that spec; needed for layouts other than strided.
-            leaf: Whether the tensor is a leaf. One that isn't can be mutated in place even
-                though it requires grad, as in eager.
+            like: What it is a gradient of, whose ragged size is its own.
 
         Returns:
             The tape's tensor, which requires grad if the spec says so.
         """
         kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
         with kept, _outside_of_transforms(), torch.no_grad():
-            value = self._fake_value(spec, example)
             proxy = self._tracer.create_proxy("placeholder", name, (), {})
-            tracing.track(value, proxy, self._tracer)
-            proxy.node.meta["val"] = value
+            with self._functional_mode:
+                made = self.wrappers.opened(proxy, spec, example, like)
             if example is not None:
                 self.provide(proxy.node, example)
-            with self._functional_mode:
-                wrapped = tracing.to_functional(value)
-            return wrapped.requires_grad_(spec.requires_grad)
+            made.requires_grad_(spec.requires_grad)
+            self.wrappers.know(made, proxy.node)
+            return made
 
     def stand_for(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """Let a tensor whose value was recorded a second time stand for the first node."""
@@ -232,11 +239,12 @@ class Tape:
         if spec.layout is not torch.strided:
             if example is None:
                 raise ValueError(f"a placeholder of layout {spec.layout} needs an example")
-            return self._fake_mode.from_tensor(example.detach(), static_shapes=True)
+            with tracing.disable_current_modes():
+                return self._fake_mode.from_tensor(example.detach(), static_shapes=True)
         shape, stride = spec.shape, spec.stride
         if self.sizes is not None:
             shape, stride = tuple(map(self.sizes.number, shape)), map(self.sizes.number, stride)
-        with self._fake_mode:
+        with tracing.disable_current_modes(), self._fake_mode:
             value = torch.empty_strided(shape, tuple(stride), dtype=spec.dtype, device=spec.device)
             if spec.flags[0]:
                 value = value.conj()
@@ -375,21 +383,22 @@ class Tape:
         """The same value as a non-leaf of autograd, without a node in the graph."""
         with _outside_of_transforms(), torch.enable_grad(), self._functional_mode:
             # Not through the operator, which may be installed for every Function.
-            return autograd.native_apply(_Enter)(leaf)  # type: ignore[no-any-return]
+            return autograd.native_apply(Enter)(leaf, self.wrappers.again)  # type: ignore[no-any-return]
 
     def attach(self, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor of the tape a non-leaf whose gradient goes to a leaf, without a node."""
         with _outside_of_transforms(), torch.enable_grad():
-            return autograd.native_apply(_Attach)(leaf, tensor)  # type: ignore[no-any-return]
+            return autograd.native_apply(Attach)(leaf, tensor)  # type: ignore[no-any-return]
 
     def constant(self, node: fx.Node) -> torch.Tensor:
         """A new tensor of the tape that stands for a node's value and is differentiated by nothing.
 
         Call it while recording.
         """
-        spec = spec_of(node.meta["val"]).without_grad()
-        with tracing.disable_current_modes():
-            value = self._fake_value(spec, None)
+        wrapper = self.wrappers.constant(node, self.constant)
+        if wrapper is not None:
+            return wrapper
+        value = self._fake_value(spec_of(node.meta["val"]).without_grad(), None)
         tracing.track(value, fx.Proxy(node, self._tracer), self._tracer)
         return tracing.to_functional(value)
 
@@ -408,10 +417,14 @@ class Tape:
 
         A view of something that was mutated is made anew when it is read, which is recorded.
         """
+        find = self.wrappers.node_of if is_wrapper(tensor) else self._tracer_node
         if tracing.is_capturing():
-            return tracing.node_of(tensor, self._tracer)
+            return find(tensor)
         with self.recording(grad_mode=False):
-            return tracing.node_of(tensor, self._tracer)
+            return find(tensor)
+
+    def _tracer_node(self, tensor: torch.Tensor) -> fx.Node | None:
+        return tracing.node_of(tensor, self._tracer)
 
     def extract(
         self, available: Sequence[fx.Node | None], wanted: Sequence[fx.Node | None]
@@ -452,37 +465,6 @@ class Tape:
                 create_graph=create_graph,
                 allow_unused=True,
             )
-
-
-class _Enter(torch.autograd.Function):
-    """Identity: a new wrapper of the same traced value, so that no node is recorded."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        return tracing.to_functional(tracing.functional_inner(leaf))
-
-    @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, gradient: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        return gradient
-
-
-class _Attach(torch.autograd.Function):
-    """Give a tensor that exists already a place in autograd's graph."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)
-        ctx.set_materialize_grads(False)
-        return tensor
-
-    @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, gradient: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, None]:
-        return gradient, None
 
 
 @contextlib.contextmanager

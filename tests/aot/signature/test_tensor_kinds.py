@@ -8,37 +8,11 @@ import funcaot
 from funcaot.errors import UnsupportedError
 
 
-class Wrapper(torch.Tensor):
-    """A subclass around a tensor."""
-
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __tensor_flatten__(self):
-        return ["inner"], None
-
-    @staticmethod
-    def __tensor_unflatten__(inner, context, size, stride):
-        return Wrapper(inner["inner"])
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        return function(*(arg.inner if isinstance(arg, Wrapper) else arg for arg in args))
-
-
 class Marked(torch.Tensor):
     """A subclass that holds its data itself."""
 
 
 KINDS = {
-    "a tensor subclass Wrapper": lambda: Wrapper(torch.ones(3)),
-    "a tensor subclass NestedTensor": lambda: torch.nested.nested_tensor(
-        [torch.ones(2), torch.ones(3)], layout=torch.jagged
-    ),
     "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "a quantized tensor": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
 }

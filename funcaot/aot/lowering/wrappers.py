@@ -1,0 +1,195 @@
+"""A graph of wrappers as one of the tensors inside, which a compiler can have.
+
+A tape's graph takes wrappers in and gives wrappers out (``subclasses.nodes``). Here it is peeled:
+each wrapper that goes in becomes the inner tensors that are read, each one that goes out the inner
+tensors that are computed, and the executable takes apart and makes wrappers around that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from torch import fx
+
+from funcaot._torch.tracing.graph_code import forget_source_with
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.functional_graph import FunctionalGraph
+from funcaot.aot.graph.graph_checks import Roles
+from funcaot.aot.lowering.lower import Lowered
+from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped
+from funcaot.aot.subclasses.structure import is_wrapper
+from funcaot.errors import GraphError
+
+__all__ = ["Peeled", "peeled"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that goes in: the operand that it is, or the way to it inside of one."""
+
+    operand: int
+    path: tuple[str, ...] = ()
+
+    def of(self, operands: Sequence[Any]) -> Any:
+        """The tensor itself."""
+        value = operands[self.operand]
+        for name in self.path:
+            value = getattr(value, name)
+        return value
+
+
+@dataclass(frozen=True)
+class Made:
+    """A wrapper that goes out, and where what it is made of comes from."""
+
+    wrapped: Wrapped
+    sources: tuple[Source, ...]
+
+
+# A position among the inner graph's results, an operand or a part of one, or a wrapper of such.
+Source: TypeAlias = "int | Given | Made | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Peeled:
+    """A graph without wrappers, and what its caller has to do around it.
+
+    Attributes:
+        graph: The inner graph.
+        given: Where each of its inputs comes from.
+        results: Where each of the outer graph's results comes from.
+    """
+
+    graph: FunctionalGraph
+    given: tuple[Given, ...]
+    results: tuple[Source, ...]
+
+    def around(self, lowered: Lowered) -> Lowered:
+        """The outer graph's executable, made of that of the inner one."""
+        run, trusting = map(self._around, (lowered.run, lowered.trusting))
+        return replace(lowered, run=run, trusting=trusting, layouts=None)
+
+    def _around(
+        self, run: Callable[[list[Any]], Sequence[Any]]
+    ) -> Callable[[list[Any]], Sequence[Any]]:
+        def run_around(operands: list[Any]) -> Sequence[Any]:
+            made = run([source.of(operands) for source in self.given])
+            return tuple(_result(source, operands, made) for source in self.results)
+
+        return run_around
+
+
+def _result(source: Source, operands: Sequence[Any], made: Sequence[Any]) -> Any:
+    if isinstance(source, int):
+        return made[source]
+    if isinstance(source, Given):
+        return source.of(operands)
+    if source is None:
+        return None
+    return source.wrapped(*[_result(part, operands, made) for part in source.sources])
+
+
+def peeled(graph: FunctionalGraph) -> Peeled | None:
+    """A graph without its wrappers; None if it has none.
+
+    Raises:
+        GraphError: If something else than taking apart and making happens to one.
+    """
+    module = graph.module
+    if not any(is_wrapper(graphs.value_of(node)) for node in module.graph.nodes):
+        return None
+    return _Peeling(graph).peel()
+
+
+class _Peeling:
+    def __init__(self, graph: FunctionalGraph) -> None:
+        self.outer = graph
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.sources: dict[fx.Node, Given] = {}
+        self.given: list[Given] = []
+        self.wanted: dict[fx.Node, int] = {}
+
+    def peel(self) -> Peeled:
+        nodes = list(self.outer.module.graph.nodes)
+        for position, node in enumerate(graphs.inputs(self.outer.module)):
+            self._enter(node, Given(position))
+        for node in nodes:
+            if node in self.copies or node.op == "output" or node in self.sources:
+                continue
+            if is_wrapped(node):
+                self._check(node)
+            else:
+                self.copies[node] = self.graph.node_copy(node, self._copy_of)
+        values = next(iter(reversed(nodes))).args[0]
+        results = tuple(self._source(value) for value in values)
+        self.graph.output(tuple(self.copies[node] for node in self.wanted))
+        module = forget_source_with(fx.GraphModule(self.outer.module, self.graph))
+        kept = [i for i, given in enumerate(self.given) if given.operand in self.outer.kept]
+        graph = replace(self.outer, module=module, roles=self._roles(results), kept=tuple(kept))
+        return Peeled(graph, tuple(self.given), results)
+
+    def _copy_of(self, node: fx.Node) -> fx.Node:
+        if node not in self.copies:
+            raise GraphError(
+                f"A graph of {self.outer.name} uses the wrapper {node.name!r} as a whole.\n"
+                f"{graphs.shown(self.outer.module.graph)}",
+                remedy="please report this with the function that was compiled.",
+            )
+        return self.copies[node]
+
+    def _enter(self, node: fx.Node, given: Given) -> None:
+        """Make inputs of what is read of an input."""
+        self.sources[node] = given
+        if not is_wrapper(graphs.value_of(node)):
+            self.copies[node] = self.graph.placeholder(node.name)
+            self.copies[node].meta = dict(node.meta)
+            self.given.append(given)
+            return
+        self._check(node)
+        for user in node.users:
+            if is_part(user):
+                name = user.target.attribute  # type: ignore[union-attr]
+                self._enter(user, Given(given.operand, (*given.path, name)))
+
+    def _check(self, node: fx.Node) -> None:
+        for user in node.users:
+            if not (is_part(user) or is_wrapped(user) or user.op == "output"):
+                self._copy_of(node)
+
+    def _source(self, value: Any) -> Source:
+        if not isinstance(value, fx.Node):
+            return None
+        if is_wrapped(value):
+            return Made(value.target, tuple(map(self._source_inside, value.args)))  # type: ignore
+        if is_wrapper(graphs.value_of(value)):
+            return self.sources[value]
+        return self._computed(value)
+
+    def _source_inside(self, value: Any) -> Source:
+        """An input is wrapped as it is, which no graph's result is."""
+        return self.sources[value] if value in self.sources else self._source(value)
+
+    def _computed(self, node: fx.Node) -> int:
+        return self.wanted.setdefault(node, len(self.wanted))
+
+    def _roles(self, results: Sequence[Source]) -> Roles:
+        roles = self.outer.roles
+
+        def inner(places: frozenset[int]) -> frozenset[int]:
+            found = [place for position in places for place in _places(results[position])]
+            return frozenset(found)
+
+        shown = inner(roles.shown)
+        return Roles(shown, inner(roles.copied) - shown, inner(roles.private) - shown)
+
+
+def _places(source: Source) -> list[int]:
+    """The inner graph's results that a result is made of."""
+    if isinstance(source, int):
+        return [source]
+    if isinstance(source, Made):
+        return [place for part in source.sources for place in _places(part)]
+    return []

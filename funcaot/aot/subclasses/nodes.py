@@ -1,0 +1,87 @@
+"""Targets of graph nodes that take a wrapper apart and make one.
+
+A graph as the tape has it holds wrappers as values: a placeholder with a ``Part`` for each inner
+tensor that is read, and a ``Wrapped`` for each wrapper that goes out. Run as it is, it does what it
+says. ``lowering.wrappers`` takes these nodes off before a compiler sees the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot.aot.subclasses.structure import Structure
+
+__all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside"]
+
+
+class Part:
+    """Takes one inner tensor out of a wrapper."""
+
+    __module__ = __name__
+
+    def __init__(self, name: str) -> None:
+        """Remember which.
+
+        Args:
+            name: The attribute.
+        """
+        self.attribute = name
+        self.__name__ = self.__qualname__ = f"part_{name}"
+
+    def __call__(self, wrapper: torch.Tensor) -> Any:
+        """The inner tensor."""
+        return getattr(wrapper, self.attribute)
+
+    def __repr__(self) -> str:
+        """For graph printouts."""
+        return f"funcaot.part({self.attribute})"
+
+
+class Wrapped:
+    """Makes a wrapper of inner tensors."""
+
+    __module__ = __name__
+
+    def __init__(self, structure: Structure, shape: Any, stride: Any) -> None:
+        """Remember all but the tensors.
+
+        Args:
+            structure: What it consists of.
+            shape: Its own.
+            stride: Its own.
+        """
+        self.structure = structure
+        self.shape = shape
+        self.stride = stride
+        self.__name__ = self.__qualname__ = f"wrapped_{structure.kind.__name__}"
+
+    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
+        """The wrapper."""
+        return self.structure.made_of(parts, self.shape, self.stride)
+
+    def __repr__(self) -> str:
+        """For graph printouts."""
+        return f"funcaot.wrapped({self.structure.kind.__name__})"
+
+
+def is_part(node: fx.Node) -> bool:
+    """Whether a node takes an inner tensor out of a wrapper."""
+    return isinstance(node.target, Part)
+
+
+def is_wrapped(node: fx.Node) -> bool:
+    """Whether a node makes a wrapper."""
+    return isinstance(node.target, Wrapped)
+
+
+def parts_inside(node: fx.Node) -> list[fx.Node]:
+    """The nodes of the tensors that a wrapper was made of, at every depth; else none."""
+    if not is_wrapped(node):
+        return []
+    found: list[fx.Node] = []
+    for part in node.all_input_nodes:
+        found += [part, *parts_inside(part)]
+    return found

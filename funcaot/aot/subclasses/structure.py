@@ -1,0 +1,156 @@
+"""What a wrapper consists of: its class, its inner tensors and its metadata.
+
+``graph.tensor_spec`` makes it a part of a tensor's spec, so of each signature and of each key of a
+backward. The tape and the graphs take wrappers apart with it, and make them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.attributes import attributes_of
+from funcaot.aot.subclasses.metadata import frozen
+
+__all__ = ["Structure", "added_attributes", "is_wrapper", "leaves_of", "pattern_of", "structure_of"]
+
+_OTHERS = (
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.nn.Buffer,
+    tracing.FakeTensor,
+    tracing.FunctionalTensor,
+)
+# What torch itself sets on wrappers that are parameters and buffers.
+_MARKS = ("_is_param", "_is_buffer", "persistent")
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a wrapper consists of; wrappers with equal ones run the same program.
+
+    Attributes:
+        kind: Its class.
+        names: Attributes that hold its inner tensors.
+        inner: A spec for each of these.
+        metadata: What else ``__tensor_flatten__`` gave, objects that aren't tensors among it, to
+            compare.
+        marks: What torch sets on parameters and buffers.
+        attributes: Names of all its attributes.
+        context: The metadata itself; equal metadata make equal wrappers.
+    """
+
+    kind: type
+    names: tuple[str, ...]
+    inner: tuple[Any, ...]
+    metadata: Hashable
+    marks: tuple[tuple[str, bool], ...]
+    attributes: frozenset[str]
+    context: _Held
+
+    def parts(self, wrapper: torch.Tensor) -> list[torch.Tensor]:
+        """The inner tensors of a wrapper of this structure."""
+        return [getattr(wrapper, name) for name in self.names]
+
+    def made_of(self, parts: Sequence[torch.Tensor], shape: Any, stride: Any) -> torch.Tensor:
+        """A wrapper around other inner tensors; it doesn't require grad.
+
+        Args:
+            parts: One for each name.
+            shape: The wrapper's own.
+            stride: The wrapper's own.
+        """
+        kind: Any = self.kind
+        named = {**dict(zip(self.names, parts, strict=True)), **self.context.others}
+        made = kind.__tensor_unflatten__(named, self.context.value, shape, stride)
+        if made.requires_grad:
+            made = made.requires_grad_(False) if made.is_leaf else made.detach()
+        for name, value in self.marks:
+            setattr(made, name, value)
+        return made
+
+
+class _Held:
+    """What a structure holds and doesn't compare: the metadata are there to be compared."""
+
+    __slots__ = ("others", "value")
+
+    def __init__(self, value: Any, others: dict[str, Any]) -> None:
+        self.value = value
+        self.others = others
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor that wraps others and can be taken apart."""
+    return (
+        type(value) not in _OTHERS
+        and isinstance(value, torch.Tensor)
+        and tracing.is_wrapper_subclass(value)
+    )
+
+
+def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Structure:
+    """Take a wrapper apart.
+
+    Args:
+        wrapper: The wrapper.
+        spec_of: Describes an inner tensor.
+
+    Raises:
+        UnsupportedError: If there is a tensor among its metadata.
+    """
+    named, context = wrapper.__tensor_flatten__()
+    kind = type(wrapper)
+    values = {name: getattr(wrapper, name) for name in named}
+    parts = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    others = {name: value for name, value in values.items() if name not in parts}
+    attributes = attributes_of(wrapper)
+    marks = tuple((name, attributes[name]) for name in _MARKS if name in attributes)
+    return Structure(
+        kind,
+        tuple(parts),
+        tuple(map(spec_of, parts.values())),
+        frozen((context, others), kind),
+        marks,
+        frozenset(attributes),
+        _Held(context, others),
+    )
+
+
+def added_attributes(wrapper: torch.Tensor) -> list[str]:
+    """Attributes of a wrapper that its class itself doesn't give it."""
+    structure = structure_of(wrapper, lambda part: None)
+    with tracing.disable_current_modes():
+        again = structure.made_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
+    return sorted(attributes_of(wrapper).keys() - attributes_of(again).keys())
+
+
+def pattern_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Which inner tensors of some wrappers are one object: for each the first that it is."""
+    if not any(map(is_wrapper, tensors)):
+        return ()
+    leaves = [id(leaf) for tensor in tensors for leaf in leaves_of(tensor)]
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(leaf, index) for index, leaf in enumerate(leaves))
+
+
+def leaves_of(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors inside a wrapper of wrappers; a tensor that is none is its own."""
+    if not is_wrapper(value):
+        yield value
+        return
+    wrapper: Any = value
+    for name in wrapper.__tensor_flatten__()[0]:
+        part = getattr(wrapper, name)
+        if isinstance(part, torch.Tensor):
+            yield from leaves_of(part)

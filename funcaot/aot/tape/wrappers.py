@@ -1,0 +1,201 @@
+"""Wrappers on a tape: one node for each, with the inner tensors as nodes of their own.
+
+The tape's wrapper is one of the same class around the tape's tensors, so that the class's own
+``__torch_dispatch__`` runs while a function is captured, with autograd recording above it, as in
+eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence, Set
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from funcaot._torch.tensors.ragged import share_ragged_size
+from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.attributes import attributes_of
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.subclasses.nodes import Part, Wrapped, is_wrapped
+from funcaot.aot.subclasses.structure import Structure, is_wrapper, leaves_of
+from funcaot.errors import UnsupportedError
+
+__all__ = ["Wrappers", "is_wrapper", "leaves_of"]
+
+_Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+FakeValue = Callable[[TensorSpec, torch.Tensor | None], torch.Tensor]
+
+
+class Wrappers:
+    """The wrappers of one tape.
+
+    Attributes:
+        used: Whether there has been one.
+        shared: What stands for each inner tensor of the call that is being captured, by ``id``:
+            one that several wrappers hold is one on the tape, too.
+    """
+
+    def __init__(self, tracer: tracing.PythonKeyTracer, fake_value: FakeValue) -> None:
+        """Know none yet.
+
+        Args:
+            tracer: The tape's.
+            fake_value: Makes the fake tensor of a plain spec.
+        """
+        self.used = False
+        self.shared: dict[int, _Pair] = {}
+        self._tracer = tracer
+        self._fake_value = fake_value
+        self._nodes: dict[Hashable, fx.Node] = {}
+        self._by_parts: dict[tuple[fx.Node, ...], fx.Node] = {}
+        self._parts: dict[fx.Node, tuple[fx.Node, ...]] = {}
+
+    def opened(
+        self, proxy: fx.Proxy, spec: TensorSpec, example: Any, like: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The tape's tensor for an input; the parts of a wrapper become nodes of their own.
+
+        Args:
+            proxy: The input's.
+            spec: Its spec.
+            example: A real tensor of that spec; needed for all but plain strided ones.
+            like: A tensor of the tape whose ragged size is this one's, too.
+        """
+        return self._opened(proxy, spec, example, like)[1]
+
+    def _opened(
+        self, proxy: fx.Proxy, spec: TensorSpec, example: Any, like: torch.Tensor | None = None
+    ) -> _Pair:
+        if spec.structure is None:
+            value = self._fake_value(spec, example)
+            share_ragged_size(value, example)
+            tracing.track(value, proxy, self._tracer)
+            proxy.node.meta["val"] = value
+            return value, tracing.to_functional(value)
+        self.used = True
+        structure = spec.structure
+        pairs = [
+            self._part(proxy, name, inner, part)
+            for name, inner, part in zip(
+                structure.names, structure.inner, structure.parts(example), strict=True
+            )
+        ]
+        shape, stride = example.shape, example.stride()
+        if like is not None and len(like.shape) == len(shape):
+            sizes = zip(shape, like.shape, strict=True)
+            shape = tuple(size if isinstance(size, int) else other for size, other in sizes)
+        with tracing.disable_current_modes():
+            fake = structure.made_of([fake for fake, _ in pairs], shape, stride)
+        wrapper = structure.made_of([traced for _, traced in pairs], shape, stride)
+        _check_attributes(example, wrapper)
+        proxy.node.meta["val"] = fake
+        self.know(wrapper, proxy.node)
+        return fake, wrapper
+
+    def know(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """Let a node be the one of a tensor like this; metadata may tell that it requires grad."""
+        if is_wrapper(tensor):
+            parts = self._parts[node] = tuple(self._nodes_of(tensor))
+            self._nodes.setdefault(self._key(tensor, parts), node)
+            self._by_parts.setdefault(parts, node)
+
+    def _part(self, proxy: fx.Proxy, name: str, spec: TensorSpec, part: torch.Tensor) -> _Pair:
+        known = self.shared.get(id(part))
+        if known is None:
+            made = self._tracer.create_proxy("call_function", Part(name), (proxy,), {})
+            known = self.shared[id(part)] = self._opened(made, spec, part)
+        return known
+
+    def node_of(self, wrapper: torch.Tensor) -> fx.Node | None:
+        """The node of a wrapper's present value, made if there is none yet."""
+        self.used = True
+        parts = self._nodes_of(wrapper)
+        if None in parts:
+            return None
+        key = self._key(wrapper, parts)
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = self._wrapped(wrapper, parts)
+            self._parts[found] = tuple(parts)
+            self._by_parts.setdefault(tuple(map(graphs.without_aliases, parts)), found)
+        return found
+
+    def _nodes_of(self, wrapper: torch.Tensor) -> list[Any]:
+        structure = _structure(spec_of(wrapper))
+        return [
+            self.node_of(part) if is_wrapper(part) else tracing.node_of(part, self._tracer)
+            for part in structure.parts(wrapper)
+        ]
+
+    def _key(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> Hashable:
+        spec = spec_of(wrapper)
+        structure = _structure(spec)
+        return structure.kind, structure.metadata, spec.shape, spec.stride, tuple(parts)
+
+    def _wrapped(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> fx.Node:
+        structure = _structure(spec_of(wrapper))
+        target = Wrapped(structure, tuple(wrapper.shape), tuple(wrapper.stride()))
+        with tracing.disable_current_modes():
+            node = self._tracer.create_node("call_function", target, tuple(parts), {})
+            values = [graphs.value_of(part) for part in parts]
+            node.meta["val"] = structure.made_of(values, wrapper.shape, wrapper.stride())
+        return node
+
+    def again(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """Another object with the same value; any tensor of the tape."""
+        if not is_wrapper(wrapper):
+            return tracing.to_functional(tracing.functional_inner(wrapper))
+        structure = _structure(spec_of(wrapper))
+        return structure.made_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
+
+    def constant(
+        self, node: fx.Node, constant: Callable[[fx.Node], torch.Tensor]
+    ) -> torch.Tensor | None:
+        """A wrapper that stands for a node's value, around constants; None for a plain one."""
+        value = graphs.value_of(node)
+        if not is_wrapper(value):
+            return None
+        structure = _structure(spec_of(value))
+        parts = list(map(constant, self._parts[node]))
+        return structure.made_of(parts, value.shape, value.stride())
+
+    def saved(self, node: fx.Node, ends: Set[fx.Node]) -> list[fx.Node]:
+        """The nodes to ask for where autograd saved a wrapper.
+
+        Args:
+            node: The wrapper's node, or that of a plain tensor.
+            ends: Wrappers that can be kept as they are: operands and outputs.
+        """
+        parts = self._parts.get(node)
+        if parts is None:
+            return [node]
+        same = self._by_parts.get(tuple(map(graphs.without_aliases, parts)), node)
+        parts = self._parts.get(same, parts)
+        if is_wrapped(same):
+            whole = same in ends
+        else:
+            # One that shares a part with another input doesn't give it to graphs.
+            whole = all(part.args[0] is same for part in parts)
+        if whole:
+            return [same]
+        return [inner for part in parts for inner in self.saved(part, ends)]
+
+
+def _structure(spec: TensorSpec) -> Structure:
+    if spec.structure is None:
+        raise RuntimeError("a tensor that wraps nothing")
+    return spec.structure
+
+
+def _check_attributes(real: Any, made: Any) -> None:
+    """Refuse attributes that a wrapper has and that its class doesn't make again."""
+    lost = sorted(attributes_of(real).keys() - attributes_of(made).keys())
+    if lost:
+        kind = type(real).__name__
+        raise UnsupportedError(
+            f"A {kind} has attributes that {kind}.__tensor_unflatten__ doesn't give back: "
+            f"{', '.join(lost)}. What a program reads of them couldn't be compared.",
+            remedy="let __tensor_flatten__ name them, among the inner tensors or as metadata.",
+        )

@@ -1,0 +1,128 @@
+"""Wrappers for the tests of this folder, and comparing them with eager's."""
+
+from __future__ import annotations
+
+import torch
+from torch.testing import assert_close
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass, return_and_correct_aliasing
+
+__all__ = ["Factor", "Int8", "TwoTensor", "made", "same", "two"]
+
+
+class Factor(torch.Tensor):
+    """A tensor and a number that it is to be multiplied by when it meets another class.
+
+    Ops run on the tensor inside and keep the number, which is metadata.
+    """
+
+    @staticmethod
+    def __new__(cls, inner, factor):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner, factor):
+        self.inner = inner
+        self.factor = factor
+
+    def __repr__(self):
+        return f"Factor({self.inner}, {self.factor})"
+
+    def __tensor_flatten__(self):
+        return ["inner"], {"factor": self.factor}
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Factor(inner["inner"], context["factor"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        found = [v.factor for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, Factor)]
+        plain = pytree.tree_map_only(Factor, lambda v: v.inner, (args, kwargs or {}))
+        result = func(*plain[0], **plain[1])
+        wrapped = pytree.tree_map_only(torch.Tensor, lambda v: Factor(v, found[0]), result)
+        return return_and_correct_aliasing(func, args, kwargs or {}, wrapped)
+
+
+class Int8(torch.Tensor):
+    """A weight as numbers of 8 bits and one scale a row; products read what they stand for."""
+
+    @staticmethod
+    def __new__(cls, data, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=scale.dtype)
+
+    def __init__(self, data, scale):
+        self.data_8 = data
+        self.scale = scale
+
+    @classmethod
+    def of(cls, weight):
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        return cls((weight / scale).round().to(torch.int8), scale)
+
+    def __tensor_flatten__(self):
+        return ["data_8", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Int8(inner["data_8"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            (weight,) = args
+            return cls(func(weight.data_8), func(weight.scale))
+        if func is torch.ops.aten.t.default:
+            (weight,) = args
+            return cls(weight.data_8, weight.scale)._full().t()
+        full = pytree.tree_map_only(Int8, lambda v: v._full(), (args, kwargs or {}))
+        return func(*full[0], **full[1])
+
+    def _full(self):
+        return self.data_8.to(self.scale.dtype) * self.scale
+
+
+def _numbers(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def two(seed, *shape, grad=True):
+    """A ``TwoTensor`` of random numbers."""
+    return TwoTensor(_numbers(seed, *shape), _numbers(seed + 100, *shape)).requires_grad_(grad)
+
+
+def made(seed, *shape, grad=True):
+    """A plain tensor of random numbers."""
+    return _numbers(seed, *shape).requires_grad_(grad)
+
+
+def same(found, wanted):
+    """Compare class, metadata, values at every depth, and whether autograd goes on."""
+    assert type(found) is type(wanted), (type(found), type(wanted))
+    if isinstance(wanted, tuple | list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            same(one, other)
+        return
+    if not isinstance(wanted, torch.Tensor):
+        assert found == wanted
+        return
+    assert found.requires_grad == wanted.requires_grad
+    assert (found.grad_fn is None) == (wanted.grad_fn is None)
+    assert found.shape == wanted.shape
+    assert found.stride() == wanted.stride()
+    assert found.dtype == wanted.dtype
+    if not is_traceable_wrapper_subclass(wanted):
+        assert_close(found, wanted, equal_nan=True)
+        return
+    (names, context), (names_too, context_too) = (
+        found.__tensor_flatten__(),
+        wanted.__tensor_flatten__(),
+    )
+    assert names == names_too
+    assert context == context_too
+    for name in names:
+        if isinstance(getattr(wanted, name), torch.Tensor):
+            same(getattr(found, name), getattr(wanted, name))
