@@ -25,6 +25,7 @@ from funcaot.aot.segment.forward_mode import (
 )
 from funcaot.aot.segment.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.subclasses.refusals import level_refusal, refuse_behind_levels
 from funcaot.scopes import holding
 
 
@@ -83,6 +84,8 @@ class Derivatives(Generic[Made]):
             tangents: One per output of the graph.
             values: What the forward kept.
         """
+        if self._segment.tape.wrappers.used and functorch.under_transforms(tangents):
+            raise level_refusal(self._segment.settings.name)
         specs, sizes = tangent_specs(tangents), ()
         if self.sizes is not None:
             specs, sizes = self.sizes.general(specs), self.sizes.read(values)
@@ -178,6 +181,9 @@ class Derivatives(Generic[Made]):
         trace: Callable[[Specs], AnyPushforward],
     ) -> tuple[AnyPushforward, Made]:
         refuse_forward_mode(self._segment)
+        if self._segment.tape.wrappers.used:
+            raise level_refusal(self._segment.settings.name)
+        refuse_behind_levels(tangents, self._segment.settings.name)
         refuse_hidden_writes(self._segment, tangents)
         key = tuple(
             None if tangent is None else spec_of(tangent).without_grad() for tangent in tangents

@@ -30,6 +30,7 @@ from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.lowering.open_sizes import OpenSizes, is_size_input
 from funcaot.aot.pipeline import compile_graph
 from funcaot.aot.signature.sizes import Conditions
+from funcaot.aot.subclasses.refusals import refuse_behind_levels, refuse_under_mode
 from funcaot.aot.tape.tape import Tape
 from funcaot.derivatives.kernels import with_derivatives
 
@@ -190,8 +191,10 @@ class GraphProgram:
         if self.kept and (inside or modes):
             operands = tuple(kept_layouts.as_traced(self.module, operands, self.kept))
         if inside:
+            refuse_behind_levels(operands, self.settings.name)
             return call_at_level(self, operands)
         if modes:
+            refuse_under_mode(self.module.graph.nodes, self.settings.name)
             sizes = () if self.sizes is None else self.sizes.read(operands)
             return tuple(self.module(*operands, *sizes))
         return self.execute(operands)

@@ -362,11 +362,12 @@ class Lifting(TorchFunctionMode):
         if is_wrapper(value):
             if is_placeholder_of_torch(value):
                 return value
-            traced = any(isinstance(part, tracing.FunctionalTensor) for part in leaves_of(value))
-            return value if traced else self.lift(value)
+            return value if is_traced(value) else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
         inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
+            return value
+        if is_wrapper(inner) and is_traced(inner):
             return value
         if inner is not value and functorch.transforms_active():
             raise UnsupportedError(
@@ -386,6 +387,11 @@ class Lifting(TorchFunctionMode):
         self._real[id(added)] = value
         self.lifted.append(value)
         return added
+
+
+def is_traced(wrapper: torch.Tensor) -> bool:
+    """Whether a wrapper is one around tensors of the tape."""
+    return any(isinstance(part, tracing.FunctionalTensor) for part in leaves_of(wrapper))
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

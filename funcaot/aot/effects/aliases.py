@@ -93,7 +93,7 @@ class Aliases:
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
-        self.wrapped = Memory(capture.inputs, capture.outputs, name)
+        self.wrapped = Memory(capture, name)
         self._kept: list[torch.Tensor] = []
         # For memory that starts from a tensor made for that: whose changes count for it.
         self._twins: dict[int, torch.Tensor] = {}

@@ -6,15 +6,15 @@ that are passed on as they are. What else shares memory, and what writes to a wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
-from funcaot.aot.capture.capture import Input
+from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.subclasses.nodes import is_wrapped
+from funcaot.aot.subclasses.refusals import level_refusal
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
@@ -45,20 +45,29 @@ def refuse_written(tape: Tape, slot: Input, name: str) -> None:
 class Memory:
     """The memory inside of wrappers that come in and go out."""
 
-    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Any], name: str) -> None:
+    def __init__(self, capture: Capture, name: str) -> None:
         """Look at all of it.
 
         Args:
-            inputs: The inputs.
-            outputs: The flat outputs.
+            capture: What the function did.
             name: The user's function, for messages.
+
+        Raises:
+            UnsupportedError: If there are wrappers at a level of a transform.
         """
+        inputs, outputs, tape = capture.inputs, capture.outputs, capture.tape
         self.name = name
+        self._at_level = tape.is_at_level
+        if self._at_level and tape.wrappers.used:
+            raise level_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
         self._given: list[torch.Tensor] = []
         for slot in inputs:
-            self._given += leaves_of(slot.tensor)
-            if slot.spec.structure is not None:
+            if slot.spec.structure is None:
+                # What was written to it is a result, which isn't the input.
+                self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
+            else:
+                self._given += leaves_of(slot.tensor)
                 for key, part in _storages(slot.tensor):
                     self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
@@ -77,6 +86,13 @@ class Memory:
         Raises:
             UnsupportedError: If it does.
         """
+        if is_wrapper(value) and self._at_level:
+            raise level_refusal(self.name)
+        if is_wrapper(value) and (value.is_conj() or value.is_neg()):
+            raise UnsupportedError(
+                f"{self.name} returns a {type(value).__name__} with a conjugate or negative bit.",
+                remedy="return x.resolve_conj() or x.resolve_neg().",
+            )
         if not self._owners or value.layout not in (torch.strided, torch.jagged):
             return
         for key, part in _storages(value):

@@ -6,6 +6,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
+from funcaot.aot.subclasses.refusals import is_behind_levels
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -35,6 +36,9 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
             remedy = "wrap a detached tensor, and let the wrapper require grad."
         else:
             return
+    elif functorch.transforms_active() and is_behind_levels(tensor):
+        kind = "a tensor subclass inside a transform"
+        remedy = "compile the function that calls the transform."
     elif tensor.is_nested:
         kind, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
     elif tensor.is_quantized:

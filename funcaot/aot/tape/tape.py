@@ -165,6 +165,11 @@ class Tape:
         """The trace is for a call whose tensors carry tangents, which pass through ``no_grad``."""
         self._functional_mode.function_views.pushed = True
 
+    @property
+    def is_at_level(self) -> bool:
+        """Whether the trace is for a call inside a transform or forward mode."""
+        return self._functional_mode.function_views.pushed
+
     def forget_inputs(self, outputs: Sequence[Any]) -> None:
         """Check what a capture returns, and look no longer at what Functions share."""
         self.wrappers.shared.clear()
@@ -364,7 +369,8 @@ class Tape:
             return
         example = tracing.one_example(value)
         if example is not None:
-            self._values[node] = example.detach()
+            wraps = is_wrapper(example)
+            self._values[node] = self.wrappers.again(example) if wraps else example.detach()
             if tracing.is_batched(value):
                 self._only_examples = True
                 self._examples.add(node)

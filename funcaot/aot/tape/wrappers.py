@@ -89,7 +89,7 @@ class Wrappers:
         with tracing.disable_current_modes():
             fake = structure.made_of([fake for fake, _ in pairs], shape, stride)
         wrapper = structure.made_of([traced for _, traced in pairs], shape, stride)
-        _check_attributes(example, wrapper)
+        _check_made_again(example, wrapper)
         proxy.node.meta["val"] = fake
         self.know(wrapper, proxy.node)
         return fake, wrapper
@@ -183,14 +183,31 @@ class Wrappers:
         return [inner for part in parts for inner in self.saved(part, ends)]
 
 
+def _ints(found: Any) -> Any:
+    """A property's value; of sizes those that aren't ragged, which are other ones on a tape."""
+    found = found() if callable(found) else found
+    if not isinstance(found, tuple):
+        return found
+    return [size for size in found if isinstance(size, int)]
+
+
 def _structure(spec: TensorSpec) -> Structure:
     if spec.structure is None:
         raise RuntimeError("a tensor that wraps nothing")
     return spec.structure
 
 
-def _check_attributes(real: Any, made: Any) -> None:
-    """Refuse attributes that a wrapper has and that its class doesn't make again."""
+def _check_made_again(real: Any, made: Any) -> None:
+    """Refuse a wrapper that its class doesn't make again as it was."""
+    for what in ("shape", "stride", "dtype", "layout", "is_conj", "is_neg"):
+        wanted, found = (_ints(getattr(value, what)) for value in (real, made))
+        if wanted != found:
+            kind = type(real).__name__
+            raise UnsupportedError(
+                f"A {kind} of {what} {wanted} is one of {found} after {kind}.__tensor_flatten__ "
+                f"and {kind}.__tensor_unflatten__.",
+                remedy="pass outer_size and outer_stride on to _make_wrapper_subclass.",
+            )
     lost = sorted(attributes_of(real).keys() - attributes_of(made).keys())
     if lost:
         kind = type(real).__name__

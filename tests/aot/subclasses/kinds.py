@@ -8,7 +8,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, return_and_correct_aliasing
 
-__all__ = ["Factor", "Int8", "TwoTensor", "made", "same", "two"]
+__all__ = ["Factor", "Int8", "TwoTensor", "made", "run", "same", "two"]
 
 
 class Factor(torch.Tensor):
@@ -101,6 +101,9 @@ def made(seed, *shape, grad=True):
 def same(found, wanted):
     """Compare class, metadata, values at every depth, and whether autograd goes on."""
     assert type(found) is type(wanted), (type(found), type(wanted))
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        found, wanted = list(found.values()), list(wanted.values())
     if isinstance(wanted, tuple | list):
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
@@ -126,3 +129,29 @@ def same(found, wanted):
     for name in names:
         if isinstance(getattr(wanted, name), torch.Tensor):
             same(getattr(found, name), getattr(wanted, name))
+
+
+def run(function, make, tangent=torch.ones_like, order=1):
+    """Outputs and derivatives of a function, each order's of the sum of the one before."""
+    arguments = make()
+    output = function(*arguments)
+    results = [output]
+    wanted = [x for x in arguments if isinstance(x, torch.Tensor) and x.requires_grad]
+    outputs = [value for value in pytree.tree_leaves(output) if _is_differentiable(value)]
+    if not outputs or not wanted:
+        return results
+    given = [tangent(value) for value in outputs]
+    for number in range(order):
+        found = torch.autograd.grad(
+            outputs, wanted, given, allow_unused=True, create_graph=number < order - 1
+        )
+        results += found
+        outputs = [gradient for gradient in found if _is_differentiable(gradient)]
+        given = [torch.ones_like(gradient) for gradient in outputs]
+        if not outputs:
+            break
+    return results
+
+
+def _is_differentiable(value):
+    return isinstance(value, torch.Tensor) and value.requires_grad

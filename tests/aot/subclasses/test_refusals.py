@@ -1,0 +1,198 @@
+"""What can't be done with wrappers is refused by name, and nothing has happened then."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import funcaot
+from funcaot.aot.subclasses.structure import leaves_of
+from funcaot.errors import UnsupportedError
+from tests.aot.subclasses.kinds import TwoTensor, made, same, two
+
+
+def pair(grad=False):
+    return two(0, 3, 4, grad=grad)
+
+
+def tagged():
+    x = pair()
+    x.tag = 5
+    return x
+
+
+def over_grad():
+    x = pair(grad=True)
+    x.grad = pair()
+    return x
+
+
+class Unfaithful(TwoTensor):
+    """Its strides get lost."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Unfaithful(inner["a"].contiguous(), inner["b"].contiguous())
+
+
+class TensorsInMetadata(TwoTensor):
+    def __tensor_flatten__(self):
+        return ["a", "b"], torch.ones(3)
+
+
+REFUSED = {
+    "write to an argument": (lambda x: x.add_(1), lambda: (pair(),), "writes to argument 0"),
+    "write to what is inside": (
+        lambda x: (x.a.mul_(2), x * 2)[1],
+        lambda: (pair(),),
+        "writes to argument 0",
+    ),
+    "another inner tensor": (
+        lambda x: (setattr(x, "a", x.a * 2), x * 2)[1],
+        lambda: (pair(),),
+        "writes to argument 0",
+    ),
+    "backward into a .grad": (
+        lambda x: (x * 2).sum().backward(),
+        lambda: (over_grad(),),
+        "writes to a tensor",
+    ),
+    "write to shared memory": (
+        lambda x, y: (y.mul_(2), x * 2)[1],
+        lambda: ((x := pair()), x.a),
+        "share memory",
+    ),
+    "detached input": (lambda x: x.detach(), lambda: (pair(),), "shares memory with a part of"),
+    "view of an input": (lambda x: x.t(), lambda: (pair(),), "shares memory with a part of"),
+    "inner tensor of an input": (lambda x: x.a, lambda: (pair(),), "shares memory with a part of"),
+    "view of an input inside": (
+        lambda x: TwoTensor(x.t(), x.t() * 2),
+        lambda: (made(0, 3, 4, grad=False),),
+        "shares memory with an input",
+    ),
+    "written input inside": (
+        lambda x: TwoTensor(x.add_(1), x * 2),
+        lambda: (made(0, 3, 4, grad=False),),
+        "shares memory with an input",
+    ),
+    "two views of one result": (
+        lambda x: ((y := x * 2), y.t()),
+        lambda: (pair(),),
+        "shares memory with another result",
+    ),
+    "a leaf": (
+        lambda x: (x * 2).detach().requires_grad_(),
+        lambda: (pair(),),
+        "leaf that requires grad",
+    ),
+    "requires_grad_": (
+        lambda x: (x.requires_grad_(), x * 2)[1],
+        lambda: (pair(),),
+        "changes whether",
+    ),
+    "attribute of a result": (
+        lambda x: (setattr(y := x * 2, "tag", 3), y)[1],
+        lambda: (pair(),),
+        "sets an attribute",
+    ),
+    "attribute of an argument": (
+        lambda x: (setattr(x, "tag", 3), x * 2)[1],
+        lambda: (pair(),),
+        "sets an attribute",
+    ),
+    "hook on an argument": (
+        lambda x: (x.register_hook(print), x * 2)[1],
+        lambda: (pair(grad=True),),
+        "registers a hook",
+    ),
+    "attribute that is there": (lambda x: x * 2, lambda: (tagged(),), "doesn't give back: tag"),
+    "strides that get lost": (
+        lambda x: x * 2,
+        lambda: (Unfaithful(torch.ones(2, 3).t(), torch.ones(2, 3).t()),),
+        "A Unfaithful of stride",
+    ),
+    "tensors in metadata": (
+        lambda x: x * 2,
+        lambda: (TensorsInMetadata(torch.ones(3), torch.ones(3)),),
+        "gives a tensor as metadata",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_by_name(what):
+    function, make, message = REFUSED[what]
+    compiled = funcaot.compile(function, backend="eager")
+    arguments, untouched = make(), make()
+    with pytest.raises(UnsupportedError, match=f"(?s){message}.*Instead"):
+        compiled(*arguments)
+    for found, wanted in zip(arguments, untouched, strict=True):
+        same(list(leaves_of(found)), list(leaves_of(wanted)))
+
+
+def test_inner_tensors_that_require_grad():
+    x = TwoTensor(torch.ones(3), torch.ones(3))
+    x.a.requires_grad_()
+    compiled = funcaot.compile(lambda y: y * 2, backend="eager")
+    with pytest.raises(UnsupportedError, match="around a tensor that requires grad itself"):
+        compiled(x)
+    closed = funcaot.compile(lambda y: x * y, backend="eager")
+    with pytest.raises(UnsupportedError, match="around a tensor that requires grad itself"):
+        closed(torch.ones(3))
+
+
+def batched(function):
+    x = two(0, 3)
+    return torch.autograd.grad(function(x), x, torch.ones(2, 3), is_grads_batched=True)
+
+
+def batched_of_plain(function):
+    x = made(0, 3)
+    return torch.autograd.grad(function(x), x, two(1, 2, 3, grad=False), is_grads_batched=True)
+
+
+def dual(function):
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(two(0, 3, grad=False), two(1, 3, grad=False))
+        return function(x)
+
+
+LEVELS = {
+    "grad of more": lambda f: torch.func.grad(lambda x: f(x).sum())(two(0, 3, grad=False)),
+    "jvp": lambda f: torch.func.jvp(f, (two(0, 3, grad=False),), (two(1, 3, grad=False),)),
+    "jvp of a plain tensor": lambda f: torch.func.jvp(
+        f, (made(0, 3, grad=False),), (two(1, 3, grad=False),)
+    ),
+    "vjp": lambda f: torch.func.vjp(f, two(0, 3, grad=False)),
+    "vmap of more": lambda f: torch.vmap(lambda x: f(x) * 2)(two(0, 2, 3, grad=False)),
+    "is_grads_batched": batched,
+    "is_grads_batched of a plain tensor": batched_of_plain,
+    "dual numbers": dual,
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels(level):
+    compiled = funcaot.compile(lambda x: x.sin().exp(), backend="eager")
+    with pytest.raises(UnsupportedError, match="(?s)tensor subclass.*Instead"):
+        LEVELS[level](compiled)
+
+
+def test_closed_over_inside_a_level():
+    w = two(3, 3, grad=False)
+    compiled = funcaot.compile(lambda x: x * w, backend="eager")
+    with pytest.raises(UnsupportedError, match="meets a tensor subclass"):
+        torch.vmap(compiled)(made(0, 2, 3, grad=False))
+
+
+def test_wrapped_results_inside_a_level():
+    compiled = funcaot.compile(lambda x: TwoTensor(x * 1, x * 2), backend="eager")
+    with pytest.raises(UnsupportedError, match="meets a tensor subclass"):
+        torch.vmap(compiled)(made(0, 2, 3, grad=False))
+
+
+def test_dispatch_modes():
+    compiled = funcaot.compile(lambda x, y: x @ y, backend="eager")
+    arguments = two(0, 3, 4), two(1, 4, 5)
+    with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match="TorchDispatchMode"):
+        compiled(*arguments)
+    same(compiled(*arguments), arguments[0] @ arguments[1])
