@@ -196,17 +196,20 @@ def _joined(
 def _refuse_sparse(
     tensors: Sequence[torch.Tensor], writes: set[int], storages: dict[int, list[int]]
 ) -> None:
-    """No region can hold a sparse tensor, whose parts may be other inputs."""
+    """No region can hold a sparse tensor or a wrapper, whose parts may be other inputs."""
+    owners = {key: list(indices) for key, indices in storages.items()}
     for index, tensor in enumerate(tensors):
         if tensor.layout is torch.strided and not is_wrapper(tensor):
             continue
         parts = map(functorch.fully_unwrapped, leaves_of(tensor))
         for key in [key for part in parts for key in tracing.storage_keys(part)]:
-            together = {index, *storages.get(key, ())}
+            together = [index, *owners.get(key, ())]
+            owners[key] = together
             if len(together) > 1 and not writes.isdisjoint(together):
+                names = ", ".join(map(str, sorted(set(together))))
                 raise UnsupportedError(
-                    f"Inputs {', '.join(map(str, sorted(together)))} share memory, one of them is "
-                    "sparse or wraps it and one of them is written to.",
+                    f"Inputs {names} share memory, one of them is sparse or wraps it, and one of "
+                    "them is written to.",
                     remedy="clone one of them before the call.",
                 )
 
@@ -217,7 +220,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     An in-place op keeps the strides and the functional op in its place would not, so the tensor
     is written to inside its region, where strides are those of a view.
     """
-    if tensor.layout is not torch.strided or tensor.numel() < 2:
+    if tensor.layout is not torch.strided or tensor.numel() < 2 or is_wrapper(tensor):
         return False
     if tensor.is_contiguous() or functorch.transforms_active():
         return False

@@ -15,7 +15,7 @@ from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.origin import Origin
-from funcaot.aot.effects.wrappers import Memory
+from funcaot.aot.effects.wrappers import Memory, made_again
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor
 from funcaot.aot.state.state_effects import Held
@@ -139,6 +139,8 @@ class Aliases:
             if value is slot.tensor:
                 return Output(source=index)
         self.results.node(value)
+        if self.wrapped.exist and (again := made_again(self.capture, value, self.results.of)):
+            return again
         self.wrapped.check(value, self.storages)
         if is_wrapper(value):
             if value.requires_grad and value.is_leaf:

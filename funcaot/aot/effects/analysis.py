@@ -32,7 +32,7 @@ from funcaot.aot.effects.actions.take_gradient import TakeGradient
 from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
 from funcaot.aot.effects.origin import Origin
-from funcaot.aot.effects.wrappers import refuse_written
+from funcaot.aot.effects.wrappers import written_inside
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.frontier import frontier
 from funcaot.aot.tape.wrappers import leaves_of
@@ -245,15 +245,16 @@ class _Mutations:
         found = []
         for index, slot in enumerate(self.capture.slots):
             if slot.spec.structure is not None:
-                refuse_written(self.capture.tape, slot, self.name)
+                found.append(self._inside(index))
                 continue
             if slot.kind == "flat" or slot.spec.layout is not torch.strided:
                 self._refuse_sparse(index, slot)
                 continue
-            mutation = self._mutation(index, slot)
-            if mutation is not None:
-                found.append(mutation)
-        return tuple(found)
+            found.append(self._mutation(index, slot))
+        return tuple(mutation for mutation in found if mutation is not None)
+
+    def _inside(self, index: int) -> Mutation | None:
+        return written_inside(self.capture, index, self.name, self.results.silent)
 
     def _refuse_sparse(self, index: int, slot: Input) -> None:
         if slot.kind != "flat" and autograd.version_of(slot.tensor) != slot.version:

@@ -1,45 +1,169 @@
 """What a function does to wrappers among its inputs and outputs, as far as a call can replay it.
 
 A wrapper that comes out is made around results of the graph, and around inner tensors of inputs
-that are passed on as they are. What else shares memory, and what writes to a wrapper, is refused.
+that are passed on as they are; views are made again. Data that is written inside of a wrapper is
+copied there. What else shares memory, or changes a wrapper, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
-from funcaot.aot.capture.capture import Capture, Input
-from funcaot.aot.subclasses.nodes import is_wrapped
+from funcaot.aot.capture.capture import Capture, Input, geometry_of
+from funcaot.aot.effects.actions.action import Action
+from funcaot.aot.effects.actions.overwrite_inside import OverwriteInside
+from funcaot.aot.effects.effects import Mutation, Output
+from funcaot.aot.graph.tensor_spec import is_dense, spec_of
+from funcaot.aot.subclasses.nodes import is_part, is_wrapped, way_to
 from funcaot.aot.subclasses.refusals import level_refusal
-from funcaot.aot.tape.tape import Tape
+from funcaot.aot.subclasses.structure import paths_of
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Memory", "refuse_written"]
+__all__ = ["Memory", "made_again", "written_inside"]
 
 
-def refuse_written(tape: Tape, slot: Input, name: str) -> None:
-    """Refuse a function that writes to a wrapper that it is given.
+def written_inside(
+    capture: Capture, index: int, name: str, silent: Callable[[torch.Tensor], int]
+) -> Mutation | None:
+    """What a function writes to a wrapper that it is given.
+
+    Args:
+        capture: What the function did.
+        index: The wrapper's position among the inputs.
+        name: The user's function, for messages.
+        silent: Makes a tensor a result of the graph.
 
     Raises:
-        UnsupportedError: If it does, or if it gives it other inner tensors.
+        UnsupportedError: If autograd records it, or if more changes than data inside.
     """
+    tape, slot = capture.tape, capture.slots[index]
     node = tape.node_of(slot.tensor)
-    if node is None or is_wrapped(node) or autograd.version_of(slot.tensor) != slot.version:
-        kind = type(slot.tensor).__name__
-        raise UnsupportedError(
-            f"{name} writes to {slot}, a tensor subclass {kind}, in place.",
-            remedy="return the new value, and write it to the tensor outside: x.copy_(f(x)).",
-        )
+    versions = autograd.version_of(slot.tensor) - slot.version
     if slot.tensor.requires_grad != slot.spec.requires_grad:
         raise UnsupportedError(
             f"{name} changes whether {slot} requires grad.",
             remedy="call requires_grad_() or detach_() on a tensor subclass outside.",
         )
+    if node is not None and not is_wrapped(node) and not versions:
+        return None
+    if _differs(slot):
+        raise _refusal(slot, name)
+    actions: list[Action] = []
+    for path, part in paths_of(slot.tensor):
+        entered = tape.wrappers.entered(part)
+        if entered is None or way_to(entered) != (slot.node, path):
+            raise _refusal(slot, name)
+        if tape.node_of(part) is not entered:
+            if tracing.has_storage_change(part) or not is_dense(tuple(part.shape), part.stride()):
+                raise _refusal(slot, name)
+            actions.append(OverwriteInside(path, silent(part), autograd.version_of(part)))
+    return Mutation(index, tuple(actions), versions or None)
+
+
+def _differs(slot: Input) -> bool:
+    """Whether more has changed than data inside, or autograd recorded it."""
+    tensor, spec = slot.tensor, spec_of(slot.tensor)
+    known, now = slot.spec.structure, spec.structure
+    return (
+        tensor.grad_fn is not slot.grad_fn
+        or tensor.layout is not torch.strided
+        or geometry_of(tensor) != slot.geometry
+        or known is None
+        or now is None
+        or (known.kind, known.metadata) != (now.kind, now.metadata)
+    )
+
+
+def _refusal(slot: Input, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} writes to {slot}, a tensor subclass {type(slot.tensor).__name__}, in place, in a "
+        "way that can't be replayed.",
+        remedy="return the new value, and write it to the tensor outside: x.copy_(f(x)).",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ViewAgain:
+    """A view of a wrapper, or out of one, made again by what autograd knows of it.
+
+    Attributes:
+        traced: The tape's view.
+        recorded: Whether it was made with grad mode on.
+    """
+
+    traced: torch.Tensor
+    recorded: bool
+
+    def __call__(self, base: torch.Tensor) -> torch.Tensor:
+        """The same view of another wrapper."""
+        with torch.set_grad_enabled(self.recorded):
+            return autograd.view_again(self.traced, base)
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return f"view {list(self.traced.shape)}"
+
+
+@dataclass(frozen=True)
+class DetachedAgain:
+    """A detached wrapper."""
+
+    def __call__(self, base: torch.Tensor) -> torch.Tensor:
+        """The same of another wrapper."""
+        return base.detach()
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return "detach()"
+
+
+def made_again(
+    capture: Capture, value: torch.Tensor, result: Callable[[torch.Tensor], int]
+) -> Output | None:
+    """How the epilogue makes a view of a wrapper that comes in or goes out, or a detached one.
+
+    Args:
+        capture: What the function did.
+        value: What it returns.
+        result: Makes a tensor a result of the graph.
+
+    Returns:
+        None if it is neither, or if a Function or an op with several results made it.
+    """
+    base = value._base
+    if base is None:
+        return _detached_again(capture, value)
+    meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
+    if not is_wrapper(base) or meta not in (kinds.DEFAULT, kinds.NO_GRAD_MODE):
+        return None
+    view: Any = ViewAgain(value, meta == kinds.DEFAULT)
+    for index, slot in enumerate(capture.inputs):
+        if slot.tensor is base:
+            return Output(source=index, view=view)
+    if any(base is output for output in capture.outputs):
+        return Output(result=result(base), view=view)
+    return None
+
+
+def _detached_again(capture: Capture, value: torch.Tensor) -> Output | None:
+    if not is_wrapper(value) or value.requires_grad:
+        return None
+    tape, view = capture.tape, DetachedAgain()
+    for index, slot in enumerate(capture.inputs):
+        if (
+            type(slot.tensor) is type(value)
+            and autograd.shares_version(slot.tensor, value)
+            and tape.wrappers.has_same_parts(slot.tensor, value)
+        ):
+            return Output(source=index, view=view)  # type: ignore[arg-type]
+    return None
 
 
 class Memory:
@@ -67,7 +191,7 @@ class Memory:
                 # What was written to it is a result, which isn't the input.
                 self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
             else:
-                self._given += leaves_of(slot.tensor)
+                self._given += [p for p in leaves_of(slot.tensor) if is_part(tape.node_of(p))]
                 for key, part in _storages(slot.tensor):
                     self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
@@ -75,6 +199,11 @@ class Memory:
             if is_wrapper(value) and not any(value is slot.tensor for slot in inputs):
                 for key, part in _storages(value):
                     self._owners.setdefault(key, (part, "another result"))
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are wrappers."""
+        return bool(self._owners)
 
     def check(self, value: torch.Tensor, plain: dict[int, list[int]]) -> None:
         """Refuse a result that shares memory in a way that a call can't make.
@@ -96,12 +225,10 @@ class Memory:
         if not self._owners or value.layout not in (torch.strided, torch.jagged):
             return
         for key, part in _storages(value):
-            whole, owner = self._owners.get(key, (part, ""))
             if is_wrapper(value) and any(part is given for given in self._given):
                 continue
-            if not is_wrapper(value) and key in self._inputs:
-                self._refuse(value, owner)
-            if part is not whole:
+            whole, owner = self._owners.get(key, (part, ""))
+            if key in self._inputs or part is not whole:
                 self._refuse(value, owner)
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")

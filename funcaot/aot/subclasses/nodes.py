@@ -14,7 +14,7 @@ from torch import fx
 
 from funcaot.aot.subclasses.structure import Structure
 
-__all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside"]
+__all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside", "way_to"]
 
 
 class Part:
@@ -67,14 +67,23 @@ class Wrapped:
         return f"funcaot.wrapped({self.structure.kind.__name__})"
 
 
-def is_part(node: fx.Node) -> bool:
+def is_part(node: Any) -> bool:
     """Whether a node takes an inner tensor out of a wrapper."""
-    return isinstance(node.target, Part)
+    return isinstance(node, fx.Node) and isinstance(node.target, Part)
 
 
 def is_wrapped(node: fx.Node) -> bool:
     """Whether a node makes a wrapper."""
     return isinstance(node.target, Wrapped)
+
+
+def way_to(node: fx.Node) -> tuple[fx.Node, tuple[str, ...]]:
+    """The input that a node takes an inner tensor out of, and the attributes on the way."""
+    names: list[str] = []
+    while is_part(node):
+        names.append(node.target.attribute)  # type: ignore[union-attr]
+        (node,) = node.all_input_nodes
+    return node, tuple(reversed(names))
 
 
 def parts_inside(node: fx.Node) -> list[fx.Node]:

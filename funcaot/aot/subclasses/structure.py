@@ -16,7 +16,15 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.subclasses.metadata import frozen
 
-__all__ = ["Structure", "added_attributes", "is_wrapper", "leaves_of", "pattern_of", "structure_of"]
+__all__ = [
+    "Structure",
+    "added_attributes",
+    "is_wrapper",
+    "leaves_of",
+    "paths_of",
+    "pattern_of",
+    "structure_of",
+]
 
 _OTHERS = (
     torch.Tensor,
@@ -146,11 +154,16 @@ def pattern_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
 
 def leaves_of(value: torch.Tensor) -> Iterator[torch.Tensor]:
     """The plain tensors inside a wrapper of wrappers; a tensor that is none is its own."""
+    for _, leaf in paths_of(value):
+        yield leaf
+
+
+def paths_of(value: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    """The plain tensors inside a wrapper of wrappers, with the attributes that lead to each."""
     if not is_wrapper(value):
-        yield value
+        yield (), value
         return
-    wrapper: Any = value
-    for name in wrapper.__tensor_flatten__()[0]:
-        part = getattr(wrapper, name)
+    for name in value.__tensor_flatten__()[0]:
+        part = getattr(value, name)
         if isinstance(part, torch.Tensor):
-            yield from leaves_of(part)
+            yield from (((name, *path), leaf) for path, leaf in paths_of(part))

@@ -18,7 +18,7 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.subclasses.nodes import Part, Wrapped, is_wrapped
+from funcaot.aot.subclasses.nodes import Part, Wrapped, is_part, is_wrapped
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -50,6 +50,7 @@ class Wrappers:
         self._fake_value = fake_value
         self._nodes: dict[Hashable, fx.Node] = {}
         self._by_parts: dict[tuple[fx.Node, ...], fx.Node] = {}
+        self._entered: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._parts: dict[fx.Node, tuple[fx.Node, ...]] = {}
 
     def opened(
@@ -73,7 +74,10 @@ class Wrappers:
             share_ragged_size(value, example)
             tracing.track(value, proxy, self._tracer)
             proxy.node.meta["val"] = value
-            return value, tracing.to_functional(value)
+            traced = tracing.to_functional(value)
+            if is_part(proxy.node):
+                self._entered[id(traced)] = (traced, proxy.node)
+            return value, traced
         self.used = True
         structure = spec.structure
         pairs = [
@@ -107,6 +111,11 @@ class Wrappers:
             made = self._tracer.create_proxy("call_function", Part(name), (proxy,), {})
             known = self.shared[id(part)] = self._opened(made, spec, part)
         return known
+
+    def entered(self, part: torch.Tensor) -> fx.Node | None:
+        """The node of an inner tensor of an input when it was entered; None for other tensors."""
+        found = self._entered.get(id(part))
+        return None if found is None else found[1]
 
     def node_of(self, wrapper: torch.Tensor) -> fx.Node | None:
         """The node of a wrapper's present value, made if there is none yet."""
@@ -160,6 +169,11 @@ class Wrappers:
         structure = _structure(spec_of(value))
         parts = list(map(constant, self._parts[node]))
         return structure.made_of(parts, value.shape, value.stride())
+
+    def has_same_parts(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two wrappers hold the same values, of which autograd may think differently."""
+        first, second = map(self._nodes_of, (one, other))
+        return list(map(graphs.without_aliases, first)) == list(map(graphs.without_aliases, second))
 
     def saved(self, node: fx.Node, ends: Set[fx.Node]) -> list[fx.Node]:
         """The nodes to ask for where autograd saved a wrapper.

@@ -118,7 +118,7 @@ def test_a_plain_gradient_is_eagers_error(mesh):
     messages = []
     for function in (lambda x: x.sin(), funcaot.compile(lambda x: x.sin(), backend="eager")):
         x = on(0, 4, 3)
-        with pytest.raises(RuntimeError, match="mixed torch.Tensor and DTensor") as raised:
+        with pytest.raises(RuntimeError, match="got mixed") as raised:
             torch.autograd.grad(function(x), x, torch.ones(4, 3))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]

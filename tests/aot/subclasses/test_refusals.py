@@ -123,7 +123,7 @@ def test_by_name(what):
     function, make, message = REFUSED[what]
     compiled = funcaot.compile(function, backend="eager")
     arguments, untouched = make(), make()
-    with pytest.raises(UnsupportedError, match=f"(?s){message}.*Instead"):
+    with pytest.raises(UnsupportedError, match=rf"(?s){message}.*Instead"):
         compiled(*arguments)
     for found, wanted in zip(arguments, untouched, strict=True):
         same(list(leaves_of(found)), list(leaves_of(wanted)))
@@ -173,7 +173,7 @@ LEVELS = {
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels(level):
     compiled = funcaot.compile(lambda x: x.sin().exp(), backend="eager")
-    with pytest.raises(UnsupportedError, match="(?s)tensor subclass.*Instead"):
+    with pytest.raises(UnsupportedError, match=r"(?s)tensor subclass.*Instead"):
         LEVELS[level](compiled)
 
 

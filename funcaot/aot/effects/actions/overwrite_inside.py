@@ -1,0 +1,48 @@
+"""A tensor inside of an input gets new data: the input wraps it, and its class wrote to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from funcaot._torch.autograd import autograd
+from funcaot.aot.effects.actions.action import Action, Made
+
+
+@dataclass(frozen=True)
+class OverwriteInside(Action):
+    """New data from a result.
+
+    Attributes:
+        path: The attributes that lead to the tensor.
+        value: The result.
+        versions: In-place changes that the tensor's own version counts; a class's dispatch, which
+            runs below autograd, counts none.
+    """
+
+    writes: ClassVar[bool] = True
+
+    path: tuple[str, ...]
+    value: int
+    versions: int
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The new data."""
+        return (self.value,)
+
+    def replay(self, target: torch.Tensor, made: Made) -> None:
+        """Copy it."""
+        for name in self.path:
+            target = getattr(target, name)
+        version = None if target.is_inference() else target._version + self.versions
+        with torch.no_grad():
+            target.copy_(made.result(self.value))
+        if version is not None:
+            autograd.set_version(target, version)
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return f"{'.'.join(self.path)} = result {self.value}"
