@@ -20,12 +20,6 @@ def tagged():
     return x
 
 
-def over_grad():
-    x = pair(grad=True)
-    x.grad = pair()
-    return x
-
-
 class Unfaithful(TwoTensor):
     """Its strides get lost."""
 
@@ -40,29 +34,47 @@ class TensorsInMetadata(TwoTensor):
 
 
 REFUSED = {
-    "write to an argument": (lambda x: x.add_(1), lambda: (pair(),), "writes to argument 0"),
-    "write to what is inside": (
-        lambda x: (x.a.mul_(2), x * 2)[1],
-        lambda: (pair(),),
-        "writes to argument 0",
-    ),
     "another inner tensor": (
         lambda x: (setattr(x, "a", x.a * 2), x * 2)[1],
         lambda: (pair(),),
         "writes to argument 0",
     ),
-    "backward into a .grad": (
-        lambda x: (x * 2).sum().backward(),
-        lambda: (over_grad(),),
-        "writes to a tensor",
+    "write that autograd records": (
+        lambda x: x.mul_(2),
+        lambda: (pair(grad=True) * 1,),
+        "writes to argument 0",
+    ),
+    "write to what has gaps": (
+        lambda x: x.add_(1),
+        lambda: (TwoTensor(torch.ones(3, 4)[:, :2], torch.ones(3, 4)[:, :2]),),
+        "writes to argument 0",
+    ),
+    "write to a part of two": (
+        lambda x, y: (x.add_(1), y * 2)[1],
+        lambda: ((x := pair()), TwoTensor(x.a, x.b.clone())),
+        "writes to argument",
+    ),
+    "write to a part that is twice there": (
+        lambda x: x.add_(1),
+        lambda: (TwoTensor(inner := torch.ones(3), inner),),
+        "writes to argument 0",
+    ),
+    "written part passed on": (
+        lambda x: (x.add_(1), TwoTensor(x.a, x.b * 2))[1],
+        lambda: (pair(),),
+        "shares memory with a part of",
     ),
     "write to shared memory": (
         lambda x, y: (y.mul_(2), x * 2)[1],
         lambda: ((x := pair()), x.a),
         "share memory",
     ),
-    "detached input": (lambda x: x.detach(), lambda: (pair(),), "shares memory with a part of"),
-    "view of an input": (lambda x: x.t(), lambda: (pair(),), "shares memory with a part of"),
+    "view of a detached input": (
+        lambda x: x.detach().t(),
+        lambda: (pair(),),
+        "shares memory with a part of",
+    ),
+    ".data of an input": (lambda x: x.data, lambda: (pair(),), "shares memory with a part of"),
     "inner tensor of an input": (lambda x: x.a, lambda: (pair(),), "shares memory with a part of"),
     "view of an input inside": (
         lambda x: TwoTensor(x.t(), x.t() * 2),
@@ -74,8 +86,8 @@ REFUSED = {
         lambda: (made(0, 3, 4, grad=False),),
         "shares memory with an input",
     ),
-    "two views of one result": (
-        lambda x: ((y := x * 2), y.t()),
+    "two views of what isn't returned": (
+        lambda x: tuple((x * 2).unbind()),
         lambda: (pair(),),
         "shares memory with another result",
     ),

@@ -1,0 +1,179 @@
+"""Writes to wrappers and views of them, as in eager: values, versions and whose views they are."""
+
+import pytest
+import torch
+
+import funcaot
+from tests.aot.subclasses.kinds import Factor, Int8, TwoTensor, made, same, two
+
+
+def plain_pair():
+    return two(0, 3, 4, grad=False)
+
+
+def graded_pair():
+    return two(0, 3, 4)
+
+
+def step(parameter, gradient):
+    with torch.no_grad():
+        parameter.sub_(gradient)
+
+
+def backward(x):
+    (x.sin() * 2).sum().backward()
+
+
+def with_gradient():
+    x = two(0, 3)
+    x.grad = two(9, 3, grad=False)
+    return x
+
+
+WRITES = {
+    "one": (lambda x: x.add_(1), lambda: (plain_pair(),)),
+    "two in a row": (lambda x: (x.add_(1).mul_(2), x * 2)[1], lambda: (plain_pair(),)),
+    "of another wrapper": (lambda x, y: x.copy_(y), lambda: (plain_pair(), two(1, 3, 4))),
+    "of a plain tensor": (lambda x, y: x.copy_(y), lambda: (plain_pair(), made(1, 3, 4))),
+    "inside": (lambda x: (x.a.mul_(2), x * 2)[1], lambda: (plain_pair(),)),
+    "through a view": (lambda x: x[0].mul_(2).sum(), lambda: (plain_pair(),)),
+    "by index": (lambda x: x.__setitem__(1, 5.0), lambda: (plain_pair(),)),
+    "to a nested one": (lambda x: x.add_(1), lambda: (TwoTensor(plain_pair(), plain_pair()),)),
+    "to one with metadata": (lambda x: x.add_(1), lambda: (Factor(torch.ones(3), 2),)),
+    "of quantized numbers": (
+        lambda x, y: x.copy_(y),
+        lambda: tuple(Int8.of(made(seed, 3, 4, grad=False)) for seed in range(2)),
+    ),
+    "to a parameter": (step, lambda: (graded_pair(), two(1, 3, 4, grad=False))),
+    "to a gradient": (backward, lambda: (with_gradient(),)),
+}
+for _name in ("of another wrapper", "of a plain tensor"):
+    _function, _make = WRITES[_name]
+    WRITES[_name] = (_function, lambda make=_make: tuple(x.detach() for x in make()))
+
+
+def versions(value):
+    found = [value._version]
+    if hasattr(value, "__tensor_flatten__"):
+        for name in value.__tensor_flatten__()[0]:
+            found += versions(getattr(value, name))
+    return found
+
+
+@pytest.mark.parametrize("program", WRITES)
+def test_writes(program):
+    function, make = WRITES[program]
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(2):
+        both = []
+        for each in (compiled, function):
+            arguments = make()
+            result = each(*arguments)
+            gradients = [x.grad for x in arguments]
+            both.append([result, *arguments, *gradients, *map(versions, arguments)])
+        same(*both)
+    assert len(compiled.entries) == 1
+
+
+def test_gradients_of_what_a_written_wrapper_was_used_for():
+    def function(x, y):
+        z = x.clone() * y
+        x.add_(1)
+        return z + x * y
+
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(2):
+        both = []
+        for each in (compiled, function):
+            x, y = plain_pair(), graded_pair()
+            both.append([*torch.autograd.grad(each(x, y).sum(), y), x])
+        same(*both)
+
+
+def test_what_was_saved_and_written_is_eagers_error():
+    def function(x, y):
+        z = x * y
+        x.add_(1)
+        return z
+
+    for each in (function, funcaot.compile(function, backend="eager")):
+        x, y = plain_pair(), graded_pair()
+        result = each(x, y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(result.sum(), y)
+
+
+class Running(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", two(0, 3, grad=False))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(x.detach() * 0.1)
+        return x * self.mean.clone()
+
+
+def test_a_buffer_that_is_written_to():
+    eager, compiled = Running(), funcaot.compile(Running(), backend="eager")
+    for seed in range(3):
+        both = []
+        for model in (compiled, eager):
+            x = two(seed, 3)
+            result = model(x)
+            both.append([result, *torch.autograd.grad(result.sum(), x), model.mean])
+        same(*both)
+
+
+VIEWS = {
+    "one": lambda x: x.t(),
+    "a chain": lambda x: x.t()[1:].unsqueeze(0),
+    "detached": lambda x: x.detach(),
+    "the same": lambda x: x.view_as(x),
+    "beside something else": lambda x: (x[0], x * 2),
+    "of a result": lambda x: ((y := x * 2), y.t()),
+    "of a result that is written to": lambda x: ((y := x * 2), y.t(), y.add_(1))[:2],
+    "that is written to": lambda x: ((y := x * 2), (v := y.t()), v.add_(1))[:2],
+}
+
+
+def used(function, x):
+    """What a function returns, what these are views of, gradients, and what a write does."""
+    result = function(x)
+    outputs = result if isinstance(result, tuple) else (result,)
+    before = [output._version for output in outputs]
+    found = [*outputs]
+    for output in outputs:
+        found += [output._is_view(), output._base is x, output._base is outputs[0]]
+    graded = [output for output in outputs if output.requires_grad]
+    if graded:
+        tangents = [torch.full_like(output, 2.0 + i) for i, output in enumerate(graded)]
+        found += torch.autograd.grad(graded, x, tangents)
+    with torch.no_grad():
+        for output in outputs:
+            output.mul_(3)
+    counts = [output._version - count for output, count in zip(outputs, before, strict=True)]
+    return [*found, *outputs, x.detach(), x._version, counts]
+
+
+@pytest.mark.parametrize("make", [graded_pair, plain_pair])
+@pytest.mark.parametrize("view", VIEWS)
+def test_views(view, make):
+    compiled = funcaot.compile(VIEWS[view], backend="eager")
+    for _ in range(2):
+        same(used(compiled, make()), used(VIEWS[view], make()))
+
+
+def test_views_made_without_grad():
+    def function(x):
+        with torch.no_grad():
+            return x.t()
+
+    compiled = funcaot.compile(function, backend="eager")
+    for x, y in ((graded_pair(), graded_pair()), (plain_pair(), plain_pair())):
+        found, wanted = compiled(x), function(y)
+        same(found, wanted)
+        assert found._base is x
+    with torch.no_grad():
+        plain = funcaot.compile(lambda x: x.t(), backend="eager")
+        x = graded_pair()
+        same(plain(x), x.t())
