@@ -16,12 +16,11 @@ from torch.overrides import handle_torch_function
 
 from funcaot._torch.levels.functorch import (
     FakeTensor,
-    FunctionalTensor,
     function_mode_active,
     is_functorch_wrapped_tensor,
     pytree,
 )
-from funcaot._torch.tracing.tracing import is_wrapper_subclass
+from funcaot._torch.tracing.tracing import is_symbolic, is_wrapper_subclass
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
@@ -120,7 +119,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FunctionalTensor) or is_functorch_wrapped_tensor(tensor)
+    return is_symbolic(tensor) or is_functorch_wrapped_tensor(tensor)
 
 
 custom_function_call.register("in_capture")(call_in_capture)

@@ -10,7 +10,13 @@ import torch
 
 from funcaot.errors import UnsupportedError
 
-__all__ = ["NestedSizes", "is_placeholder_of_torch", "refuse_ragged_number", "share_ragged_size"]
+__all__ = [
+    "NestedSizes",
+    "as_fixed",
+    "is_placeholder_of_torch",
+    "refuse_ragged_number",
+    "share_ragged_size",
+]
 
 _MODULE = "torch.nested._internal.nested_tensor"
 # Far from those that torch counts for real tensors.
@@ -45,6 +51,11 @@ def refuse_ragged_number(op: Any, error: Exception) -> None:
             f"{op} is given the ragged size of a jagged tensor as a number.",
             remedy="compute with values() and offsets(), or outside of the compiled function.",
         ) from error
+
+
+def as_fixed(size: Any) -> Any:
+    """A size as a number, but for a ragged one, which stays what it is."""
+    return size if isinstance(size, int) or size.node.is_nested_int() else int(size)
 
 
 def share_ragged_size(fake: Any, real: torch.Tensor | None) -> None:

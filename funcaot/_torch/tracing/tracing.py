@@ -72,6 +72,7 @@ __all__ = [
     "is_abstract",
     "is_batched",
     "is_capturing",
+    "is_symbolic",
     "is_traced",
     "is_wrapper_subclass",
     "new_tracer",
@@ -236,10 +237,20 @@ def unwrap_functorch(tensor: torch.Tensor) -> torch.Tensor | None:
 def is_traced(value: Any) -> bool:
     """Whether a tensor belongs to a capture, behind the wrappers of levels that have ended too."""
     while isinstance(value, torch.Tensor):
-        if isinstance(value, FunctionalTensor | FakeTensor):
+        if is_symbolic(value):
             return True
         value = unwrap_functorch(value)
     return False
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether it is a tensor of a capture itself, or wraps one."""
+    if isinstance(value, FunctionalTensor | FakeTensor):
+        return True
+    if type(value) in (torch.Tensor, torch.nn.Parameter) or not is_wrapper_subclass(value):
+        return False
+    parts = (getattr(value, name) for name in value.__tensor_flatten__()[0])
+    return any(map(is_symbolic, parts))
 
 
 def one_example(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -17,8 +17,6 @@ from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
 from funcaot.rules.reached import is_filled
 
-_SYMBOLIC = (tracing.FunctionalTensor, tracing.FakeTensor)
-
 
 @dataclass(frozen=True)
 class Attached:
@@ -156,7 +154,7 @@ class Attributes:
         things = [value for _, value in left.values]
         things += [part for _, hook in left.hooks for part in _parts(hook)]
         flat, _ = tree_flatten(things)
-        if any(isinstance(leaf, _SYMBOLIC) for leaf in flat):
+        if any(map(tracing.is_symbolic, flat)):
             what = "in a hook on a tensor" if left.hooks else "in an attribute of a tensor"
             raise UnsupportedError(
                 f"{self._name} keeps a tensor that it made {what} that it is called with.",

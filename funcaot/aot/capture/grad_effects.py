@@ -188,7 +188,7 @@ class GradientTracker(TorchFunctionMode):
         """Enter the ``.grad`` of what is known before it matters."""
         kwargs = kwargs or {}
         for value in tree_flatten((args, kwargs))[0]:
-            if isinstance(value, torch.Tensor) and not isinstance(value, tracing.FunctionalTensor):
+            if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)
         if func in _TOUCHING and not self._active:
             self._active = True

@@ -33,7 +33,7 @@ from funcaot.aot.tape import data_dependent_ops, sizes_of_values, storages, writ
 from funcaot.aot.tape.bounds import check_bounds
 from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
-from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
+from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import untraced
 
@@ -220,7 +220,8 @@ class Lifting(TorchFunctionMode):
             source = args[0] if args else kwargs["input"]
             self.events.unsafe.append((source, autograd.version_of(source), tuple(pieces)))
             return pieces
-        if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
+        wraps = bool(args) and isinstance(args[0], list | tuple) and any(map(is_wrapper, args[0]))
+        if name.startswith(("_foreach_", "_fused_")) and name.endswith("_") and not wraps:
             if name.startswith("_foreach_") and writes.share_memory(args[0]):
                 return writes.one_by_one(func, args, kwargs)
             return writes.counted(args[0], lambda: func(*args, **kwargs))
@@ -362,12 +363,12 @@ class Lifting(TorchFunctionMode):
         if is_wrapper(value):
             if is_placeholder_of_torch(value):
                 return value
-            return value if is_traced(value) else self.lift(value)
+            return value if tracing.is_symbolic(value) else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
         inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
             return value
-        if is_wrapper(inner) and is_traced(inner):
+        if is_wrapper(inner) and tracing.is_symbolic(inner):
             return value
         if inner is not value and functorch.transforms_active():
             raise UnsupportedError(
@@ -387,11 +388,6 @@ class Lifting(TorchFunctionMode):
         self._real[id(added)] = value
         self.lifted.append(value)
         return added
-
-
-def is_traced(wrapper: torch.Tensor) -> bool:
-    """Whether a wrapper is one around tensors of the tape."""
-    return any(isinstance(part, tracing.FunctionalTensor) for part in leaves_of(wrapper))
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

@@ -60,11 +60,13 @@ class Peeled:
         graph: The inner graph.
         given: Where each of its inputs comes from.
         results: Where each of the outer graph's results comes from.
+        arity: How many tensors the outer graph takes; its open sizes come after them.
     """
 
     graph: FunctionalGraph
     given: tuple[Given, ...]
     results: tuple[Source, ...]
+    arity: int
 
     def around(self, lowered: Lowered) -> Lowered:
         """The outer graph's executable, made of that of the inner one."""
@@ -75,7 +77,8 @@ class Peeled:
         self, run: Callable[[list[Any]], Sequence[Any]]
     ) -> Callable[[list[Any]], Sequence[Any]]:
         def run_around(operands: list[Any]) -> Sequence[Any]:
-            made = run([source.of(operands) for source in self.given])
+            given = [source.of(operands) for source in self.given]
+            made = run([*given, *operands[self.arity :]])
             return tuple(_result(source, operands, made) for source in self.results)
 
         return run_around
@@ -129,7 +132,8 @@ class _Peeling:
         module = forget_source_with(fx.GraphModule(self.outer.module, self.graph))
         kept = [i for i, given in enumerate(self.given) if given.operand in self.outer.kept]
         graph = replace(self.outer, module=module, roles=self._roles(results), kept=tuple(kept))
-        return Peeled(graph, tuple(self.given), results)
+        arity = len(graphs.inputs(self.outer.module))
+        return Peeled(graph, tuple(self.given), results, arity)
 
     def _copy_of(self, node: fx.Node) -> fx.Node:
         if node not in self.copies:

@@ -20,7 +20,7 @@ def warn_of_leaks(environment: Environment, name: str) -> None:
     places = [
         path_of(environment, identity)
         for identity, value in environment.objects.items()
-        if isinstance(value, tracing.FunctionalTensor | tracing.FakeTensor)
+        if tracing.is_symbolic(value)
     ]
     if places:
         warnings.warn(

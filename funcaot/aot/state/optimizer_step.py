@@ -211,7 +211,7 @@ class StepWatcher:
         self._restore_groups()
         before = self._before.pop()
         made = any(
-            isinstance(value, tracing.FunctionalTensor)
+            tracing.is_symbolic(value)
             for state in optimizer.state.values()
             for value in state.values()
         )

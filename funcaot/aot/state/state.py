@@ -111,7 +111,7 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
     if isinstance(holder, fixed) or is_compiled(holder):
         return
     if isinstance(holder, torch.Tensor):
-        if not isinstance(holder, tracing.FunctionalTensor | tracing.FakeTensor):
+        if not tracing.is_symbolic(holder):
             yield "{parent}.__dict__", vars(holder), None, True
         return
     if isinstance(holder, torch.nn.Module):

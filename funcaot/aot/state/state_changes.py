@@ -81,7 +81,7 @@ class Changes:
         assigned: list[tuple[Any, int | None]] = []
         compared = False
         for key in state.changed_keys(bag):
-            if isinstance(key, tracing.FunctionalTensor):
+            if tracing.is_symbolic(key):
                 raise self._unsupported(f"uses a tensor as a key of {path}", "use its name")
             old, new = before.get(key, MISSING), now.get(key, MISSING)
             if is_setting(old) and is_setting(new) and type(old) is type(new) and old == new:
@@ -130,7 +130,7 @@ class Changes:
             return id(item) in self._environment.objects and not isinstance(item, torch.Tensor)
 
         def pack(leaf: Any) -> Any:
-            if isinstance(leaf, torch.nn.Parameter) and isinstance(leaf, tracing.FunctionalTensor):
+            if isinstance(leaf, torch.nn.Parameter) and tracing.is_symbolic(leaf):
                 raise self._unsupported(
                     "makes a parameter and keeps it", "make it outside, or keep a buffer"
                 )

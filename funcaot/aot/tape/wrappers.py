@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from funcaot._torch.tensors.ragged import share_ragged_size
+from funcaot._torch.tensors.ragged import as_fixed, share_ragged_size
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
@@ -145,7 +145,9 @@ class Wrappers:
 
     def _wrapped(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> fx.Node:
         structure = _structure(spec_of(wrapper))
-        target = Wrapped(structure, tuple(wrapper.shape), tuple(wrapper.stride()))
+        # An open size becomes a number, which the trace notes: it is for calls with that size.
+        shape, stride = (tuple(map(as_fixed, sizes)) for sizes in (wrapper.shape, wrapper.stride()))
+        target = Wrapped(structure, shape, stride)
         with tracing.disable_current_modes():
             node = self._tracer.create_node("call_function", target, tuple(parts), {})
             values = [graphs.value_of(part) for part in parts]

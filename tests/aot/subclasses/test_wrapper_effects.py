@@ -124,6 +124,29 @@ def test_a_buffer_that_is_written_to():
         same(*both)
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {})],
+)
+def test_steps_of_optimizers(kind, options, foreach):
+    both = []
+    for is_compiled in (True, False):
+        parameter, seen = two(0, 3), []
+        optimizer = kind([parameter], lr=0.1, foreach=foreach, **options)
+        step = optimizer.step
+        if is_compiled:
+            step = funcaot.compile(optimizer.step, backend="eager")
+        for seed in range(4):
+            parameter.grad = two(seed, 3, grad=False)
+            step()
+            state = optimizer.state[parameter]
+            kept = [value.detach().clone() for value in state.values() if value is not None]
+            seen.append([parameter.detach().clone(), *kept])
+        both.append(seen)
+    same(*both)
+
+
 VIEWS = {
     "one": lambda x: x.t(),
     "a chain": lambda x: x.t()[1:].unsqueeze(0),

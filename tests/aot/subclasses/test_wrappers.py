@@ -159,6 +159,31 @@ def test_parameters_and_buffers(kind):
         same(*found)
 
 
+def test_other_sizes():
+    eager, compiled = Layers("two"), funcaot.compile(Layers("two"), backend="eager")
+    for count in (3, 4, 5, 3, 7):
+        both = []
+        for model in (compiled, eager):
+            x = made(count, count, 4)
+            result = model(x)
+            wanted = [x, *model.parameters()]
+            both.append([result, *torch.autograd.grad(result.sum(), wanted)])
+        same(*both)
+
+
+def test_wrapped_gradients_of_programs_with_open_sizes():
+    function = PROGRAMS["chain"][0]
+    compiled = funcaot.compile(function, backend="eager")
+    for size in (3, 4, 5, 6):
+        for tangent in (torch.ones_like, lambda y: two(1, *y.shape, grad=False)):
+
+            def make(size=size):
+                return (made(size, size),)
+
+            same(run(compiled, make, tangent), run(function, make, tangent))
+    assert len(compiled.entries) == 2
+
+
 def test_hooks_and_accumulation():
     def gradients(function):
         x, seen = two(0, 3), []
