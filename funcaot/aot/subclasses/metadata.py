@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable
 from typing import Any
 
@@ -76,5 +77,5 @@ def frozen(value: Any, owner: type) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return kind, _Compared(value)
+        return kind, _Compared(copy.copy(value))  # Its fields may be assigned later.
     return kind, value

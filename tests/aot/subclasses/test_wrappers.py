@@ -159,6 +159,56 @@ def test_parameters_and_buffers(kind):
         same(*found)
 
 
+class Scaled(TwoTensor):
+    """It has its own ``linear``, as quantized weights do, in ``__torch_function__``."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Scaled(inner["a"], inner["b"])
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            x, weight, *bias = args
+            return torch.nn.functional.linear(x, weight.a * weight.b, *bias)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_torch_functions_of_a_class():
+    layer = torch.nn.Linear(4, 3)
+    inner = made(1, 3, 4, grad=False), made(2, 3, 4, grad=False)
+    layer.weight = torch.nn.Parameter(Scaled(*inner), requires_grad=False)
+    compiled = funcaot.compile(lambda x: layer(x).tanh(), backend="eager")
+    for _ in range(2):
+        same(
+            run(compiled, lambda: (made(0, 2, 4),)),
+            run(compiled.function, lambda: (made(0, 2, 4),)),
+        )
+
+
+class Settings:
+    """Metadata that can be changed, and compare by value."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    __hash__ = None
+
+
+def test_metadata_that_change():
+    settings = Settings(2)
+    compiled = funcaot.compile(lambda x: x * x.factor.number, backend="eager")
+    for number in (2, 3, 2):
+        settings.number = number
+        assert_close(
+            compiled(Factor(torch.ones(3), settings)).inner, torch.full((3,), float(number))
+        )
+    assert len(compiled.entries) == 2
+
+
 def test_other_sizes():
     eager, compiled = Layers("two"), funcaot.compile(Layers("two"), backend="eager")
     for count in (3, 4, 5, 3, 7):
