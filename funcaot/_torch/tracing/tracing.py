@@ -74,6 +74,7 @@ __all__ = [
     "is_capturing",
     "is_symbolic",
     "is_traced",
+    "is_wrapper_class",
     "is_wrapper_subclass",
     "new_tracer",
     "node_of",
@@ -94,6 +95,7 @@ disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 without_torch_function = torch._C.DisableTorchFunction
 is_wrapper_subclass = is_traceable_wrapper_subclass
+is_wrapper_class = is_traceable_wrapper_subclass_type
 
 
 class NotingTracer(PythonKeyTracer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -100,11 +101,13 @@ class _Held:
 
 def is_wrapper(value: Any) -> bool:
     """Whether it is a tensor that wraps others and can be taken apart."""
-    return (
-        type(value) not in _OTHERS
-        and isinstance(value, torch.Tensor)
-        and tracing.is_wrapper_subclass(value)
-    )
+    kind = type(value)
+    return kind not in _OTHERS and _wraps(kind)
+
+
+@lru_cache(maxsize=256)
+def _wraps(kind: type) -> bool:
+    return issubclass(kind, torch.Tensor) and tracing.is_wrapper_class(kind)
 
 
 def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Structure:
