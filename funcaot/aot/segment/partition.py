@@ -286,11 +286,11 @@ class _Search:
     def _price(self, node: fx.Node) -> int:
         if node in self.shared:
             return 0
+        if is_wrapper(graphs.value_of(node)):
+            return INFINITE
         if is_part(node):
             return _bytes(node) * _COPYING + _OVERHEAD
         if not _is_tensor(node) or graphs.view_source(node) is not None:
-            return INFINITE
-        if is_wrapper(graphs.value_of(node)):
             return INFINITE
         if node.meta.get("region") is not None and node not in self.barriers:
             return INFINITE

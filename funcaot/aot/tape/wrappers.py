@@ -192,8 +192,8 @@ class Wrappers:
         if is_wrapped(same):
             whole = same in ends
         else:
-            # One that shares a part with another input doesn't give it to graphs.
-            whole = all(part.args[0] is same for part in parts)
+            # One inside of another isn't kept. One that shares a part doesn't give it to graphs.
+            whole = same.op == "placeholder" and all(part.args[0] is same for part in parts)
         if whole:
             return [same]
         return [inner for part in parts for inner in self.saved(part, ends)]

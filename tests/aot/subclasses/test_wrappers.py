@@ -58,6 +58,10 @@ PROGRAMS = {
     "with a plain tensor": (lambda x, y: (x @ y).tanh(), lambda: (two(0, 3, 4), made(1, 4, 5))),
     "softmax": (lambda x, y: torch.softmax(x * y, -1), lambda: (two(0, 3, 4), made(1, 4))),
     "nested": (lambda x: (x * x).sin(), lambda: (nested(),)),
+    "nested conditions": (
+        lambda x: torch.where((y := torch.where(x > 0, x, x)) > 0, y, y) * 2,
+        lambda: (nested(),),
+    ),
     "metadata": (lambda x, y: (x * y).sin() * x.factor, lambda: (factor(), made(1, 3))),
     "two kinds": (lambda x, y: x.sin() * y.sum().a, lambda: (factor(), two(1, 3))),
     "quantized weight": (
