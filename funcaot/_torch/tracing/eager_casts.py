@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tensors.ops import written_arguments
+from funcaot.errors import UnsupportedError
 
-__all__ = ["refuse_lossy_writes"]
+__all__ = ["refuse_lossy_writes", "turned_elsewhere"]
 
 
 def refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -75,3 +76,12 @@ def _like(value: Any) -> Any:
         return value
     sizes = [size if isinstance(size, int) else size.node.hint for size in value.shape]
     return torch.zeros([min(size, 2) for size in sizes], dtype=value.dtype)
+
+
+def turned_elsewhere(func: Any) -> UnsupportedError:
+    """The error for a write to a transposed view as another dtype."""
+    return UnsupportedError(
+        f"{func.overloadpacket.__name__} writes to a view of a tensor as another dtype, whose "
+        "dimensions lie in another order than in a new tensor.",
+        remedy="write to a contiguous view, or view a clone as the other dtype.",
+    )

@@ -41,7 +41,7 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
-from funcaot._torch.tracing.eager_casts import refuse_lossy_writes
+from funcaot._torch.tracing.eager_casts import refuse_lossy_writes, turned_elsewhere
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -460,7 +460,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     if answer is NotImplemented:
                         refuse_ragged_number(func, error)
                         if func._schema.is_mutable and "(different element sizes)" in str(error):
-                            raise _turned_elsewhere(func) from error
+                            raise turned_elsewhere(func) from error
                         raise
                     with self:
                         return tree_map_only(torch.Tensor, to_functional, answer)
@@ -493,14 +493,6 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if isinstance(source, torch.Tensor):
             look_like(args[0], source)
         return result
-
-
-def _turned_elsewhere(func: Any) -> UnsupportedError:
-    return UnsupportedError(
-        f"{func.overloadpacket.__name__} writes to a view of a tensor as another dtype, whose "
-        "dimensions lie in another order than in a new tensor.",
-        remedy="write to a contiguous view, or view a clone as the other dtype.",
-    )
 
 
 CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})
