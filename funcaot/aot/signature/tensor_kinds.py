@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.own_functions import has_own_functions
 from funcaot._torch.tracing import tracing
 from funcaot.aot.subclasses.refusals import is_behind_levels
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
@@ -23,7 +24,7 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
         said: What is done with it, for the message: "f was called with {} as its argument".
 
     Raises:
-        UnsupportedError: If it is one of them.
+        UnsupportedError: If it is one of them, or of a class that says itself what ops do.
     """
     if type(tensor) not in _PLAIN and is_wrapper(tensor):
         kind = f"a tensor subclass {type(tensor).__name__}"
@@ -39,6 +40,11 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
     elif functorch.transforms_active() and is_behind_levels(tensor):
         kind = "a tensor subclass inside a transform"
         remedy = "compile the function that calls the transform."
+    elif type(tensor) not in _PLAIN and has_own_functions(type(tensor)):
+        kind = (
+            f"a tensor of class {type(tensor).__name__}, whose __torch_function__ says what ops do"
+        )
+        remedy = "pass x.as_subclass(torch.Tensor), or keep it out of the compiled function."
     elif tensor.is_nested:
         kind, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
     elif tensor.is_quantized:

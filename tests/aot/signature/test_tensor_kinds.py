@@ -37,6 +37,25 @@ def test_subclasses_with_own_data_are_tensors():
     assert_close(result.as_subclass(torch.Tensor), torch.full((3,), 2.0))
 
 
+class Doubling(torch.Tensor):
+    """Its ops are others than those of tensors."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is torch.Tensor.sin else result
+
+
+def test_subclasses_with_functions_of_their_own_are_refused():
+    tensor = torch.ones(3).as_subclass(Doubling)
+    compiled = funcaot.compile(lambda x: x.sin(), backend="eager")
+    with pytest.raises(UnsupportedError, match=r"Doubling, whose __torch_function__.*\n.*Instead"):
+        compiled(tensor)
+    closed = funcaot.compile(lambda x: x * tensor.sin(), backend="eager")
+    with pytest.raises(UnsupportedError, match="Doubling, whose __torch_function__"):
+        closed(torch.ones(3))
+
+
 SPARSE = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
 PRODUCTS = {
     "given": lambda x, a, layout: a @ x + 1,
