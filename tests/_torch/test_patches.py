@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot import config
 from funcaot._torch import patches
-from funcaot._torch.inductor import inductor, value_patches
+from funcaot._torch.inductor import value_patches
 from funcaot._torch.patch import Target
 from funcaot._torch.patch_table import PATCHES
 from funcaot.errors import FuncaotError, PatchWarning, UnsupportedError
@@ -295,6 +295,6 @@ def test_a_compiler_that_fails_is_asked_without_what_only_saves_time(monkeypatch
     def broken(*args):
         raise AttributeError("another Inductor")
 
-    monkeypatch.setattr(inductor.scalars, "_is_spread", broken)
+    monkeypatch.setattr("funcaot._torch.inductor.scalars._is_spread", broken)
     with pytest.warns(PatchWarning, match="another Inductor"):
         check("scalars")

@@ -12,15 +12,9 @@ import torch
 from torch import fx
 
 from funcaot._torch.dynamo.compile_lock import compiling
-from funcaot._torch.inductor import (
-    casts,
-    loops,
-    reinplacing,
-    rigid_kernels,
-    scalars,
-    special_values,
-)
+from funcaot._torch.inductor import casts, special_values
 from funcaot._torch.inductor.inductor import eager_random_numbers
+from funcaot._torch.inductor.mended import code_mended, prepare
 from funcaot._torch.patches import applied
 
 
@@ -43,8 +37,7 @@ def compile_package(
         Exception: Whatever torch raises.
     """
     with compiling(), torch.no_grad(), _quiet():
-        special_values.without_folded_zeros(module)
-        casts.through_single_precision(module)
+        prepare(module)
         from torch._inductor import aoti_compile_and_package
 
         program = torch.export.export(
@@ -74,10 +67,6 @@ def _mended() -> Iterator[None]:
         eager_random_numbers(),
         applied("casts", casts.as_written, None),
         special_values.exact_passes(),
-        applied("loops", loops.mended, ""),
-        applied("scalars", scalars.computed_once, ""),
-        applied("apart", reinplacing.apart, ""),
-        applied("rigid kernels", rigid_kernels.operands_as_captured, ""),
-        special_values.mended(),
+        code_mended(),
     ):
         yield

@@ -18,13 +18,10 @@ from funcaot import config
 from funcaot._torch.dynamo.compile_lock import compiling, replaced_here
 from funcaot._torch.inductor import (
     casts,
-    loops,
-    reinplacing,
-    rigid_kernels,
-    scalars,
     special_values,
 )
 from funcaot._torch.inductor.decompositions import corrected
+from funcaot._torch.inductor.mended import code_mended, prepare
 from funcaot._torch.inductor.product_calls import taken_over
 from funcaot._torch.patches import applied, without_those_for_time
 from funcaot.errors import PatchWarning
@@ -219,8 +216,7 @@ def _compiled(
         # Inductor uses parts of torch that are deprecated; its user can't do anything about it.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        special_values.without_folded_zeros(module)
-        casts.through_single_precision(module)
+        prepare(module)
         with special_values.exact_passes():
             module = _recursive_joint_graph_passes(module)
         output = next(iter(reversed(module.graph.nodes)))
@@ -235,12 +231,8 @@ def _compiled(
         with (
             applied("products", taken_over, "") as products,
             applied("inputs checked once", unchecked, "") as sizes,
-            applied("loops", loops.mended, "") as looped,
-            applied("scalars", scalars.computed_once, "") as scaled,
-            applied("apart", reinplacing.apart, "") as placed,
-            applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
-            special_values.mended() as exact,
-            _tagged(tag + looped + scaled + placed + rigid + exact + products + sizes),
+            code_mended() as mended,
+            _tagged(tag + mended + products + sizes),
             applied("kernels together", _kernels_together, None),
         ):
             compiled = compile_fx_inner(

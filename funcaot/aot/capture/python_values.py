@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.tape.premises import numbers_in
 
 __all__ = ["by_values"]
@@ -66,14 +67,14 @@ def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
 
 def _assembled(data: Any, dtype: Any = None, device: Any = None, **settings: Any) -> Any:
     """``torch.tensor`` of lists with tensors of one number in them, which have no gradient."""
-    leaves = list(_leaves_of(data))
+    leaves = tree_flatten(data)[0]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors or isinstance(data, torch.Tensor):
         return NotImplemented
     if any(leaf.dim() or functorch.is_functorch_wrapped_tensor(leaf) for leaf in tensors):
         return NotImplemented
     # Of ragged lists, and of what is no number, torch says so.
-    shape = torch.tensor(_with_zeros(data)).shape
+    shape = torch.tensor(tree_map(_zero_for_a_tensor, data)).shape
     dtype = dtype or functools.reduce(torch.promote_types, map(_dtype_of, leaves))
     whole = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
     if whole and any(leaf.is_floating_point() or leaf.is_complex() for leaf in tensors):
@@ -94,19 +95,8 @@ def _assembled_like(tensor: torch.Tensor, data: Any, **settings: Any) -> Any:
     return _assembled(data, **{"dtype": tensor.dtype, "device": tensor.device, **settings})
 
 
-def _leaves_of(data: Any) -> Any:
-    if isinstance(data, list | tuple):
-        for part in data:
-            yield from _leaves_of(part)
-    else:
-        yield data
-
-
-def _with_zeros(data: Any) -> Any:
-    """The lists with zeros for tensors."""
-    if isinstance(data, list | tuple):
-        return [_with_zeros(part) for part in data]
-    return 0 if isinstance(data, torch.Tensor) else data
+def _zero_for_a_tensor(leaf: Any) -> Any:
+    return 0 if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _dtype_of(leaf: Any) -> torch.dtype:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from funcaot.aot.graph.tensor_spec import may_overlap
 from funcaot.errors import GraphError
 
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -90,7 +91,7 @@ def restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
     for dim, (size, step) in enumerate(zip(layout.shape, layout.stride, strict=True)):
         if step == 0 and size > 1:
             operand, place = operand.narrow(dim, 0, 1), place.narrow(dim, 0, 1)
-    if _overlaps(place):
+    if may_overlap(place.shape, place.stride()):
         index = torch.zeros((), dtype=torch.int64, device=operand.device)
         for size, step in zip(place.shape, place.stride(), strict=True):
             index = index.unsqueeze(-1) + torch.arange(size, device=operand.device) * step
@@ -99,16 +100,3 @@ def restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:
     else:
         place.copy_(operand)
     return fresh
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements may lie in one place."""
-    if tensor.numel() == 0:
-        return False
-    reach = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if step <= reach:
-                return True
-            reach += (size - 1) * step
-    return False

@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 
 from funcaot._torch.tensors.shapes import SizeError
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.tensor_spec import is_dense
+from funcaot.aot.graph.tensor_spec import is_dense, may_overlap
 
 __all__ = ["by_elements"]
 
@@ -83,7 +83,7 @@ class _Window:
             ((size, stride),) = joined
             end = self.start + (size - 1) * stride + 1
             return torch.slice_scatter(flat, source.reshape(-1), 0, self.start, end, stride)
-        if not self._is_apart():
+        if may_overlap(self.size, self.stride):
             return None
         index = torch.full((), self.start, device=flat.device)
         for size, stride in joined:
@@ -102,14 +102,6 @@ class _Window:
             else:
                 found.append((size, stride))
         return found or [(1, 1)]
-
-    def _is_apart(self) -> bool:
-        reach = 0
-        for size, stride in sorted(self._joined(), key=lambda pair: pair[1]):
-            if stride <= reach:
-                return False
-            reach += (size - 1) * stride
-        return True
 
 
 def by_elements(node: fx.Node, made: Callable[[fx.Node], Any]) -> torch.Tensor | None:

@@ -1,0 +1,43 @@
+"""What is mended in Inductor, in one place: ``inductor`` and ``aoti`` compile with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch import fx
+
+from funcaot._torch.inductor import (
+    casts,
+    loops,
+    reinplacing,
+    rigid_kernels,
+    scalars,
+    special_values,
+)
+from funcaot._torch.patches import applied
+
+__all__ = ["code_mended", "prepare"]
+
+
+def prepare(module: fx.GraphModule) -> None:
+    """Write what Inductor's passes misread in a graph so that they don't; it is changed."""
+    special_values.without_folded_zeros(module)
+    casts.through_single_precision(module)
+
+
+@contextlib.contextmanager
+def code_mended() -> Iterator[str]:
+    """Generate mended code inside.
+
+    Yields:
+        What tells such code from other code in Inductor's caches.
+    """
+    with (
+        applied("loops", loops.mended, "") as looped,
+        applied("scalars", scalars.computed_once, "") as scaled,
+        applied("apart", reinplacing.apart, "") as placed,
+        applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
+        special_values.mended() as exact,
+    ):
+        yield looped + scaled + placed + rigid + exact
