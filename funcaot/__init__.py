@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"funcaot.{name}")
     if name != "load":
         public = importlib.import_module("funcaot.public")
-        globals().update({each: getattr(public, each) for each in public.__all__})
+        globals().update({each: getattr(public, each) for each in __all__ if each not in _APART})
     if name in _APART:
         globals()[name] = getattr(importlib.import_module(_APART[name]), name)
     if name not in globals():

@@ -26,32 +26,3 @@ from funcaot.rules.symbolic_zeros import (
 )
 from funcaot.transforms.inlining import inline_functions
 from funcaot.transforms.old_style import second_order
-
-__all__ = [
-    "CustomVJPPrimal",
-    "Function",
-    "SymbolicZero",
-    "aot_function",
-    "aot_module",
-    "checkpoint",
-    "clear",
-    "closure_convert",
-    "compile",
-    "config",
-    "custom_function_call",
-    "custom_gradient",
-    "custom_jvp",
-    "custom_vjp",
-    "custom_vjp_primal_tree_values",
-    "custom_vmap",
-    "inline_functions",
-    "install",
-    "linear_call",
-    "mark_dynamic",
-    "register_derivative",
-    "report",
-    "second_order",
-    "sequential_vmap",
-    "uninstall",
-    "zero_from_primal",
-]
