@@ -212,6 +212,17 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/capture/test_attributes.py",
     ),
     Patch(
+        "classes",
+        "funcaot/_torch/tracing/seen_classes.py",
+        (
+            Target("torch._subclasses.functional_tensor:FunctionalTensor"),
+            Target("torch._subclasses.fake_tensor:FakeTensor"),
+        ),
+        "A function that asks for the class of a tensor is told that of a capture's tensors.",
+        "nothing is compiled",
+        "tests/aot/capture/test_seen_classes.py",
+    ),
+    Patch(
         "derivatives",
         "funcaot/derivatives/kernels.py",
         (Target("torch.library:Library", has=("impl",)),),

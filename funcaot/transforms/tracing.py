@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch.levels.functorch import dispatch_mode_count, pytree, transforms_active
 from funcaot._torch.tensors.guards import autocast_as, autocast_state
 from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot._torch.tracing.tracing import (
     FakeTensor,
     is_untraceable_function,
@@ -80,6 +81,10 @@ class FunctionNode:
     def _call(self, tensors: tuple[Any, ...]) -> Any:
         if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
             return self._execute(tensors)
+        with classes_shown():
+            return self._trace(tensors)
+
+    def _trace(self, tensors: tuple[Any, ...]) -> Any:
         if self.opaque is None or transforms_active():
             return custom_function_call(self.function, *self.operands(*tensors))
         with _known_output(self.opaque):

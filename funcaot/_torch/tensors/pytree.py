@@ -6,10 +6,10 @@ from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     TreeSpec,
-    tree_map,
     tree_unflatten,
 )
 from torch.utils._pytree import (
@@ -17,6 +17,9 @@ from torch.utils._pytree import (
 )
 from torch.utils._pytree import (
     tree_flatten as _tree_flatten,
+)
+from torch.utils._pytree import (
+    tree_map as _tree_map,
 )
 
 from funcaot.errors import UnsupportedError
@@ -26,6 +29,7 @@ __all__ = [
     "TreeSpec",
     "flattener_of",
     "is_registered",
+    "is_size",
     "register",
     "too_deep",
     "tree_flatten",
@@ -38,10 +42,23 @@ __all__ = [
 NAMEDTUPLE = namedtuple
 
 
+def is_size(value: Any) -> bool:
+    """Whether a value is a ``torch.Size``, which torch's pytrees would make a tuple."""
+    return isinstance(value, torch.Size)
+
+
+def _is_constant_size(value: Any) -> bool:
+    return isinstance(value, torch.Size) and all(type(size) is int for size in value)
+
+
 def tree_flatten(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    tree: Any, is_leaf: Callable[[Any], bool] = _is_constant_size
 ) -> tuple[list[Any], TreeSpec]:
     """The leaves of a structure, and what it is without them.
+
+    Args:
+        tree: The structure.
+        is_leaf: What isn't taken apart; a ``torch.Size`` of numbers.
 
     Raises:
         UnsupportedError: If containers are nested deeper than Python's recursion limit allows.
@@ -50,6 +67,16 @@ def tree_flatten(
         return _tree_flatten(tree, is_leaf)
     except RecursionError:
         raise too_deep() from None
+
+
+def tree_map(
+    function: Callable[..., Any],
+    tree: Any,
+    *others: Any,
+    is_leaf: Callable[[Any], bool] = _is_constant_size,
+) -> Any:
+    """A structure with each leaf replaced by what a function makes of it and of others' leaves."""
+    return _tree_map(function, tree, *others, is_leaf=is_leaf)
 
 
 def too_deep() -> UnsupportedError:

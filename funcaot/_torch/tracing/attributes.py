@@ -17,7 +17,7 @@ from funcaot.scopes import SharedPatch, holding
 __all__ = ["attributes_of", "noticing_lookups"]
 
 # What torch keeps on symbolic tensors, and marks that Dynamo and others leave on real ones.
-_OWN = frozenset({"elem", "_mode_key", "_inference_mode_base"})
+_OWN = frozenset({"elem", "_mode_key", "_inference_mode_base", "_is_param"})
 _MARKS = ("_dynamo_", "_funcaot_", "_is_view", "_sym_sizes_", "_sym_strides_")
 
 Look = Callable[[torch.Tensor, str], None]

@@ -12,6 +12,7 @@ import torch
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of, noticing_lookups
+from funcaot._torch.tracing.seen_classes import enter_as
 from funcaot.aot.signature.signature import constant_of
 from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
@@ -79,6 +80,7 @@ class Attributes:
         if is_wrapper(real):
             self._wrappers.add(id(seen))
             return  # Its parts are among them; all of them are a part of its structure.
+        enter_as(seen, type(real))
         found = attributes_of(real) if argument is not None else {}
         given = {name: value for name, value in found.items() if constant_of(value) is not None}
         vars(seen).update(given)

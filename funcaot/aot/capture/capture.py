@@ -211,7 +211,7 @@ def capture(
             result = function(*args, **kwargs)
             after = read_ambient()
             _check_left_behind(before, after, name)
-        flat, tree = tree_flatten(result, is_leaf=_is_constant_size)
+        flat, tree = tree_flatten(result)
         outputs = tuple(lifting.replace(value) for value in flat)
         if lifting.events.history.changes:
             lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
@@ -248,11 +248,6 @@ def _lifting(
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     return lifting
-
-
-def _is_constant_size(value: Any) -> bool:
-    """Whether a value is a ``torch.Size`` of numbers, which torch's pytrees make a tuple."""
-    return isinstance(value, torch.Size) and all(type(size) is int for size in value)
 
 
 def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:

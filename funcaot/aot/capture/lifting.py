@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.ragged import is_placeholder_of_torch
 from funcaot._torch.tensors.recurrent import RECURRENT
 from funcaot._torch.tensors.shapes import SizeError
@@ -131,7 +131,7 @@ class Lifting(TorchFunctionMode):
         """Run an op on the tape's tensors only."""
         if _describes_fake(func, args):
             return func(*args)
-        entered: Any = tree_map(self.replace, (args, kwargs or {}))
+        entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
         stale: dict[int, torch.Tensor] = {}
         if self.events.history.changes:

@@ -24,6 +24,7 @@ import torch
 
 from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing.attributes import attributes_of
+from funcaot._torch.tracing.seen_classes import TYPE
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
@@ -336,7 +337,7 @@ class Walk:
             if not name.isidentifier():
                 continue
             known.add(name)
-            if name in namespace:
+            if name in namespace and namespace[name] is not TYPE:
                 self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])
             else:
                 self.found.missing.setdefault(identity, set()).add(name)

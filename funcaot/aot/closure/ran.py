@@ -6,6 +6,7 @@ same code runs again. So the code that ran, and nothing else, says which names m
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import types
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.look import module_of
 from funcaot.scopes import PausableTrace
 
@@ -124,9 +126,11 @@ class Recorder(PausableTrace):
                 self.ran.leave_out(code)
         self._started = started
         self._outer: Recorder | None = None
+        self._classes = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
         """Start to record."""
+        self._classes.enter_context(showing_classes())
         self.before = sys.gettrace()
         outer = getattr(self.before, "__self__", None)
         if isinstance(outer, Recorder):
@@ -136,6 +140,7 @@ class Recorder(PausableTrace):
 
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
+        self._classes.close()
         if self._outer is None:
             sys.settrace(self.before)
             return
@@ -147,8 +152,10 @@ class Recorder(PausableTrace):
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""
         code = frame.f_code
-        if self.ran.note(code, frame.f_globals) and self._started is not None:
-            self._started(code, frame.f_globals)
+        if self.ran.note(code, frame.f_globals):
+            if self._started is not None:
+                self._started(code, frame.f_globals)
+            show_classes(code, frame.f_globals)
         before = self.before
         return None if before is None else before(frame, event, argument)
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from funcaot import config
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot.aot.graph import graph_checks, graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import NO_ROLES
@@ -257,5 +258,6 @@ class _Inliner(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(target, "inline") and target.opaque is None:
-            return target.inline(*args, **kwargs)
+            with classes_shown():
+                return target.inline(*args, **kwargs)
         return super().call_function(kept_layouts.target_for(target), args, kwargs)

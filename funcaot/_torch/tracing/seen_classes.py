@@ -1,0 +1,183 @@
+"""What class the tensors of a capture say they are: ``torch.Tensor``; ``closure/ran`` has it shown.
+
+A tape's tensors are of a class of torch's own, which the user's code would see in ``type(x)`` and
+``x.__class__``. It sees what eager would show. Nothing can make ``type(x)`` itself say so: code
+that looks ``type`` up finds something in its globals, while it is captured, that answers for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from funcaot._torch.patches import require
+from funcaot.scopes import PausableTrace, SharedPatch
+
+__all__ = ["TYPE", "classes_shown", "enter_as", "show_classes", "showing_classes"]
+
+_SYMBOLIC = (FunctionalTensor, FakeTensor)
+_CLASS = "_funcaot_class"
+_NAME = "type"
+
+
+def enter_as(seen: torch.Tensor, kind: type) -> None:
+    """Have an input of a capture say that it is of the class of the real tensor.
+
+    Args:
+        seen: The tape's tensor.
+        kind: Class of the real one.
+    """
+    vars(seen)[_CLASS] = kind
+    if issubclass(kind, torch.nn.Parameter):
+        vars(seen)["_is_param"] = True  # asked by isinstance
+
+
+def _class_of(thing: Any) -> type:
+    """The class that the user's code is to see of something."""
+    kind = type(thing)
+    if kind not in _SYMBOLIC:
+        return kind
+    return vars(thing).get(_CLASS, torch.Tensor)
+
+
+# It stands for ``type`` in globals of code that is captured; for all but tensors it is ``type``.
+class _Type:
+    __slots__ = ()
+    __module__ = "builtins"
+    __doc__ = type.__doc__
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if len(args) != 1 or keywords:
+            return type(*args, **keywords)
+        kind = _class_of(args[0])
+        # So that ``type(C) is type`` holds in the same code.
+        return self if kind is type else kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type, name)
+
+    def __instancecheck__(self, thing: Any) -> bool:
+        return isinstance(thing, type)
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return issubclass(kind, type)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (type,)
+
+    def __eq__(self, other: object) -> bool:
+        return other is type or other is self
+
+    def __hash__(self) -> int:
+        return hash(type)
+
+    def __or__(self, other: Any) -> Any:
+        return type | (type if other is self else other)
+
+    def __ror__(self, other: Any) -> Any:
+        return other | type
+
+    def __getitem__(self, item: Any) -> Any:
+        return type[item]
+
+    def __repr__(self) -> str:
+        return repr(type)
+
+
+TYPE = _Type()
+
+
+def _shown_class(tensor: torch.Tensor) -> type:
+    """``x.__class__``, which ``isinstance`` asks too."""
+    tracing = isinstance(getattr(sys.gettrace(), "__self__", None), PausableTrace)
+    return _class_of(tensor) if tracing else type(tensor)
+
+
+_PROPERTY = property(_shown_class)
+_spaces: dict[int, dict[str, Any]] = {}
+
+
+def _set(value: property | None) -> None:
+    for kind in _SYMBOLIC:
+        # An assignment to the class would change its own class.
+        attributes: Any = gc.get_referents(vars(kind))[0]
+        if value is None:
+            attributes.pop("__class__", None)
+        else:
+            attributes["__class__"] = value
+        # Any assignment tells Python to look attributes up again.
+        kind._funcaot_shown = True  # pyright: ignore[reportAttributeAccessIssue]
+        del kind._funcaot_shown  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _install() -> None:
+    if "__class__" not in vars(FunctionalTensor):
+        _set(_PROPERTY)
+
+
+def _undo() -> None:
+    _set(None)
+    while _spaces:
+        _, space = _spaces.popitem()
+        if space.get(_NAME) is TYPE:
+            del space[_NAME]
+
+
+_patch = SharedPatch(_install, _undo)
+
+
+@contextlib.contextmanager
+def showing_classes() -> Iterator[None]:
+    """While active, code that a recorder of this thread sees is shown the classes of eager."""
+    require("classes")
+    with _patch.used():
+        yield
+
+
+def show_classes(code: types.CodeType, namespace: dict[str, Any]) -> None:
+    """Have code see them in ``type(x)``, as long as something is captured.
+
+    Args:
+        code: Code of the user's that starts to run.
+        namespace: Its globals.
+    """
+    if _NAME in code.co_names and _NAME not in namespace:
+        _spaces[id(namespace)] = namespace
+        namespace[_NAME] = TYPE
+
+
+class _Shows(PausableTrace):
+    """Shows the classes to all code that isn't torch's or ours."""
+
+    def __enter__(self) -> None:
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self.before)
+
+    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """See a frame that starts."""
+        namespace = frame.f_globals
+        if str(namespace.get("__name__")).partition(".")[0] not in ("torch", "funcaot"):
+            show_classes(frame.f_code, namespace)
+        before = self.before
+        return None if before is None else before(frame, event, argument)
+
+
+@contextlib.contextmanager
+def classes_shown() -> Iterator[None]:
+    """Where code of the user's runs again on symbolic tensors, and no recorder is there."""
+    if isinstance(getattr(sys.gettrace(), "__self__", None), PausableTrace):
+        yield
+        return
+    with showing_classes(), _Shows():
+        yield
