@@ -61,8 +61,9 @@ class _Type:
         # So that ``type(C) is type`` holds in the same code.
         return self if kind is type else kind
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(type, name)
+    def __getattribute__(self, name: str) -> Any:
+        own = name == "__mro_entries__"  # asked for by a class statement
+        return object.__getattribute__(self, name) if own else getattr(type, name)
 
     def __instancecheck__(self, thing: Any) -> bool:
         return isinstance(thing, type)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,7 @@ PROTOCOL = {
 _COPIES = {"asdict", "astuple", "fields", "replace", "_asdict_inner", "_reconstruct", "deepcopy"}
 _SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
+_ASSIGNS = {"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"}
 _OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
 _SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
 _MOVING = ("SWAP", "LOAD_FAST")
@@ -74,6 +76,10 @@ class Names:
         stored: Globals that it assigns or deletes.
         imported: Modules that it imports, or may look up by a text that it has.
         tried: Names that it may use where they mean nothing, and go on.
+        assigned: Names of attributes, globals and closure variables that it gives new values.
+        counted: Those that it adds a number to, or subtracts one from.
+        items_assigned: Names of containers that it gives new items.
+        items_counted: Those in whose items it counts.
         compares_identity: Whether it asks if two things are one object.
     """
 
@@ -84,6 +90,10 @@ class Names:
     stored: frozenset[str] = frozenset()
     imported: frozenset[str] = frozenset()
     tried: frozenset[str] = frozenset()
+    assigned: frozenset[str] = frozenset()
+    counted: frozenset[str] = frozenset()
+    items_assigned: frozenset[str] = frozenset()
+    items_counted: frozenset[str] = frozenset()
     compares_identity: bool = False
 
     @property
@@ -117,6 +127,10 @@ class ReadNames:
         self._exact: set[str] = set()
         self._users: set[str] = set()
         self._tried: set[str] = set()
+        self._assigned: set[str] = set()
+        self._counted: set[str] = set()
+        self._items_assigned: set[str] = set()
+        self._items_counted: set[str] = set()
         self._all = False
         self.is_dynamic = False
         self.compares_identity = False
@@ -197,7 +211,23 @@ class ReadNames:
         """Whether some code may depend on a thing of this name; always true without a name."""
         if not name or self._all or name in self._read or name in self._exact:
             return True
+        if name in self._counted and name in self._assigned:
+            return True  # Nothing says which of both it was.
+        if name in self._items_counted and name in self._items_assigned:
+            return True
         return any(fragment in name for fragment in self._fragments)
+
+    def assigns(self, name: str) -> bool:
+        """Whether code of the user's assigns something of this name."""
+        return name in self._assigned
+
+    def counts(self, name: str) -> bool:
+        """Whether code of the user's counts in something of this name."""
+        return name in self._counted
+
+    def counts_items(self, name: str) -> bool:
+        """Whether code of the user's counts in items of a container of this name."""
+        return name in self._items_counted
 
     def uses(self, name: str) -> bool:
         """Whether code reached so far has this name in it."""
@@ -223,6 +253,13 @@ class ReadNames:
         self._used |= names.used
         self._read |= names.read
         self._fragments |= names.fragments
+        self._add_assigned(names)
+
+    def _add_assigned(self, names: Names) -> None:
+        self._assigned |= names.assigned
+        self._counted |= names.counted
+        self._items_assigned |= names.items_assigned
+        self._items_counted |= names.items_counted
 
     def _add_methods(self, kind: type) -> None:
         for name, member in list(vars(kind).items()):
@@ -247,6 +284,8 @@ def names_of(code: types.CodeType) -> Names:
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if _catches(code) else set()
+    assigned, counted = _assigned_in(code, used)
+    items_assigned, items_counted = _items_in(code, used)
     identity = "id" in loaded or _compares_identity(code)
     fragments: set[str] = set()
     if used & _BY_NAME:
@@ -265,9 +304,14 @@ def names_of(code: types.CodeType) -> Names:
             stored |= inner.stored
             imported |= inner.imported
             tried |= inner.tried
+            assigned |= inner.assigned
+            counted |= inner.counted
+            items_assigned |= inner.items_assigned
+            items_counted |= inner.items_counted
             identity |= inner.compares_identity
-    found_names = map(frozenset, (used, read, fragments, loaded, stored, imported, tried))
-    return Names(*found_names, compares_identity=identity)
+    kinds = (used, read, fragments, loaded, stored, imported, tried, assigned, counted)
+    items = map(frozenset, (items_assigned, items_counted))
+    return Names(*map(frozenset, kinds), *items, compares_identity=identity)
 
 
 def is_dotted(text: str) -> bool:
@@ -305,23 +349,60 @@ def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:
             yield item.argval
 
 
+def _assigned_in(code: types.CodeType, names: set[str]) -> tuple[set[str], set[str]]:
+    """Names that get new values, and those that are counted in."""
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+    stores = Counter(item.argval for item in instructions if item.opname in _ASSIGNS)
+    updates = Counter(
+        item.argval
+        for position, item in enumerate(instructions)
+        if item.opname.startswith("LOAD_")
+        and item.argval in names
+        and _is_update(instructions[position + 1 : position + 10], "STORE_", item.argval)
+    )
+    return {name for name, count in stores.items() if count > updates[name]}, {*updates}
+
+
+def _items_in(code: types.CodeType, names: set[str]) -> tuple[set[str], set[str]]:
+    """Names of containers whose items are assigned, and of those whose items are counted in."""
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+    assigned, counted = set[str](), set[str]()
+    for position, item in enumerate(instructions):
+        following = instructions[position + 1 : position + 10]
+        if item.argval not in names or not item.opname.startswith("LOAD_"):
+            continue
+        if _is_item(following) and following[1].opname == "STORE_SUBSCR":
+            assigned.add(item.argval)
+        elif _is_item(following) and _counts_in_item(following[1:]):
+            counted.add(item.argval)
+    return assigned, counted
+
+
+def _is_item(following: Sequence[dis.Instruction]) -> bool:
+    return len(following) > 1 and following[0].opname.startswith(_SIMPLE)
+
+
+def _counts_in_item(rest: Sequence[dis.Instruction]) -> bool:
+    """``kept[key] += value``, behind the key."""
+    if rest[0].opname != "COPY":
+        return False
+    while rest and rest[0].opname == "COPY":
+        rest = rest[1:]
+    if not rest or rest[0].opname not in _INDEXING:
+        return False
+    return _is_update(rest[1:], "STORE_SUBSCR", None)
+
+
 def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
     """Whether the value just loaded is only counted up, appended to or assigned an item of."""
     if not following:
         return False
     if following[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         return following[0].argval in _ADDING
-    if not following[0].opname.startswith(_SIMPLE):
-        return False
-    rest = following[1:]
-    if rest and rest[0].opname == "STORE_SUBSCR":
+    if _is_item(following) and following[1].opname == "STORE_SUBSCR":
         return True
-    if rest and rest[0].opname == "COPY":  # kept[key] += value
-        while rest and rest[0].opname == "COPY":
-            rest = rest[1:]
-        if not rest or rest[0].opname not in _INDEXING:
-            return False
-        return _is_update(rest[1:], "STORE_SUBSCR", None)
+    if _is_item(following) and _counts_in_item(following[1:]):
+        return True
     return _is_update(following, "STORE_", name)
 
 
@@ -329,7 +410,7 @@ def _is_update(following: Sequence[dis.Instruction], store: str, name: str | Non
     """A simple operand, an operator, and the result is stored where the value came from."""
     if len(following) < 3 or not following[0].opname.startswith(_SIMPLE):
         return False
-    if following[1].opname != "BINARY_OP":
+    if following[1].opname != "BINARY_OP" or following[1].argrepr[0] not in "+-":
         return False
     rest = _without_moves(following[2:])
     return bool(rest) and rest[0].opname.startswith(store) and (not name or rest[0].argval == name)

@@ -15,7 +15,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,13 +120,19 @@ def scan(root: Any) -> Environment:
     return walk.found
 
 
-def scan_what_ran(root: Any, ran: Ran, texts: Iterable[str] = ()) -> Environment:
+def scan_what_ran(
+    root: Any,
+    ran: Ran,
+    texts: Iterable[str] = (),
+    changed: Container[tuple[int, Any]] = (),
+) -> Environment:
     """Walk what the code that ran can have read.
 
     Args:
         root: The function, and objects among its arguments.
         ran: The code.
         texts: Strings among the arguments, which may be names of attributes.
+        changed: Attributes and globals that it gave new values, each with what it is of.
     """
     names = ReadNames.of(ran.users, ran.libraries)
     if names.is_dynamic:
@@ -139,9 +145,23 @@ def scan_what_ran(root: Any, ran: Ran, texts: Iterable[str] = ()) -> Environment
         if not names.add_exact(texts | walk.names_of_getters()):
             break
     found = walk.found
-    for kept in ("settings", "identities", "arrays"):
+    found.settings = [
+        (place, value)
+        for place, value in found.settings
+        if found.is_read(place) or _may_be_assigned(place, value, names, changed)
+    ]
+    for kept in ("identities", "arrays"):
         setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
     return found
+
+
+def _may_be_assigned(
+    place: Place, value: Any, names: ReadNames, changed: Container[tuple[int, Any]]
+) -> bool:
+    """Whether code may have assigned what was there anyway, which a call with another value sees."""
+    if not is_scalar(value) or (place.parent, place.name) in changed:
+        return False
+    return bool(place.name) and (names.assigns(place.name) or names.counts(place.name))
 
 
 class Walk:

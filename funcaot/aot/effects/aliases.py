@@ -18,7 +18,6 @@ from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.wrappers import Memory, made_again
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor
-from funcaot.aot.state.state_effects import Held
 from funcaot.aot.tape import views
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
@@ -116,7 +115,7 @@ class Aliases:
         return known
 
     def _refuse_hidden(self, value: Any) -> None:
-        if not isinstance(value, Held) and (isinstance(value, _RUNNING) or hides_tensor(value)):
+        if isinstance(value, _RUNNING) or hides_tensor(value):
             raise UnsupportedError(
                 f"{self.name} returns an object of class {type(value).__name__} that holds tensors "
                 "of its capture, where no later call could put its own.",

@@ -28,6 +28,7 @@ from funcaot.aot.reader.reader_tensors import (
     write_unread_tensors,
 )
 from funcaot.aot.state.advancing import refuse_iterators
+from funcaot.aot.state.state import Bag, name_of
 from funcaot.aot.state.state_effects import StateEffects
 from funcaot.aot.state.state_tracker import StateTracker
 
@@ -80,7 +81,13 @@ def make_reader(
     holders = tracker.holders()
     root = tracker.root
     texts = [leaf for leaf in leaves if type(leaf) is str]
-    environment = scan_what_ran(root, tracker.ran, texts)
+    changed = {
+        (bag.holder, name_of(bag, key, tracker.environment))
+        for bag, change in tracker.found
+        for key, _ in (*change.assigned, *change.counted)
+        if key not in change.made_of_old
+    }
+    environment = scan_what_ran(root, tracker.ran, texts, changed)
     if environment.escaped:
         raise SizeError(
             f"{name} keeps a size of its arguments for itself.",
@@ -107,12 +114,14 @@ def make_reader(
         if change.compared:
             writer.write_changed(bag, change)
     stored = None
-    if tracker.found or tracker.in_arguments:
+    if tracker.found or tracker.in_arguments or tracker.kept:
         finder = EnvironmentWriter(tracker.environment, root)
         things = [finder.thing(bag) for bag, _ in tracker.found]
+        things += [finder.thing(place) for place in tracker.kept if isinstance(place, Bag)]
         changes = tuple(change for _, change in tracker.found)
         reach = finder.build(things)
-        stored = StateEffects(function, changes, reach, positions, tracker.in_arguments)
+        kept = tuple(None if isinstance(place, Bag) else place for place in tracker.kept)
+        stored = StateEffects(function, changes, reach, positions, tracker.in_arguments, kept)
     if not values and not writer.checks:
         return None, stored
     reader = Reader(writer.build(values), writer.explanation(), positions, tuple(writer.checks))

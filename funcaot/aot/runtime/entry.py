@@ -271,8 +271,7 @@ class Entry:
             result, values = result
             self.capture.gradients.apply(leaves, lifted, values)
         if self.forward.state is not None:
-            result, values = result
-            self.forward.state.apply(leaves, call, values)
+            result = self.forward.state.apply(leaves, call, result)
         if self.capture.leaves_grad_mode is not None:
             torch.set_grad_enabled(self.capture.leaves_grad_mode)
         return result

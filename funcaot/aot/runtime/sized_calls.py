@@ -80,6 +80,8 @@ def without_effects(entry: Entry) -> Entry:
         raise NotStagedError
     forward, state = entry.forward, entry.forward.state
     if state is not None:
+        if state.kept:
+            raise NotStagedError
         state = replace(state, changes=(), in_arguments=(), reach=lambda root: ())
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
     bare = replace(forward, effects=effects, in_place=None, state=state)

@@ -6,13 +6,14 @@ cyclic as they were, without running code of their classes.
 
 from __future__ import annotations
 
+import copy
 import enum
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -26,10 +27,9 @@ from funcaot._torch.tensors.pytree import (
 )
 from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
-from funcaot.aot.closure.constants import is_scalar
+from funcaot.aot.closure.constants import is_array, is_scalar
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
-from funcaot.aot.state.state_effects import Held
 from funcaot.errors import UnsupportedError
 
 _HEAP = 1 << 9  # A class that a class statement made.
@@ -41,7 +41,9 @@ _NEVER = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionT
 
 @dataclass(frozen=True)
 class Ref:
-    """What is at one place: a constant, a leaf, something made, or a weak reference to that."""
+    """What is at one place: a constant or a copy of one, a leaf, what was there before, what is
+    made, or a weak reference to that.
+    """
 
     how: str
     value: Any
@@ -85,9 +87,28 @@ class Plan:
     makings: tuple[Making, ...]
     root: Ref
 
+    has_kept: bool = False
+
     def make(self, leaves: Sequence[Any]) -> Any:
-        """Make the value."""
-        return _Maker(self.makings, leaves).at(self.root)
+        """Make the value, or what makes it of containers that only the call can find."""
+        unmade = Unmade(self, leaves)
+        return unmade if self.has_kept else unmade.make(())
+
+
+@dataclass(frozen=True, eq=False)
+class Unmade:
+    """A value that has containers in it which were there before the call."""
+
+    plan: Plan
+    leaves: Sequence[Any]
+
+    def make(self, kept: Sequence[Any]) -> Any:
+        """Make the value.
+
+        Args:
+            kept: The containers.
+        """
+        return _Maker(self.plan.makings, self.leaves, kept).at(self.plan.root)
 
 
 register(
@@ -96,24 +117,27 @@ register(
     lambda leaves, plan: plan.make([*leaves]),
 )
 
+Kept: TypeAlias = Callable[[Any], int | None]
 
-def taken_apart(value: Any, is_old: Callable[[Any], bool], name: str) -> Any:
-    """A function's value, as ``Parts`` if there are new objects with tensors in it.
+
+def taken_apart(value: Any, is_old: Callable[[Any], bool], kept: Kept, name: str) -> Any:
+    """A function's value, as ``Parts`` if there is more to it than new containers of tensors.
 
     Args:
         value: What it returns and stores.
         is_old: Whether an object was there before, and is returned as it is.
+        kept: The number of a container that was there before; None for any other object.
         name: The function, for messages.
 
     Raises:
-        UnsupportedError: If such an object can't be made again.
+        UnsupportedError: If an object with tensors in it can't be made again.
     """
     try:
-        if not _Search(is_old).finds_object(value):
+        if not _Search(is_old, kept).finds_object(value):
             return value
-        walk = _Walk(is_old, name)
+        walk = _Walk(is_old, kept, name)
         root = walk.ref(value, "the result")
-        return Parts(walk.leaves, Plan(walk.finished(), root))
+        return Parts(walk.leaves, Plan(walk.finished(), root, walk.has_kept))
     except RecursionError:
         raise too_deep() from None
 
@@ -162,27 +186,38 @@ def slots_of(value: Any) -> list[tuple[str, Any]]:
 
 
 class _Search:
-    """Looks for a new object with a tensor in it."""
+    """Looks for what a pytree wouldn't give back as it was.
 
-    def __init__(self, is_old: Callable[[Any], bool]) -> None:
+    That is a new object of the user's or one with a tensor in it, a container that was there
+    before, and one that is in two places.
+    """
+
+    def __init__(self, is_old: Callable[[Any], bool], kept: Kept) -> None:
         self._is_old = is_old
+        self._kept = kept
         self._seen: dict[int, Any] = {}
 
     def finds_object(self, value: Any) -> bool:
         """Whether there is one in the containers that a value consists of."""
-        if isinstance(value, (torch.Tensor, Held)) or is_scalar(value) or id(value) in self._seen:
+        if isinstance(value, torch.Tensor) or is_scalar(value):
             return False
+        if self._kept(value) is not None:
+            return True
+        if id(value) in self._seen:
+            return not isinstance(value, tuple)
         if is_registered(type(value)) or _is_container(value):
             self._seen[id(value)] = value
             return any(map(self.finds_object, _contents(value)))
-        if base_of_object(value) is None or self._is_old(value):
+        if self._is_old(value):
             return False
-        return self._holds(value)
+        if _is_copied(value):
+            return True
+        return base_of_object(value) is not None and (is_users(type(value)) or self._holds(value))
 
     def _holds(self, value: Any) -> bool:
         if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
             return True
-        if isinstance(value, Held) or is_scalar(value) or id(value) in self._seen:
+        if is_scalar(value) or id(value) in self._seen:
             return False
         self._seen[id(value)] = value
         if is_registered(type(value)) or _is_container(value):
@@ -194,6 +229,15 @@ class _Search:
         if isinstance(value, CONTAINERS):
             own += _contents(value)
         return any(map(self._holds, own))
+
+
+def _is_copied(value: Any) -> bool:
+    """Whether a value can change, and has nothing in it but numbers and the like."""
+    if type(value) is set:
+        return all(map(is_scalar, value))
+    if isinstance(value, memoryview) or not is_array(value):
+        return False
+    return not getattr(getattr(value, "dtype", None), "hasobject", False)
 
 
 def _is_container(value: Any) -> bool:
@@ -219,9 +263,11 @@ def _contents(value: Any) -> list[Any]:
 class _Walk:
     """Takes a value apart."""
 
-    def __init__(self, is_old: Callable[[Any], bool], name: str) -> None:
+    def __init__(self, is_old: Callable[[Any], bool], kept: Kept, name: str) -> None:
         self.leaves: list[Any] = []
+        self.has_kept = False
         self._is_old = is_old
+        self._kept = kept
         self._name = name
         self._makings: list[Making | None] = []
         self._known: dict[int, Ref] = {}
@@ -234,8 +280,6 @@ class _Walk:
 
     def ref(self, value: Any, path: str) -> Ref:
         """What is at a place."""
-        if isinstance(value, Held):
-            return Ref("constant", value.thing)
         if is_scalar(value):
             return Ref("constant", value)
         known = self._known.get(id(value))
@@ -249,9 +293,15 @@ class _Walk:
         if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)
+        kept = self._kept(value)
+        if kept is not None:
+            self.has_kept = True
+            return Ref("kept", kept)
         is_container = _is_container(value) or is_registered(type(value))
         if not is_container and self._is_old(value):
             return Ref("constant", value)
+        if _is_copied(value):
+            return Ref("copied", value)
         if isinstance(value, weakref.ref) and value() is not None:
             target = value()
             made = not self._is_old(target) and base_of_object(target) is not None
@@ -311,20 +361,24 @@ class _Walk:
 
 def is_registered_object(kind: Any) -> bool:
     """Whether a class that isn't one of Python's containers is registered as a pytree."""
-    return is_registered(kind) and kind not in (*_DICTIONARIES, *_ROWS, tuple)
+    return is_registered(kind) and kind not in (*_DICTIONARIES, *_ROWS, tuple, torch.Size)
 
 
 def _is_made(value: Any) -> bool:
     """Whether a new object is made again: one of the user's, or one that holds tensors."""
-    return is_users(type(value)) or _Search(lambda thing: False).finds_object(value)
+    nothing = _Search(lambda thing: False, lambda thing: None)
+    return is_users(type(value)) or nothing.finds_object(value)
 
 
 class _Maker:
     """Makes one call's objects."""
 
-    def __init__(self, makings: tuple[Making, ...], leaves: Sequence[Any]) -> None:
+    def __init__(
+        self, makings: tuple[Making, ...], leaves: Sequence[Any], kept: Sequence[Any]
+    ) -> None:
         self._makings = makings
         self._leaves = leaves
+        self._kept = kept
         self._made: dict[int, Any] = {}
 
     def at(self, ref: Ref) -> Any:
@@ -333,6 +387,10 @@ class _Maker:
             return ref.value
         if ref.how == "leaf":
             return self._leaves[ref.value]
+        if ref.how == "kept":
+            return self._kept[ref.value]
+        if ref.how == "copied":
+            return copy.copy(ref.value)
         if ref.how == "weak":
             return weakref.ref(self.at(ref.value))
         found = self._made.get(ref.value, self)
@@ -344,6 +402,8 @@ class _Maker:
             items = [self.at(item) for item in making.items]
             if making.base is None:
                 made = unflattener_of(making.kind)(items, making.keys)
+            elif making.kind is torch.Size:
+                made = torch.Size(items)
             else:
                 made = tuple.__new__(making.kind, items)
             self._made[position] = made

@@ -184,13 +184,22 @@ def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: Tr
                         put(bag.thing, key, before.get(key, MISSING))
             if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
                 fill(bag.thing, [*before.items()])
-        elif any(map(only, now)) or only(MISSING):
+        elif not _is_same(now, before) and (any(map(only, now)) or only(MISSING)):
             fill(bag.thing, tuple(before))
+
+
+def _is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+def get(thing: Any, key: Any) -> Any:
+    """An entry of a dictionary, cell, class or object."""
+    return thing[key] if isinstance(thing, dict | list) else getattr(thing, key)
 
 
 def put(thing: Any, key: Any, value: Any) -> None:
     """Set or, for ``MISSING``, remove an entry of a dictionary, cell, class or object."""
-    if isinstance(thing, dict):
+    if isinstance(thing, dict | list):
         if value is MISSING:
             thing.pop(key, None)
         else:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
-from funcaot.aot.closure.constants import is_setting
+from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment, scan
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag
-from funcaot.aot.state.state_effects import Change, Held
+from funcaot.aot.state.state_effects import Change
 from funcaot.errors import UnsupportedError
 
 
@@ -49,22 +49,20 @@ class Changes:
             read: Whether the function's code also reads it.
 
         Returns:
-            The change; None if it holds no tensors and nothing reads it.
+            The change; None if there is none after all.
         """
         if isinstance(bag.before, dict):
             return self._of_entries(bag, path, read=read)
-        now = bag.now()
+        before, items = tuple(bag.before), tuple(bag.now())
         if isinstance(bag.thing, set):
-            if any(isinstance(item, torch.Tensor) for item in now):
+            if any(isinstance(item, torch.Tensor) for item in items):
                 raise self._unsupported(f"changes {path}, a set with tensors", "keep a list")
-            return self._of_contents(bag, path, tuple(now)) if read else None
-        before = tuple(bag.before)
-        items = tuple(now)
+            new = tuple(item for item in items if item not in set(before))
+            items = (*before, *new) if len(items) == len(before) + len(new) else items
         grown = len(items) > len(before) and all(map(_same, items, before))
-        if not read and not any(map(holds_tensor, items[len(before) :] if grown else items)):
-            return None
         if not grown:
-            return self._of_contents(bag, path, items)
+            counted = () if read else self._counted_items(bag, items, before)
+            return Change(path, counted=counted) if counted else self._of_contents(bag, path, items)
         added = tuple(self._position(value) for value in items[len(before) :])
         return Change(path, added=added, compared=read)
 
@@ -79,23 +77,61 @@ class Changes:
     def _of_entries(self, bag: Bag, path: str, *, read: bool) -> Change | None:
         before, now = _entries(bag.before), _entries(bag.now())
         assigned: list[tuple[Any, int | None]] = []
+        counted: list[tuple[Any, int]] = []
+        made_of_old = set[Any]()
         compared = False
         for key in state.changed_keys(bag):
             if tracing.is_symbolic(key):
                 raise self._unsupported(f"uses a tensor as a key of {path}", "use its name")
             old, new = before.get(key, MISSING), now.get(key, MISSING)
-            if is_setting(old) and is_setting(new) and type(old) is type(new) and old == new:
+            if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
-            name = state.name_of(bag, key, self._environment)
-            matters = read and self._environment.names.reads(name)
-            if matters or holds_tensor(new) or (new is MISSING and holds_tensor(old)):
-                compared |= matters
-                assigned.append((key, None if new is MISSING else self._position(new)))
+            matters = read and self._environment.names.reads(
+                state.name_of(bag, key, self._environment)
+            )
+            if not matters and self._counts(bag, key):
+                if _is_count(old) and _is_count(new):
+                    counted.append((key, new - old))
+                    continue
+                made_of_old.add(key)
+            compared |= matters or new is MISSING
+            assigned.append((key, None if new is MISSING else self._position(new)))
         if self._is_moved(bag) and (assigned or read):
             return self._of_pairs(path, before, now)
-        if not assigned:
+        if not assigned and not counted:
             return None
-        return Change(path, tuple(assigned), compared=compared)
+        return Change(
+            path,
+            tuple(assigned),
+            compared=compared,
+            counted=tuple(counted),
+            made_of_old=frozenset(made_of_old),
+        )
+
+    def _counted_items(
+        self, bag: Bag, items: Sequence[Any], before: Sequence[Any]
+    ) -> tuple[tuple[int, int], ...]:
+        """What is added to numbers in a list, if that is all that happens to it."""
+        if len(items) != len(before) or not isinstance(bag.thing, list):
+            return ()
+        pairs = [
+            (i, new, old)
+            for i, (new, old) in enumerate(zip(items, before, strict=True))
+            if new is not old
+        ]
+        if not all(_is_count(new) and _is_count(old) for _, new, old in pairs):
+            return ()
+        if not self._counts(bag, 0):
+            return ()
+        return tuple((index, new - old) for index, new, old in pairs)
+
+    def _counts(self, bag: Bag, key: Any) -> bool:
+        """Whether code makes an entry of what was there."""
+        environment = self._environment
+        if bag.named:
+            return environment.names.counts(state.name_of(bag, key, environment))
+        names = [place.name for place in environment.places.get(bag.holder, ())]
+        return any(map(environment.names.counts_items, names))
 
     def _of_pairs(self, path: str, before: dict[Any, Any], now: dict[Any, Any]) -> Change:
         keys = [*before]
@@ -121,26 +157,16 @@ class Changes:
 
     def packed(self) -> tuple[Any, ...]:
         """The new values, as outputs of the captured function."""
-        return tuple(map(self._packed, self._values))
+        for value in self._values:
+            self._refuse_parameters(value)
+        return tuple(self._values)
 
-    def _packed(self, value: Any) -> Any:
-        """A value as an output: what was there before, and other objects, as they are."""
-
-        def is_old(item: Any) -> bool:
-            return id(item) in self._environment.objects and not isinstance(item, torch.Tensor)
-
-        def pack(leaf: Any) -> Any:
+    def _refuse_parameters(self, value: Any) -> None:
+        for leaf in tree_flatten(value)[0]:
             if isinstance(leaf, torch.nn.Parameter) and tracing.is_symbolic(leaf):
                 raise self._unsupported(
                     "makes a parameter and keeps it", "make it outside, or keep a buffer"
                 )
-            if isinstance(leaf, torch.Tensor) or (is_setting(leaf) and not is_old(leaf)):
-                return leaf
-            if not is_old(leaf) and hides_tensor(leaf):
-                return leaf  # Made again by each call; see ``built_objects``.
-            return Held(leaf)
-
-        return tree_map(pack, value, is_leaf=is_old)
 
     def _unsupported(self, what: str, remedy: str) -> UnsupportedError:
         return UnsupportedError(f"{self._name} {what}.", remedy=f"{remedy}.")
@@ -154,6 +180,10 @@ def _entries(contents: Any) -> dict[Any, Any]:
 
 def _same(first: Any, second: Any) -> bool:
     return first is second
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int
 
 
 def holds_tensor(value: Any) -> bool:

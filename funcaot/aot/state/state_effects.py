@@ -1,9 +1,8 @@
 """State that a function keeps: attributes, items and variables that it assigns tensors to.
 
 A capture runs on tensors without values, so what it stores is taken out again, becomes an extra
-output of the captured function, and is stored at every call. What doesn't hold tensors is
-treated so only if the function's code also reads it; what it only counts in or adds to changes
-when the function is captured, once per compilation.
+output of the captured function, and is stored at every call. A number that it only counts in is
+counted on from what a call finds.
 """
 
 from __future__ import annotations
@@ -12,22 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.state import arguments, state
+from funcaot.aot.state.built_objects import Unmade
 from funcaot.aot.state.state import MISSING
 from funcaot.errors import UnsupportedError
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Reach = Callable[[tuple[Any, ...]], tuple[Any, ...] | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """An object that was there before, as a leaf of an output."""
-
-    thing: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +27,12 @@ class Change:
     Attributes:
         path: Where it is, for messages.
         assigned: Keys and the positions of their new values; None to remove the key.
-        added: Positions of values that are appended.
+        added: Positions of values that are appended, or put into a set.
         contents: Everything in it, if it can't be said otherwise: positions of values that were
             there, and of new ones.
         compared: Whether a call must find in it what the capture found.
+        counted: Keys of numbers, and what is added to them.
+        made_of_old: Keys whose new values were made of the old ones in another way.
     """
 
     path: str
@@ -48,13 +40,18 @@ class Change:
     added: tuple[int, ...] = ()
     contents: tuple[tuple[bool, int], ...] | None = None
     compared: bool = False
+    counted: tuple[tuple[Any, int], ...] = ()
+    made_of_old: frozenset[Any] = frozenset()
 
     def apply(self, thing: Any, values: Sequence[Any]) -> None:
         """Make the change to the thing of a call."""
         for key, position in self.assigned:
             state.put(thing, key, MISSING if position is None else values[position])
+        for key, step in self.counted:
+            state.put(thing, key, state.get(thing, key) + step)
         if self.added:
-            thing.extend([values[position] for position in self.added])
+            new = [values[position] for position in self.added]
+            thing.update(new) if isinstance(thing, set) else thing.extend(new)
         if self.contents is not None:
             old = list(thing.items() if isinstance(thing, dict) else thing)
             state.fill(thing, [old[i] if kept else values[i] for kept, i in self.contents])
@@ -62,6 +59,7 @@ class Change:
     def __str__(self) -> str:
         """``self.hidden`` style, with what happens."""
         parts = [f"{key} " + ("removed" if at is None else "assigned") for key, at in self.assigned]
+        parts += [f"{key} counted" for key, _ in self.counted]
         parts += [f"{len(self.added)} added"] if self.added else []
         parts += ["rearranged"] if self.contents is not None else []
         return f"{self.path}: {', '.join(parts)}"
@@ -77,6 +75,8 @@ class StateEffects:
         reach: Finds these things at a call; made with the reader of the environment.
         positions: Leaves that ``reach`` needs.
         in_arguments: The same for containers among the arguments, by their paths.
+        kept: Containers that were there before and that it returns or stores: their paths among
+            the arguments, or None for those that ``reach`` finds after the changed ones.
     """
 
     function: Callable[..., Any]
@@ -84,24 +84,35 @@ class StateEffects:
     reach: Reach
     positions: tuple[int, ...]
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
+    kept: tuple[arguments.Path | None, ...] = ()
 
-    def apply(self, leaves: Sequence[Any], call: Call, values: Sequence[Any]) -> None:
+    def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.
 
         Args:
             leaves: Leaves of the arguments.
             call: The arguments, ``(args, kwargs)``.
-            values: What the captured function returned besides its result.
+            outcome: What the captured function returned: its result and the new values, maybe
+                still to be made of what was there before.
+
+        Returns:
+            The function's result.
         """
         things = self.reach((self.function, *[leaves[index] for index in self.positions]))
         if things is None:
             raise RuntimeError("what a compiled function stores in was replaced while it ran")
-        made = [value if isinstance(value, torch.Tensor) else _unpacked(value) for value in values]
+        reached = iter(things[len(self.changes) :])
+        if isinstance(outcome, Unmade):
+            outcome = outcome.make(
+                [next(reached) if path is None else arguments.find(call, path) for path in self.kept]
+            )
+        result, values = outcome
         given = self._given(call) if self.in_arguments else []
-        for change, thing in zip(self.changes, things, strict=True):
-            change.apply(thing, made)
+        for change, thing in zip(self.changes, things, strict=False):
+            change.apply(thing, values)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
-            change.apply(thing, made)
+            change.apply(thing, values)
+        return result
 
     def _given(self, call: Call) -> list[Any]:
         found = [arguments.find(call, path) for path, _ in self.in_arguments]
@@ -118,6 +129,3 @@ class StateEffects:
         """One line per thing."""
         return "\n".join(map(str, [*self.changes, *(change for _, change in self.in_arguments)]))
 
-
-def _unpacked(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.thing if isinstance(leaf, Held) else leaf, value)

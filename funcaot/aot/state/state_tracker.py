@@ -24,6 +24,34 @@ from funcaot.aot.state.state_effects import Call, Change
 from funcaot.errors import FuncaotError, UnsupportedError
 
 
+class _Kept:
+    """Containers that were there before a function ran, numbered as they are found in its value.
+
+    Attributes:
+        found: Those that were found: where they are.
+    """
+
+    def __init__(
+        self, bags: Sequence[Bag], given: Sequence[tuple[arguments.Path, Any, Any]]
+    ) -> None:
+        self.found: list[Bag | arguments.Path] = []
+        self._places: dict[int, Bag | arguments.Path] = {
+            id(bag.thing): bag for bag in bags if bag.access == "{parent}" and not bag.named
+        }
+        self._places.update((id(thing), path) for path, thing, parts in given if parts is None)
+        self._numbers: dict[int, int] = {}
+
+    def number_of(self, thing: Any) -> int | None:
+        """The number of a container; None for what isn't one of them."""
+        place = self._places.get(id(thing))
+        if place is None:
+            return None
+        number = self._numbers.setdefault(id(thing), len(self.found))
+        if number == len(self.found):
+            self.found.append(place)
+        return number
+
+
 @dataclass(eq=False)
 class StateTracker:
     """Runs a function that is being captured and takes out what it stores.
@@ -35,6 +63,8 @@ class StateTracker:
         name: The user's function, for messages.
         found: What it changed; then it returns ``(result, values)``.
         in_arguments: What it changed in containers among the arguments, by path.
+        kept: Containers that were there before and that it returns or stores: those that it
+            reaches, and paths of those among the arguments.
         environment: What it could reach before it ran.
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
@@ -46,13 +76,14 @@ class StateTracker:
     name: str
     found: tuple[tuple[Bag, Change], ...] = ()
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
+    kept: tuple[Bag | arguments.Path, ...] = ()
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
-        self.found, self.in_arguments = (), ()
+        self.found, self.in_arguments, self.kept = (), (), ()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root)
         walk.go()
@@ -92,9 +123,22 @@ class StateTracker:
         state.put_back([bag for bag, _ in self.found])
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
-        if self.found or self.in_arguments:
-            result = result, changes.packed()
-        return taken_apart(result, lambda thing: id(thing) in environment.objects, self.name)
+        return self._outcome(result, changes, _Kept(bags, given))
+
+    def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
+        """The result, and the new values if something is stored or was there before."""
+
+        def is_old(thing: Any) -> bool:
+            return id(thing) in self.environment.objects
+
+        if not (self.found or self.in_arguments):
+            taken = taken_apart(result, is_old, kept.number_of, self.name)
+            if not kept.found:
+                return taken
+        outcome = result, changes.packed()
+        taken = taken_apart(outcome, is_old, kept.number_of, self.name)
+        self.kept = tuple(kept.found)
+        return taken
 
     def holders(self) -> list[int]:
         """Positions of the leaves through which the function may reach more than an argument."""
