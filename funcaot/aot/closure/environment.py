@@ -158,7 +158,7 @@ def scan_what_ran(
 def _may_be_assigned(
     place: Place, value: Any, names: ReadNames, changed: Container[tuple[int, Any]]
 ) -> bool:
-    """Whether code may have assigned what was there anyway, which a call with another value sees."""
+    """Whether code may have assigned the value that was there, which shows where it is another."""
     if not is_scalar(value) or (place.parent, place.name) in changed:
         return False
     return bool(place.name) and (names.assigns(place.name) or names.counts(place.name))

@@ -234,7 +234,6 @@ class _Writer:
             effects is entry.effects
             and segment is not None
             and entry.capture.gradients is None
-            and entry.forward.state is None
             and bool(segment.output_nodes)
             and entry.is_plain
             and not entry.signature.ambient.autocast
@@ -323,7 +322,12 @@ class _Writer:
         else:
             run = run_expression(source, entry.functions.plain, operands)
             self._write_inference(unpacked(made, run))
-        source.line(f"return {self._result(entry.effects, operands, made)}")
+        result = self._result(entry.effects, operands, made)
+        state = entry.forward.state
+        if state is not None:
+            store = source.constant(state.apply, "store")
+            result = f"{store}([{listed(self.names)}], (args, kwargs), {result})"
+        source.line(f"return {result}")
 
     def _result(self, effects: Effects, operands: list[str], made: list[str]) -> str:
         """The expression of the function's value."""

@@ -41,8 +41,12 @@ _NEVER = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionT
 
 @dataclass(frozen=True)
 class Ref:
-    """What is at one place: a constant or a copy of one, a leaf, what was there before, what is
-    made, or a weak reference to that.
+    """What is at one place.
+
+    Attributes:
+        how: A ``constant``, or what is ``copied``; a ``leaf``; a container that was there before,
+            which is ``kept``; something ``made``, or a ``weak`` reference to that.
+        value: The constant, or a number.
     """
 
     how: str

@@ -184,7 +184,7 @@ def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: Tr
                         put(bag.thing, key, before.get(key, MISSING))
             if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
                 fill(bag.thing, [*before.items()])
-        elif not _is_same(now, before) and (any(map(only, now)) or only(MISSING)):
+        elif not _is_same([*now], [*before]) and (any(map(only, now)) or only(MISSING)):
             fill(bag.thing, tuple(before))
 
 
@@ -199,11 +199,10 @@ def get(thing: Any, key: Any) -> Any:
 
 def put(thing: Any, key: Any, value: Any) -> None:
     """Set or, for ``MISSING``, remove an entry of a dictionary, cell, class or object."""
-    if isinstance(thing, dict | list):
-        if value is MISSING:
-            thing.pop(key, None)
-        else:
-            thing[key] = value
+    if isinstance(thing, dict) and value is MISSING:
+        thing.pop(key, None)
+    elif isinstance(thing, dict | list):
+        thing[key] = value
     elif isinstance(thing, types.CellType | type):
         delattr(thing, key) if value is MISSING else setattr(thing, key, value)
     elif value is MISSING:

@@ -7,7 +7,7 @@ counted on from what a call finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,7 @@ class StateEffects:
             raise RuntimeError("what a compiled function stores in was replaced while it ran")
         reached = iter(things[len(self.changes) :])
         if isinstance(outcome, Unmade):
-            outcome = outcome.make(
-                [next(reached) if path is None else arguments.find(call, path) for path in self.kept]
-            )
+            outcome = outcome.make([self._kept_at(path, reached, call) for path in self.kept])
         result, values = outcome
         given = self._given(call) if self.in_arguments else []
         for change, thing in zip(self.changes, things, strict=False):
@@ -113,6 +111,9 @@ class StateEffects:
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
             change.apply(thing, values)
         return result
+
+    def _kept_at(self, path: arguments.Path | None, reached: Iterator[Any], call: Call) -> Any:
+        return next(reached) if path is None else arguments.find(call, path)
 
     def _given(self, call: Call) -> list[Any]:
         found = [arguments.find(call, path) for path, _ in self.in_arguments]
@@ -128,4 +129,3 @@ class StateEffects:
     def __str__(self) -> str:
         """One line per thing."""
         return "\n".join(map(str, [*self.changes, *(change for _, change in self.in_arguments)]))
-
