@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.seen_classes import TYPE
 from funcaot.aot.closure.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
@@ -149,7 +150,10 @@ def contents_of(
     if names is None:
         return dict(thing)
     if isinstance(thing, dict):
-        return {name: thing[name] for name in names if name in thing}
+        found = {name: thing[name] for name in names if name in thing}
+        if found.get("type") is TYPE:  # Another thread captures code with these globals.
+            del found["type"]
+        return found
     return {name: value for name in names for value in in_slot(thing, name)}
 
 
