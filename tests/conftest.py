@@ -42,6 +42,7 @@ SAMPLED = {
         "test_dynamic": 2,
         "test_every_optimizer": 5,
         "test_grad_mode_outside": 7,
+        "test_grad_of_anything": 11,
         "test_matrix": 3,
         "test_objects_as_arguments": 2,
         "test_reinterpreted": 3,

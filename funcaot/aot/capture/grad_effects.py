@@ -3,7 +3,8 @@
 ``loss.backward()`` inside a compiled function accumulates into ``.grad`` of the tape's leaves. The
 real ``.grad`` of each, if it has one, is lifted as an input before; what the leaf holds in the end
 is an output, assigned to the real tensor after the call. A ``.grad`` that is accumulated in place
-or zeroed is a mutated input like any other.
+or zeroed is a mutated input like any other. Of a tensor that autograd wouldn't accumulate into, the
+``.grad`` is looked at where the function itself does; a result may have one as well.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ from funcaot.errors import UnsupportedError
 _get = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
 _set = torch.Tensor.grad.__set__  # type: ignore[attr-defined]
 _delete = torch.Tensor.grad.__delete__  # type: ignore[attr-defined]
-_TOUCHING = {_get, _set, _delete, torch.Tensor.backward, torch.autograd.backward}
+_OF_ONE = {_get, _set, _delete}
+_TOUCHING = {*_OF_ONE, torch.Tensor.backward, torch.autograd.backward}
+_STARTING = {
+    torch.Tensor.requires_grad_,
+    torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+}
 
 
 @dataclass(frozen=True)
@@ -53,14 +59,14 @@ class Gradient:
     Attributes:
         source: The leaf.
         lifted: Position of its ``.grad`` among the lifted tensors; None if it had none.
-        hooks: How many hooks it had.
+        hooks: How many hooks it had; None if autograd wouldn't accumulate into it.
         assigned: Whether it is replaced after the call.
         value: Which of the extra outputs replaces it; None to set it to None.
     """
 
     source: Source
     lifted: int | None
-    hooks: int
+    hooks: int | None
     assigned: bool = False
     value: int | None = None
 
@@ -68,6 +74,8 @@ class Gradient:
         """Whether a tensor has a ``.grad`` and hooks exactly if the captured one had."""
         if (tensor.grad is None) != (self.lifted is None):
             return False
+        if self.hooks is None:
+            return True
         if self.hooks:
             return len(_hooks(tensor)) == self.hooks
         return not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
@@ -82,12 +90,15 @@ class GradientEffects:
         state: Optimizers' state of each parameter.
         hyperparameters: Of each optimizer.
         count: Number of lifted tensors.
+        of_results: Flat outputs that were made inside and have a ``.grad``, with the extra output
+            that it is.
     """
 
     gradients: tuple[Gradient, ...]
     state: tuple[ParameterState, ...]
     hyperparameters: tuple[Hyperparameters, ...]
     count: int
+    of_results: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def hidden(self) -> frozenset[int]:
@@ -123,6 +134,11 @@ class GradientEffects:
                 tensor = gradient.source.read(leaves, lifted)
                 tensor.grad = None if gradient.value is None else values[gradient.value]
 
+    def apply_to_results(self, outputs: Sequence[Any], values: Sequence[Any]) -> None:
+        """Give new tensors among a call's flat outputs their ``.grad``."""
+        for position, value in self.of_results:
+            outputs[position].grad = values[value]
+
 
 @dataclass(eq=False)
 class _Slot:
@@ -134,6 +150,7 @@ class _Slot:
     before: torch.Tensor | None
     entered: torch.Tensor | None
     handles: list[Any]
+    accumulates: bool
 
 
 class GradientTracker(TorchFunctionMode):
@@ -159,6 +176,8 @@ class GradientTracker(TorchFunctionMode):
         self._active = False
         self._steps = StepWatcher(self._name)
         self._results: list[tuple[_Slot, bool, int | None]] = []
+        self._of_results: list[tuple[int, int]] = []
+        self._asked: dict[int, torch.Tensor] = {}
 
     @property
     def used(self) -> bool:
@@ -176,7 +195,8 @@ class GradientTracker(TorchFunctionMode):
             result = self._function(*args, **kwargs)
         if not self._active:
             return result
-        return result, self._finish()
+        values = self._finish()
+        return result, (*values, *self._grads_of_results(result, len(values)))
 
     def __torch_function__(
         self,
@@ -190,10 +210,15 @@ class GradientTracker(TorchFunctionMode):
         for value in tree_flatten((args, kwargs))[0]:
             if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)
+        reads = func == _get
+        if func in _OF_ONE or func in _STARTING:
+            self._asked[id(args[0])] = args[0]
+            if self._active and id(args[0]) in self._seen:
+                self._enter(*self._seen[id(args[0])], reads=reads)
         if func in _TOUCHING and not self._active:
             self._active = True
             for tensor, position in list(self._seen.values()):
-                self._enter(tensor, position)
+                self._enter(tensor, position, reads=reads)
         if self._steps.depth:
             result = with_tensor_scalars(func, args, kwargs, self._steps.numbers)
             if result is not NotImplemented:
@@ -206,19 +231,24 @@ class GradientTracker(TorchFunctionMode):
             if self._active:
                 self._enter(tensor, None)
 
-    def _enter(self, seen: torch.Tensor, position: int | None) -> None:
+    def _enter(self, seen: torch.Tensor, position: int | None, *, reads: bool = False) -> None:
         real = seen if position is None else self._leaves[position]
+        if id(real) in self._slots:
+            return
         with tracing.without_torch_function():
-            if not (real.requires_grad and real.is_leaf):
+            accumulates = real.requires_grad and real.is_leaf
+            if not accumulates and id(seen) not in self._asked:
                 return
             if functorch.unwrap_if_dead(real) is not real:
                 return  # It was a transform's inside, which is over.
             if functorch.is_functorch_wrapped_tensor(real):
+                if reads and not accumulates:
+                    return  # A level's own tensor has none.
                 raise UnsupportedError(
                     f"{self._name} calls backward() or uses .grad under a torch.func transform.",
                     remedy="use torch.autograd.grad or torch.func.grad inside.",
                 )
-            before, hooks = real.grad, _hooks(real)
+            before, hooks = real.grad, _hooks(real) if accumulates else []
             accumulated = list((real._post_accumulate_grad_hooks or {}).values())
         if before is not None:
             _set(seen, before)
@@ -229,7 +259,8 @@ class GradientTracker(TorchFunctionMode):
             else torch.Tensor.register_hook(seen, hook)
             for hook in hooks
         ]
-        self._slots[id(real)] = _Slot(real, position, seen, before, entered, handles)
+        slot = _Slot(real, position, seen, before, entered, handles, accumulates)
+        self._slots[id(real)] = slot
 
     def _finish(self) -> tuple[torch.Tensor, ...]:
         """Take the final ``.grad`` off the tape's leaves."""
@@ -248,6 +279,19 @@ class GradientTracker(TorchFunctionMode):
                 values.append(now)
         return tuple(values)
 
+    def _grads_of_results(self, result: Any, count: int) -> list[torch.Tensor]:
+        """What new tensors among the results hold, which is to come after so many values."""
+        found = []
+        inputs = {id(slot.seen) for slot in self._slots.values()}.union(self._seen)
+        for position, value in enumerate(tree_flatten(result)[0]):
+            if not isinstance(value, torch.Tensor) or id(value) in inputs:
+                continue
+            gradient = _get(value) if id(value) in self._asked or _accumulates(value) else None
+            if gradient is not None:
+                self._of_results.append((position, count + len(found)))
+                found.append(gradient)
+        return found
+
     def effects(self, lifted: Sequence[torch.Tensor]) -> GradientEffects | None:
         """The record, once the capture has lifted what it had to."""
         if not self._active:
@@ -257,7 +301,7 @@ class GradientTracker(TorchFunctionMode):
             Gradient(
                 Source(slot.leaf, None if slot.leaf is not None else places[id(slot.real)]),
                 None if slot.before is None else places[id(slot.before)],
-                len(_hooks(slot.real)),
+                len(_hooks(slot.real)) if slot.accumulates else None,
                 assigned,
                 value,
             )
@@ -267,7 +311,18 @@ class GradientTracker(TorchFunctionMode):
         state = by_parameter(
             (places[key], item) for key, item in self._steps.state.items() if key in places
         )
-        return GradientEffects(gradients, state, tuple(self._steps.hyperparameters), len(lifted))
+        steps, count = tuple(self._steps.hyperparameters), len(lifted)
+        return GradientEffects(gradients, state, steps, count, tuple(self._of_results))
+
+
+def _accumulates(tensor: torch.Tensor) -> bool:
+    """Whether autograd itself may have given a tensor that a function made a ``.grad``."""
+    with tracing.without_torch_function():
+        try:
+            return tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad)
+        except RuntimeError:
+            # A view made in no_grad whose base was written to: autograd forbids to look.
+            return False
 
 
 def _hooks(tensor: torch.Tensor) -> list[Any]:

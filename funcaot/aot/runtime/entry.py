@@ -270,6 +270,7 @@ class Entry:
         if self.capture.gradients is not None:
             result, values = result
             self.capture.gradients.apply(leaves, lifted, values)
+            self.capture.gradients.apply_to_results(outputs, values)
         if self.forward.state is not None:
             result = self.forward.state.apply(leaves, call, result)
         if self.capture.leaves_grad_mode is not None:
