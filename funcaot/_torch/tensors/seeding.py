@@ -76,3 +76,8 @@ def restore_random_states(states: tuple[Any, ...]) -> None:
     torch.set_rng_state(states[0])
     if states[1] is not None:
         torch.cuda.set_rng_state_all(states[1])
+
+
+def place_of(generator: torch.Generator) -> int:
+    """Where a generator is in memory: each time that torch returns one it is another object."""
+    return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,6 +9,7 @@ from funcaot.aot.capture.grad_effects import GradientTracker
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeEnvironment
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.state.torch_random import refuse_new_generators
 
 
 def capture_call(
@@ -32,4 +33,5 @@ def capture_call(
     """
     gradients = GradientTracker(tracker, tracker.leaves, tracker.name)
     captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, open_to)
+    refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
     return replace(captured, gradients=gradients.effects(captured.lifted))

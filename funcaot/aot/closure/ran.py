@@ -29,6 +29,12 @@ _MACHINERY = (
 )
 _READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
 _OF_TORCH = {"torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree"}
+# Torch's functions that read or set the state of its random generators.
+_RANDOM_STATES = frozenset(
+    f"{name}{which}"
+    for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")
+    for which in ("", "_all")
+) | {"initial_seed", "fork_rng"}
 _LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
@@ -63,11 +69,13 @@ class Ran:
         users: Code objects of the user's, each with the globals that it ran with.
         libraries: Those of libraries that read attributes of what a user gives them.
         reads_environ: Whether environment variables were read.
+        random_states: Functions of torch that users' code called for random states.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
     libraries: set[types.CodeType] = field(default_factory=set)
     reads_environ: bool = False
+    random_states: set[str] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -89,6 +97,16 @@ class Ran:
             return False
         self.users[code] = namespace
         return True
+
+    def note_random_state(self, frame: types.FrameType) -> None:
+        """Note a function of that kind, unless torch calls it itself, as a checkpoint does."""
+        module = _module_of(frame)
+        caller = frame.f_back
+        while caller is not None and _module_of(caller) == "contextlib":
+            caller = caller.f_back
+        if module.startswith("torch.") and caller is not None:
+            if not is_library(_module_of(caller)):
+                self.random_states.add(f"{module}.{frame.f_code.co_name}")
 
     def leave_out(self, code: types.CodeType) -> None:
         """Never note a code object."""
@@ -148,16 +166,23 @@ class Recorder(PausableTrace):
         # What ran in a capture inside this one ran here too.
         for code, namespace in self.ran.users.items():
             self._outer.ran.note(code, namespace)
+        self._outer.ran.random_states |= self.ran.random_states
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""
         code = frame.f_code
+        if code.co_name in _RANDOM_STATES:
+            self.ran.note_random_state(frame)
         if self.ran.note(code, frame.f_globals):
             if self._started is not None:
                 self._started(code, frame.f_globals)
             show_classes(code, frame.f_globals)
         before = self.before
         return None if before is None else before(frame, event, argument)
+
+
+def _module_of(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 _BUILTIN = (

@@ -21,6 +21,7 @@ from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, holds_tensor
 from funcaot.aot.state.state_effects import Call, Change
+from funcaot.aot.state.torch_random import refuse_states
 from funcaot.errors import FuncaotError, UnsupportedError
 
 
@@ -113,12 +114,15 @@ class StateTracker:
             with recorder:
                 result = self.function(*args, **kwargs)
             draws.refuse_drawn(self.name)
+            refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:
             # What the user's code did before it raised stays done, but for tensors without values.
             ours = isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error)
             state.put_back(bags, only=(lambda value: True) if ours else holds_tensor)
+            if ours:
+                refuse_states(self.name, environment, self.ran)
             raise
         state.put_back([bag for bag, _ in self.found])
         for path, thing, parts in given:
