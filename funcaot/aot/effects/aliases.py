@@ -11,6 +11,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
+from funcaot.aot.closure.lazy import is_iterator, is_view
 from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
@@ -115,11 +116,17 @@ class Aliases:
         return known
 
     def _refuse_hidden(self, value: Any) -> None:
-        if isinstance(value, _RUNNING) or hides_tensor(value):
+        if is_iterator(value) or isinstance(value, _RUNNING) or hides_tensor(value):
+            kind = type(value).__name__
+            lazy = is_iterator(value) or is_view(value)
+            why = "holds tensors of its capture, where no later call could put its own."
+            if is_iterator(value) and not hides_tensor(value):
+                why = "is read once: later calls would return it as the first caller left it."
             raise UnsupportedError(
-                f"{self.name} returns an object of class {type(value).__name__} that holds tensors "
-                "of its capture, where no later call could put its own.",
-                remedy="return tensors, or register the class as a pytree "
+                f"{self.name} returns or keeps an object of class {kind} that {why}",
+                remedy="return a list or a dictionary of what is in it."
+                if lazy
+                else "return tensors, or register the class as a pytree "
                 "(torch.utils._pytree.register_pytree_node).",
             )
 

@@ -12,6 +12,7 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment, scan
+from funcaot.aot.closure.lazy import holds_traced
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag
 from funcaot.aot.state.state_effects import Change
@@ -188,7 +189,7 @@ def _is_count(value: Any) -> bool:
 
 def holds_tensor(value: Any) -> bool:
     """Whether a new value is a tensor or has one in it."""
-    if value is MISSING or is_setting(value):
+    if value is MISSING or (is_setting(value) and not isinstance(value, slice)):
         return False
     return any(
         isinstance(leaf, torch.Tensor) or hides_tensor(leaf) for leaf in tree_flatten(value)[0]
@@ -197,6 +198,8 @@ def holds_tensor(value: Any) -> bool:
 
 def hides_tensor(value: Any) -> bool:
     """Whether an object that isn't a container has tensors of a capture in it."""
-    if isinstance(value, torch.Tensor | types.ModuleType | type) or is_setting(value):
+    if isinstance(value, torch.Tensor | types.ModuleType | type):
         return False
-    return any(map(tracing.is_traced, scan(value).objects.values()))
+    if holds_traced(value):
+        return True
+    return not is_setting(value) and any(map(tracing.is_traced, scan(value).objects.values()))
