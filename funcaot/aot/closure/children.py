@@ -10,7 +10,7 @@ import functools
 import operator
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -60,6 +60,10 @@ class Step(NamedTuple):
     constants: tuple[Any, ...] = ()
 
 
+# Containers that keep what is in them in an attribute.
+WRAPPED = (UserDict, UserList, ChainMap)
+
+
 def children(holder: Any, names: ReadNames) -> Iterator[Step]:
     """The steps from an object that isn't a module of Python's, a class or a set of globals."""
     if isinstance(holder, torch.jit.ScriptModule):
@@ -98,6 +102,11 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         if isinstance(holder, torch.optim.Optimizer):
             # A step finds its state by itself (see optimizer_step).
             own = {name: value for name, value in own.items() if name != "state"}
+        if isinstance(holder, WRAPPED):
+            # Python's library reads it on the user's behalf.
+            inner = {name: own[name] for name in ("data", "maps") if name in own}
+            yield from entries(inner, "{parent}.__dict__")
+            own = {name: value for name, value in own.items() if name not in inner}
         yield from entries(own, "{parent}.__dict__", named=True)
         yield from _of_slots(holder)
 

@@ -35,7 +35,7 @@ from funcaot.aot.closure.ran import Ran, is_library, is_machinery, is_users
 _LIMIT = 200_000
 _CHANGEABLE = (list, dict, set, deque)
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum)
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ import torch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
+from funcaot.aot.closure.children import WRAPPED
 from funcaot.aot.closure.constants import is_array
 from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
@@ -21,6 +23,8 @@ from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
+# Objects of Python's library that are followed as those of users are.
+_FOLLOWED = (SimpleNamespace, Counter, *WRAPPED)
 Attributes: TypeAlias = tuple[tuple[str, "Constant"], ...]
 
 
@@ -174,7 +178,7 @@ def _constant(name: str, position: int, value: Any) -> Constant:
     try:
         hash(value)
     except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
-        if (is_users(kind) or kind is SimpleNamespace) and not is_array(value):
+        if (is_users(kind) or issubclass(kind, _FOLLOWED)) and not is_array(value):
             return Constant(kind, Identity(value))
         raise UnsupportedError(
             f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
