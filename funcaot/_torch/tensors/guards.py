@@ -15,6 +15,7 @@ from torch._C import _is_any_autocast_enabled as any_autocast_enabled
 from torch._C import _len_torch_function_stack as function_mode_count
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch.autograd import _profiler_enabled as profiler_enabled
 from torch.utils._device import DeviceContext
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "global_state_check",
     "hooks_of_all_modules",
     "matmul_precision",
+    "profiler_enabled",
     "set_grad_enabled",
     "tensor_check",
     "without_autocast",

@@ -60,6 +60,15 @@ class Step(NamedTuple):
     constants: tuple[Any, ...] = ()
 
 
+_OF_FUNCTIONS = (
+    "__annotations__",
+    "__defaults__",
+    "__doc__",
+    "__kwdefaults__",
+    "__module__",
+    "__name__",
+    "__qualname__",
+)
 # Containers that keep what is in them in an attribute.
 WRAPPED = (UserDict, UserList, ChainMap)
 
@@ -243,6 +252,12 @@ def of_attributes(function: types.FunctionType) -> Iterator[Step]:
     yield from entries(own, "{parent}.__dict__", named=True)
 
 
+def of_its_own(function: types.FunctionType) -> Iterator[Step]:
+    """The steps to what Python itself keeps on a function, for code that reads it by name."""
+    for name in _OF_FUNCTIONS:
+        yield Step(f"{{parent}}.{name}", name, getattr(function, name))
+
+
 def names_in(getter: Any) -> set[str]:
     """The attributes that an ``operator.attrgetter`` or ``methodcaller`` gets."""
     if not isinstance(getter, operator.attrgetter | operator.methodcaller):
@@ -289,6 +304,9 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
         names: The names that are read.
         ran: The code objects that ran; their methods are looked into, whatever their name.
     """
+    for name in ("__doc__", "__module__", "__name__", "__qualname__"):
+        if names.users_mention(name):
+            yield Step(f"{{parent}}.{name}", name, getattr(kind, name))
     known: set[str] = set()
     hidden: set[str] = set()
     for index, base in enumerate(kind.__mro__):

@@ -30,6 +30,7 @@ from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.constants import is_array, is_scalar, is_setting
 from funcaot.aot.closure.look import dictionary_of, module_of, name_of
+from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_machinery, is_users
 
 _LIMIT = 200_000
@@ -242,6 +243,9 @@ class Walk:
             if names.imports_by_text:
                 for module in (str(namespace.get("__name__")), *filter(is_dotted, self.strings())):
                     self._look_into_import(module, namespace)
+        for read, value in named_settings(self.found.names.users_mention_any):
+            root = next(iter(self.found.objects))
+            self.found.settings.append((Place(root, "{0}()", "", (read,)), value))
         if self._ran.reads_environ:
             self._anchor(os.environ, "{0}.environ", os)
             self._pending.append(os.environ)
@@ -292,6 +296,9 @@ class Walk:
             self._visit_class(holder)
             return
         if isinstance(holder, types.FunctionType):
+            for step in () if self._ran is None else children.of_its_own(holder):
+                if found.names.users_mention(step.name):
+                    self._take(id(holder), step)
             if self._ran is not None and holder.__code__ not in self._ran.users:
                 self._visit_what_did_not_run(holder)
                 return

@@ -136,7 +136,7 @@ class CompiledFunction(Generic[P, R]):
         return self._call(args, kwargs) if result is MISS else result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if tracing.is_abstract():
+        if tracing.is_abstract() or any(map(_is_fake, (*args, *kwargs.values()))):
             return self._inline(args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
@@ -298,6 +298,11 @@ class CompiledFunction(Generic[P, R]):
             f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
             f"{statistics.graphs_compiled} graphs>"
         )
+
+
+def _is_fake(value: Any) -> bool:
+    """Whether it is a fake tensor: an operator's kernel may be given one, with no mode around."""
+    return isinstance(value, tracing.FakeTensor)
 
 
 def _named(module: str | None, name: str) -> Any:
