@@ -48,6 +48,29 @@ def scattered(x):
     return y.scatter_(0, torch.arange(11, -1, -1), y.clone())
 
 
+def masked_in_what_is_expanded(x):
+    y = x.sum().expand(12)
+    return y.index_put((x > 0.5,), x.new_zeros(()))
+
+
+def indexed_in_what_is_expanded(x):
+    y = x[:3].sin().expand(4, 3)
+    return y.index_put((torch.tensor([1, 3]),), x[:3])
+
+
+def added_to_what_is_expanded(x):
+    return x.new_full((), 2.0).expand(12).index_add(0, torch.tensor([1, 3, 1]), x[:3])
+
+
+def masked_before_a_gradient(x):
+    def loss(y):
+        y = y.clone()
+        y[y > 0.5] = 0
+        return y.sum()
+
+    return torch.func.grad(loss)(x)
+
+
 def in_an_input(x):
     z = x.clone()
     z[torch.arange(11, -1, -1)] = z * 1
@@ -63,6 +86,10 @@ FUNCTIONS = [
     shifted_back,
     diagonals,
     scattered,
+    masked_in_what_is_expanded,
+    indexed_in_what_is_expanded,
+    added_to_what_is_expanded,
+    masked_before_a_gradient,
     in_an_input,
 ]
 

@@ -1,8 +1,9 @@
-"""An op that writes to part of a tensor doesn't work in memory that its other operands lie in.
+"""An op that writes to part of a tensor works in memory of its own where it would spoil another's.
 
 Inductor lets an op such as ``index_put`` work in its first operand's memory where nothing reads it
 later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clone())`` lost the
-clone, and then rows were overwritten before they were read.
+clone, and then rows were overwritten before they were read. Nor does it ask whether the operand's
+elements have memory of their own: those of an expanded tensor share it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import fx
 
 from funcaot.scopes import holding
@@ -19,7 +21,7 @@ from funcaot.scopes import holding
 __all__ = ["TAG", "apart"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " apart 1"
+TAG = " apart 2"
 
 
 @contextlib.contextmanager
@@ -43,13 +45,27 @@ def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _check(entry: Any) -> Callable[[fx.Node], bool]:
     def check(node: fx.Node) -> bool:
-        return not _reads_what_it_writes(node, entry.mutated_arg) and entry.extra_check(node)
+        positions = entry.mutated_arg
+        positions = (positions,) if isinstance(positions, int) else positions
+        if _reads_what_it_writes(node, positions) or _is_expanded(node, positions):
+            return False
+        return entry.extra_check(node)
 
     return check
 
 
-def _reads_what_it_writes(node: fx.Node, mutated: int | tuple[int, ...]) -> bool:
-    positions = (mutated,) if isinstance(mutated, int) else mutated
+def _is_expanded(node: fx.Node, positions: tuple[int, ...]) -> bool:
+    """Whether elements of what an op writes to share memory with each other."""
+    written = [leaf.meta.get("val") for at in positions for leaf in _nodes(node.args[at])]
+    return any(
+        step == 0 and size != 1
+        for value in written
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def _reads_what_it_writes(node: fx.Node, positions: tuple[int, ...]) -> bool:
     # Behind an operator or a token, positions are counted from there; then all are compared.
     written = [leaf for position in positions for leaf in _nodes(node.args[position])]
     others = [

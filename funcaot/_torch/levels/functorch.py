@@ -168,6 +168,13 @@ def fully_unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def without_batches(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor under the levels of ``vmap`` next to it, whose metadata change with its own."""
+    while is_batchedtensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
 @dataclass(frozen=True)
 class Layer:
     """A tensor as one level sees it.

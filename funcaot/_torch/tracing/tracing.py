@@ -464,6 +464,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
                         raise
                     with self:
                         return tree_map_only(torch.Tensor, to_functional, answer)
+                if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
+                    return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:

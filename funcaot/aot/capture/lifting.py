@@ -208,8 +208,9 @@ class Lifting(TorchFunctionMode):
                 remedy="write x.copy_(value) under torch.no_grad(), or x.set_(value).",
             )
         elif name == "storage_offset" or (name == "as_strided" and _leaves(*args, **kwargs)):
-            self.events.placed.append(args[0])
-            if name == "as_strided" and not self._is_in_an_input(args[0]):
+            inner = functorch.fully_unwrapped(args[0])  # A level's wrapper has no storage.
+            self.events.placed.append(inner)
+            if name == "as_strided" and inner is args[0] and not self._is_in_an_input(inner):
                 check_bounds(self._tape, *args, **kwargs)
         elif name in storages.READING and self._is_in_an_input(args[0]):
             raise storages.refuse_storage(self._name, self._described(args[0]))
@@ -278,10 +279,18 @@ class Lifting(TorchFunctionMode):
 
     def _note_reshaping(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep hold of the whole value before a tensor's shape is changed in place."""
-        tensor = args[0]
-        self._note_reshape(name, tensor, (*args[1:], *kwargs.values()))
-        self.events.history.note(name, tensor, (*args[1:], *kwargs.values()))
-        if name == "as_strided_" and _leaves(*args, **kwargs):
+        tensor, arguments = args[0], (*args[1:], *kwargs.values())
+        if functorch.is_batchedtensor(tensor):
+            # One example's dimensions aren't those of the tensor that changes with it.
+            if name in _RESIZING:
+                raise UnsupportedError(
+                    f"{self._name} calls {name} on a tensor that a vmap inside of it batches.",
+                    remedy="return a new tensor of that shape.",
+                )
+            name, arguments, tensor = "as_strided_", (), functorch.without_batches(tensor)
+        self._note_reshape(name, tensor, arguments)
+        self.events.history.note(name, tensor, arguments)
+        if args[0] is tensor and name == "as_strided_" and _leaves(*args, **kwargs):
             self.events.placed.append(tensor)
         if tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled():
             self.events.turned.add(id(tensor._base))

@@ -31,7 +31,7 @@ from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names
 from funcaot.aot.closure.constants import is_array, is_scalar, is_setting
 from funcaot.aot.closure.look import dictionary_of, module_of, name_of
 from funcaot.aot.closure.process import named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_machinery, is_users
+from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users
 
 _LIMIT = 200_000
 _CHANGEABLE = (list, dict, set, deque)
@@ -449,8 +449,7 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
-        module = module_of(value)
-        return not (is_machinery(module) or module.partition(".")[0] == "torch")
+        return not is_torchs(value)
     if isinstance(value, CONTAINERS):
         return True
     kind = type(value)

@@ -61,6 +61,21 @@ def is_users(kind: type) -> bool:
     return module != "builtins" and not is_library(module)
 
 
+def is_torchs(function: types.FunctionType) -> bool:
+    """Whether a function is torch's or ours and leads to nothing of the user's.
+
+    What torch wraps around an object of the user's, such as ``vmap(nn.Linear(2, 3))``, says that it
+    is of the module that the object's class is of.
+    """
+    module = module_of(function)
+    if not (is_machinery(module) or module.partition(".")[0] == "torch"):
+        return False
+    if function.__closure__ is None or function.__globals__.get("__name__") == module:
+        return True
+    named = getattr(sys.modules.get(module), function.__name__, None)
+    return named is function
+
+
 @dataclass(eq=False)
 class Ran:
     """The code that ran.
