@@ -17,8 +17,9 @@ from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
+from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.grad_effects import GradientEffects
-from funcaot.aot.capture.lifting import InputEvents, Lifting
+from funcaot.aot.capture.lifting import Lifting
 from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
 from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
 from funcaot.aot.graph import graphs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,17 +18,18 @@ from funcaot._torch.tensors.recurrent import RECURRENT
 from funcaot._torch.tensors.shapes import SizeError
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.functional_values import make_growable
-from funcaot.aot.capture import outs
 from funcaot.aot.capture.eager_errors import error_of_eager
-from funcaot.aot.capture.idle_dropout import given_back
-from funcaot.aot.capture.python_values import by_values
-from funcaot.aot.capture.recurrent import run_recurrent
-from funcaot.aot.capture.stale_views import ShapeHistory, stale_view
+from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.capture.handlers import data_dependent_ops, outs
+from funcaot.aot.capture.handlers.idle_dropout import given_back
+from funcaot.aot.capture.handlers.python_values import by_values
+from funcaot.aot.capture.handlers.recurrent import run_recurrent
+from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.closure.ran import calls_no_user
 from funcaot.aot.graph.tensor_spec import is_dense
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
-from funcaot.aot.tape import data_dependent_ops, sizes_of_values, storages, writes
+from funcaot.aot.tape import sizes_of_values, storages, writes
 from funcaot.aot.tape.bounds import check_bounds
 from funcaot.aot.tape.strided_views import extent
 from funcaot.aot.tape.tape import Tape
@@ -40,46 +40,6 @@ from funcaot.scopes import untraced
 _RECORDED = contextlib.nullcontext()
 _RESIZING = frozenset(("resize_", "resize_as_"))
 _UNSAFE = frozenset(("unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"))
-
-# Methods with their arguments, in the order of the calls.
-Reshapes = tuple[tuple[str, tuple[Any, ...]], ...]
-
-
-@dataclass
-class InputEvents:
-    """What happens to tensors of the tape that only shows while it happens, by ``id``.
-
-    Attributes:
-        wholes: For a tensor whose shape or storage was changed in place, its value as it was.
-        history: Changes of shapes in place.
-        reshapes: For such a tensor the calls that changed it, None if one of them names strides
-            or sizes.
-        resized: Tensors that were resized.
-        placed: Tensors of whose storage a place was named that may be outside of them: by its
-            absolute offset, or by ``as_strided`` with a longer reach.
-        grown: Tensors that were resized to more elements.
-        detached: Tensors that ``detach_`` was called on.
-        fixed: Tensors that can't be reshaped, since other inputs are views of them.
-        turned: Tensors of which a view's shape was changed, recorded by autograd.
-        sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
-        shared: Whether inputs live in regions.
-        reads_data: Whether the ``.data`` of what has a derivative was used.
-        unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
-    """
-
-    wholes: dict[int, torch.Tensor] = field(default_factory=dict)
-    history: ShapeHistory = field(default_factory=ShapeHistory)
-    reshapes: dict[int, Reshapes | None] = field(default_factory=dict)
-    resized: set[int] = field(default_factory=set)
-    placed: list[torch.Tensor] = field(default_factory=list)
-    grown: set[int] = field(default_factory=set)
-    detached: set[int] = field(default_factory=set)
-    fixed: set[int] = field(default_factory=set)
-    turned: set[int] = field(default_factory=set)
-    sources: dict[int, torch.Tensor] = field(default_factory=dict)
-    shared: bool = False
-    reads_data: bool = False
-    unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
 
 
 class Lifting(TorchFunctionMode):

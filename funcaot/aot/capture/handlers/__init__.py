@@ -1,0 +1,1 @@
+"""What a capture does with a function of torch besides running it, a file a kind."""
