@@ -6,6 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.grad_effects import GradientEffects
+from funcaot.aot.capture.handlers.call import InProgress
+from funcaot.aot.capture.handlers.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
 from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
 from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
@@ -190,22 +193,20 @@ def capture(
     given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
     attributes = Attributes(name)
     entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
-    known, traced = dict[int, torch.Tensor](), list[Any]()
-    for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
-        if isinstance(described, Constant):
-            traced.append(leaf)
-            continue
-        if id(leaf) not in known:
-            known[id(leaf)] = entrance.add(leaf, position, described)
-        traced.append(known[id(leaf)])
+    known = entrance.add_arguments(leaves, signature)
+    traced = [known.get(id(leaf), leaf) for leaf in leaves]
     args, kwargs = tree_unflatten(traced, signature.tree)
-    lifting = _lifting(Lifting(tape, known, entrance.add, name), signature, sharing, entrance)
-    grad_mode = signature.ambient.grad_mode
+    grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
+    events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
+    in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, events)
+    lifting = Lifting(in_progress, known, entrance.add)
+    for tensor in sharing.lifted:
+        lifting.lift(tensor)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
         with (
-            _explained(name, lifting.events),
+            _explained(name, events),
             attributes.noticing(),
-            tape.running_function(),
+            tape.running_function(partial(note_new_storage, in_progress)),
             lifting,
         ):
             before = read_ambient()
@@ -214,9 +215,9 @@ def capture(
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
         outputs = tuple(lifting.replace(value) for value in flat)
-        if lifting.events.history.changes:
-            lifting.events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
-            outputs, _ = lifting.events.history.refreshed(outputs, name)
+        if events.history.changes:
+            events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
+            outputs, _ = events.history.refreshed(outputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
     return Capture(
@@ -228,27 +229,13 @@ def capture(
         tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
         sharing.regions,
         entrance.shared,
-        lifting.events,
+        events,
         after.grad_mode if after.grad_mode != before.grad_mode else None,
-        signature.ambient.forward_mode,
+        forward_mode,
         attached=attached,
         absent=tuple(attributes.missing),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
-
-
-def _lifting(
-    lifting: Lifting, signature: Signature, sharing: Sharing, entrance: _Entrance
-) -> Lifting:
-    """Tell the mode of the call, and lift what an earlier run had lifted."""
-    lifting.events.shared = bool(sharing.regions)
-    lifting.grad_mode = signature.ambient.grad_mode
-    lifting.forward_mode = signature.ambient.forward_mode
-    lifting.events.fixed |= entrance.fixed()
-    lifting.inputs = entrance.inputs
-    for tensor in sharing.lifted:
-        lifting.lift(tensor)
-    return lifting
 
 
 def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
@@ -417,6 +404,14 @@ class _Entrance:
         seen = self._add(tensor, argument, described)
         self.attributes.enter(tensor, seen, argument)
         return seen
+
+    def add_arguments(self, leaves: Sequence[Any], signature: Signature) -> dict[int, torch.Tensor]:
+        """Enter the arguments, each once; returns what the function sees, by ``id``."""
+        known: dict[int, torch.Tensor] = {}
+        for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
+            if not isinstance(described, Constant) and id(leaf) not in known:
+                known[id(leaf)] = self.add(leaf, position, described)
+        return known
 
     def _add(
         self, tensor: torch.Tensor, argument: int | None, described: TensorSpec | None

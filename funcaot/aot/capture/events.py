@@ -50,3 +50,9 @@ class InputEvents:
     shared: bool = False
     reads_data: bool = False
     unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
+
+    def keep_whole(self, tensor: torch.Tensor) -> None:
+        """Keep what a tensor shows now, whose memory others may go on to see and write to."""
+        if id(tensor) not in self.wholes:
+            with torch.no_grad():
+                self.wholes[id(tensor)] = tensor.data

@@ -26,8 +26,6 @@ __all__ = [
     "SizesNeededError",
     "answering",
     "current",
-    "selected",
-    "with_indices",
 ]
 
 _ATEN = torch.ops.aten
@@ -124,43 +122,3 @@ def answering(answers: Answers | None) -> Iterator[None]:
     """Let ops ask inside; those of captures that are begun inside have answers of their own."""
     with holding(_this_thread, answers=answers):
         yield
-
-
-# --- masks --------------------------------------------------------------------------------------
-
-_MASKS = (torch.bool, torch.uint8)
-
-
-def selected(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What ``masked_select`` returns, by the indices of what it selects.
-
-    These have no derivative, and what is selected by them has one that knows its size.
-
-    Returns:
-        The result; ``NotImplemented`` for another function.
-    """
-    by_mask = function in (torch.masked_select, torch.Tensor.masked_select) and len(args) == 2
-    if _this_thread.answers is None or not by_mask:
-        return NotImplemented
-    source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, args))
-    return source[mask.nonzero(as_tuple=True)]
-
-
-def with_indices(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a read or write by index, with indices in place of masks."""
-    writes = function is torch.Tensor.__setitem__
-    if _this_thread.answers is None or not (writes or function is torch.Tensor.__getitem__):
-        return args
-    key = args[1] if type(args[1]) is tuple else (args[1],)
-    if not any(map(_is_mask, key)):
-        return args
-    if writes and not (isinstance(args[2], torch.Tensor) and args[2].numel() != 1):
-        return args
-    parts: list[Any] = []
-    for part in key:
-        parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
-    return (args[0], tuple(parts), *args[2:])
-
-
-def _is_mask(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.dtype in _MASKS and part.dim() > 0

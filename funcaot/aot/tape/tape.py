@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -35,6 +34,7 @@ from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
 from funcaot.operator.operator import custom_function_call
+from funcaot.scopes import holding
 
 
 class Tape:
@@ -84,20 +84,6 @@ class Tape:
         self._examples: set[fx.Node] = set()
         if self.sizes is not None:
             self._add_sizes(self.sizes)
-
-    def watch_set(self, note: Callable[[torch.Tensor, Any], None]) -> None:
-        """Call a method with target and source of each ``set_``, as long as its object lives.
-
-        The tape outlives a capture, which holds the caller's tensors.
-        """
-        reference = weakref.WeakMethod(note)
-
-        def tell(target: torch.Tensor, source: Any) -> None:
-            method = reference()
-            if method is not None:
-                method(target, source)
-
-        self._functional_mode.note_set = tell
 
     def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
         """Make each open size an input of the graph."""
@@ -177,9 +163,16 @@ class Tape:
         views.check(outputs)
         views.clear()
 
-    def running_function(self) -> contextlib.AbstractContextManager[None]:
-        """While the user's function runs."""
-        return self._notes.running_function()
+    @contextlib.contextmanager
+    def running_function(self, note_set: Callable[[torch.Tensor, Any], None]) -> Iterator[None]:
+        """While the user's function runs.
+
+        Args:
+            note_set: Is told of each ``set_``, with its target and its source.
+        """
+        told = holding(self._functional_mode, note_set=note_set)
+        with told, self._notes.running_function():
+            yield
 
     def running_rule(self) -> contextlib.AbstractContextManager[None]:
         """While a Function's own backward runs."""

@@ -15,28 +15,28 @@ import torch
 from torch.nn import functional
 
 from funcaot._torch.tracing.tracing import is_untraceable
-from funcaot.aot.tape import sizes_of_values
+from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
 from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _always(call: Call) -> bool:
+def _always(call: Arguments) -> bool:
     return True
 
 
-def _with_classes(call: Call) -> bool:
+def _with_classes(call: Arguments) -> bool:
     """The number of classes is given, so that the result's shape is known."""
     args, kwargs = call
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     return isinstance(classes, int) and classes >= 0
 
 
-def _by_mask(call: Call) -> bool:
+def _by_mask(call: Arguments) -> bool:
     """A boolean index whose backward with respect to the values selects by it."""
     args, kwargs = call
     indices = kwargs.get("indices", args[1] if len(args) > 1 else ())
@@ -44,7 +44,7 @@ def _by_mask(call: Call) -> bool:
     return any(isinstance(i, torch.Tensor) and i.dtype in masks for i in indices or ())
 
 
-def _by_differentiated_value(call: Call) -> bool:
+def _by_differentiated_value(call: Arguments) -> bool:
     """A value that is a tensor with a gradient, which is summed over the distinct indices."""
     args, kwargs = call
     value = kwargs.get("value", args[3] if len(args) > 3 else None)
@@ -54,7 +54,7 @@ def _by_differentiated_value(call: Call) -> bool:
 # What reads values: combinations selects by a mask of known count; cov and corrcoef check that
 # weights aren't negative, istft that windows don't cancel, gaussian_nll_loss that variances aren't
 # negative, one_hot that classes are below their number; ctc_loss reads the lengths of the targets.
-OPAQUE: dict[Callable[..., Any], Callable[[Call], bool]] = {
+OPAQUE: dict[Callable[..., Any], Callable[[Arguments], bool]] = {
     torch.combinations: _always,
     torch.cov: _always,
     torch.Tensor.cov: _always,
@@ -81,48 +81,41 @@ _LINEAR = LATE | {torch.combinations}
 _LINEAR_IN_FIRST = frozenset({torch.istft, torch.Tensor.istft})
 
 
-# Where to split may be a tensor, which they read without an op that could be seen.
-_SPLITS = frozenset({torch.tensor_split, torch.Tensor.tensor_split})
-
-
-def _with_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The arguments of ``tensor_split`` with numbers in place of a tensor of them."""
+def split_by_numbers(call: Call, capture: InProgress) -> Any:
+    """``tensor_split``: where to split may be a tensor, read without an op that could be seen."""
 
     def read(value: Any) -> Any:
         numbers = numbers_in(value) if isinstance(value, torch.Tensor) else value
         return value if numbers is NotImplemented else numbers
 
-    return (*args[:1], *map(read, args[1:])), {
-        name: value if name in ("self", "input") else read(value) for name, value in kwargs.items()
+    keywords = {
+        name: value if name in ("self", "input") else read(value)
+        for name, value in call.kwargs.items()
     }
+    return Call(call.func, (*call.args[:1], *map(read, call.args[1:])), keywords)
 
 
-def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function of torch on the tape, as an opaque node if it reads values."""
-    if function in _SPLITS:
-        args, kwargs = _with_numbers(args, kwargs)
-    result = sizes_of_values.selected(function, args)
-    if result is not NotImplemented:
-        return result
-    applies = OPAQUE.get(function)
-    if applies is None or not applies((args, kwargs)):
-        return function(*args, **kwargs)
-    if function in LATE:
-        result = call_opaquely(function, (args, kwargs), None)
-        return function(*args, **kwargs) if result is None else result
+def run_opaquely(call: Call, capture: InProgress) -> Any:
+    """A function that reads values, as an opaque node where it does."""
+    arguments = (call.args, call.kwargs)
+    if not OPAQUE[call.func](arguments):
+        return NotImplemented
+    if call.func in LATE:
+        result = call_opaquely(call.func, arguments, None)
+        return NotImplemented if result is None else result
     try:
         with refused():
-            return function(*args, **kwargs)
+            return call.run()
     except Exception as error:
         if not is_untraceable(error):
             raise
-        result = call_opaquely(function, (args, kwargs), error)
+        result = call_opaquely(call.func, arguments, error)
         if result is None:
             raise
         return result
 
 
-def call_opaquely(function: Callable[..., Any], call: Call, error: Exception | None) -> Any:
+def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exception | None) -> Any:
     """Record a call of such a function as one opaque node.
 
     Args:

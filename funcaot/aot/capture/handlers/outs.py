@@ -10,41 +10,53 @@ import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.capture.eager_errors import can_be_made, made_up
+from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.capture.handlers.reshaping import reshape
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.writes import check_overlap
 
 _ABOUT_ARGUMENTS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-Resize = Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], None]
 
 
-def prepare(
-    tape: Tape, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], resize: Resize
-) -> None:
+def prepare(call: Call, capture: InProgress) -> Any:
     """Give what an op writes its results to the shape that it is going to have.
-
-    Args:
-        tape: The tape.
-        func: The op.
-        args: Its arguments.
-        kwargs: Its keyword arguments, ``out`` among them.
-        resize: Changes the shape and strides of a tensor of the tape in place.
 
     Raises:
         UnsupportedError: It writes to a tensor whose elements share memory.
         Exception: Eager's, for a dtype that the result can't be cast to.
     """
+    for target, shape, stride in _changes(capture.tape, call.func, call.args, call.kwargs):
+        _run(Call(torch.Tensor.resize_, (target, shape), {}), capture)
+        if tuple(target.stride()) != stride:
+            _run(Call(torch.Tensor.as_strided_, (target, shape, stride), {}), capture)
+    return NotImplemented
+
+
+def _run(call: Call, capture: InProgress) -> None:
+    """Change the shape of a tensor in place, as if the function did."""
+    reshape(call, capture)
+    call.run()
+
+
+_Change = tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]
+
+
+def _changes(
+    tape: Tape, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> list[_Change]:
+    """The tensors that an op is going to give another shape, with that and the strides."""
     targets = [target for target in tree_flatten(kwargs["out"])[0] if _is_plain(target)]
     for target in targets:
         check_overlap(getattr(func, "__name__", "an op with out="), target)
     leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
     if not targets or not all(map(_is_plain, leaves)):
-        return
+        return []
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
-        return  # eager raises
+        return []  # eager raises
     looks = tape.outside(lambda: _looks(func, args, kwargs))
     if looks is None:
         _run_eagerly(tape, func, args, kwargs)
-        return
+        return []
     changes = [
         (target, shape, stride)
         for target, (shape, stride, _) in zip(targets, looks, strict=True)
@@ -55,9 +67,8 @@ def prepare(
         written = _run_eagerly(tape, func, args, kwargs)
         now = {id(target): other for target, other in zip(targets, written, strict=False)}
         # Symbolic versions of some ops don't know the strides that a new tensor gets.
-        changes = [(t, shape, now[id(t)].stride() if now else s) for t, shape, s in changes]
-    for target, shape, stride in changes:
-        resize(target, shape, tuple(stride))
+        changes = [(t, shape, tuple(now[id(t)].stride()) if now else s) for t, shape, s in changes]
+    return changes
 
 
 def _is_plain(value: Any) -> bool:

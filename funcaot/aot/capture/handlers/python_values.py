@@ -1,4 +1,4 @@
-"""What Python makes of tensors' numbers in a capture: lists, texts, copies; ``Lifting`` asks here.
+"""What Python makes of tensors' numbers in a capture: lists, texts, copies.
 
 Torch does these things in memory, which the tape's tensors don't have. What a tensor says of its
 numbers is read off the present call's values, and is a premise of the program (``premises``).
@@ -7,7 +7,6 @@ numbers is read off the present call's values, and is a premise of the program (
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,45 +15,28 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.tape.premises import numbers_in
 
-__all__ = ["by_values"]
-
-Read = Callable[..., Any]
+__all__ = ["as_lists", "as_text", "assembled", "assembled_like", "copied", "formatted"]
 
 
-def by_values(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The result of a function that Python code asks for a tensor's numbers.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments, with the tape's tensors.
-        kwargs: Its keywords.
-
-    Returns:
-        ``NotImplemented`` for any other function.
-    """
-    read = _READS.get(func)
-    return NotImplemented if read is None else read(*args, **kwargs)
-
-
-def _lists(tensor: torch.Tensor) -> Any:
+def as_lists(tensor: torch.Tensor) -> Any:
     """``tolist``: all numbers are one premise."""
     found = numbers_in(tensor)
     if found is not NotImplemented:
         return found
-    return [_lists(row) for row in tensor] if tensor.dim() else tensor.item()
+    return [as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
 
 
-def _formatted(tensor: torch.Tensor, spec: str) -> str:
+def formatted(tensor: torch.Tensor, spec: str) -> str:
     """``f"{loss:.3f}"``."""
-    return format(tensor.detach().item(), spec) if tensor.dim() == 0 else _text(tensor)
+    return format(tensor.detach().item(), spec) if tensor.dim() == 0 else as_text(tensor)
 
 
-def _text(tensor: torch.Tensor, **_: Any) -> str:
+def as_text(tensor: torch.Tensor, **_: Any) -> str:
     """``str`` and ``print``, which happen once, in the capture; in the middle of it no value is."""
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
 
 
-def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
     """``copy.deepcopy``, of a leaf."""
     if not tensor.is_leaf:
         raise RuntimeError(
@@ -65,7 +47,7 @@ def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _assembled(data: Any, dtype: Any = None, device: Any = None, **settings: Any) -> Any:
+def assembled(data: Any, dtype: Any = None, device: Any = None, **settings: Any) -> Any:
     """``torch.tensor`` of lists with tensors of one number in them, which have no gradient."""
     leaves = tree_flatten(data)[0]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -90,9 +72,9 @@ def _assembled(data: Any, dtype: Any = None, device: Any = None, **settings: Any
     return found.requires_grad_() if settings.get("requires_grad") else found
 
 
-def _assembled_like(tensor: torch.Tensor, data: Any, **settings: Any) -> Any:
+def assembled_like(tensor: torch.Tensor, data: Any, **settings: Any) -> Any:
     """``x.new_tensor`` of such lists."""
-    return _assembled(data, **{"dtype": tensor.dtype, "device": tensor.device, **settings})
+    return assembled(data, **{"dtype": tensor.dtype, "device": tensor.device, **settings})
 
 
 def _zero_for_a_tensor(leaf: Any) -> Any:
@@ -101,14 +83,3 @@ def _zero_for_a_tensor(leaf: Any) -> Any:
 
 def _dtype_of(leaf: Any) -> torch.dtype:
     return leaf.dtype if isinstance(leaf, torch.Tensor) else torch.tensor(leaf).dtype
-
-
-_READS: dict[Any, Read] = {
-    torch.Tensor.tolist: _lists,
-    torch.Tensor.__format__: _formatted,
-    torch.Tensor.__repr__: _text,
-    torch.Tensor.__deepcopy__: _copied,
-    torch.tensor: _assembled,
-    torch.as_tensor: _assembled,
-    torch.Tensor.new_tensor: _assembled_like,
-}

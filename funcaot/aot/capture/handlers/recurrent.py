@@ -14,21 +14,23 @@ import torch
 from funcaot._torch.tensors import recurrent
 from funcaot._torch.tensors.guards import without_autocast
 from funcaot._torch.tensors.pytree import tree_map
+from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.scopes import untraced
 
 
-def run_recurrent(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(call: Call, capture: InProgress) -> Any:
     """Run a recurrent layer by kernels that record what a backward needs."""
-    lowered = _lowered_dtype(func, args)
-    with recurrent.without_fused_recurrence():
+    lowered = _lowered_dtype(call.func, call.args)
+    with untraced(), recurrent.without_fused_recurrence():
         if lowered is None:
-            return func(*args, **kwargs)
+            return call.run()
         with without_autocast():
 
             def rounded(value: Any) -> Any:
                 floating = isinstance(value, torch.Tensor) and value.is_floating_point()
                 return value.to(lowered).float() if floating else value
 
-            results = func(*tree_map(rounded, args), **kwargs)
+            results = call.func(*tree_map(rounded, call.args), **call.kwargs)
             return tuple(result.to(lowered) for result in results)
 
 

@@ -1,0 +1,45 @@
+"""Masks become indices where a capture is given the results whose size values decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.tape import sizes_of_values
+
+__all__ = ["select_by_indices", "with_indices"]
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def select_by_indices(call: Call, capture: InProgress) -> Any:
+    """``masked_select``, by the indices of what it selects.
+
+    These have no derivative, and what is selected by them has one that knows its size.
+    """
+    if sizes_of_values.current() is None or len(call.args) != 2:
+        return NotImplemented
+    source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, call.args))
+    return source[mask.nonzero(as_tuple=True)]
+
+
+def with_indices(call: Call, capture: InProgress) -> Any:
+    """A read or write by index, with indices in place of masks."""
+    if sizes_of_values.current() is None:
+        return NotImplemented
+    source, index, *value = call.args
+    key = index if type(index) is tuple else (index,)
+    if not any(map(_is_mask, key)):
+        return NotImplemented
+    if value and not (isinstance(value[0], torch.Tensor) and value[0].numel() != 1):
+        return NotImplemented
+    parts: list[Any] = []
+    for part in key:
+        parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
+    return call.given((source, tuple(parts), *value))
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dtype in _MASKS and part.dim() > 0

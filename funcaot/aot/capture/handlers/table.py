@@ -1,0 +1,107 @@
+"""What a capture does with which function of torch, as one table; ``lifting`` asks it.
+
+To treat another function, write a handler in a file of this folder and add its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from funcaot._torch.tensors.recurrent import RECURRENT
+from funcaot._torch.tracing import tracing
+from funcaot.aot.capture.handlers import (
+    data_dependent_ops,
+    detaching,
+    idle_dropout,
+    masks,
+    outs,
+    placing,
+    python_values,
+    recurrent,
+    reshaping,
+    splitting,
+    storages,
+    writing,
+)
+from funcaot.aot.capture.handlers.call import Call, Handler, InProgress
+from funcaot.aot.tape import writes
+from funcaot.aot.tape.storages import READING, RESIZING
+
+__all__ = ["HANDLERS", "Row", "handled"]
+
+Which: TypeAlias = Callable[[Call], bool]
+
+
+class Row(NamedTuple):
+    """Calls, and what is done with them."""
+
+    which: Which
+    handler: Handler
+
+
+def of(*functions: Any) -> Which:
+    """Calls of these functions."""
+    known = frozenset(functions)
+    return lambda call: call.func in known
+
+
+def named(*names: str) -> Which:
+    """Calls of functions, or methods, of these names."""
+    known = frozenset(names)
+    return lambda call: call.name in known
+
+
+def with_arguments(function: Callable[..., Any]) -> Handler:
+    """A handler that needs what the function is given and nothing else."""
+    return lambda call, _: function(*call.args, **call.kwargs)
+
+
+_TENSOR = torch.Tensor
+
+# A call goes through the rows in their order, until one has its result; else it runs as it is.
+HANDLERS: tuple[Row, ...] = (
+    Row(lambda call: call.kwargs.get("out") is not None, outs.prepare),
+    # What is computed in another way than torch would.
+    Row(of(*RECURRENT), recurrent.run),
+    Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
+    Row(of(_TENSOR.tolist), with_arguments(python_values.as_lists)),
+    Row(of(_TENSOR.__format__), with_arguments(python_values.formatted)),
+    Row(of(_TENSOR.__repr__), with_arguments(python_values.as_text)),
+    Row(of(_TENSOR.__deepcopy__), with_arguments(python_values.copied)),
+    Row(of(torch.tensor, torch.as_tensor), with_arguments(python_values.assembled)),
+    Row(of(_TENSOR.new_tensor), with_arguments(python_values.assembled_like)),
+    Row(of(torch.masked_select, _TENSOR.masked_select), masks.select_by_indices),
+    Row(of(_TENSOR.__getitem__, _TENSOR.__setitem__), masks.with_indices),
+    # What can't be seen afterwards is noted, or refused.
+    Row(named(*writes.RESHAPING), reshaping.reshape),
+    Row(named("detach_", "requires_grad_"), detaching.start_or_stop_requiring_grad),
+    Row(named("detach"), detaching.detach),
+    Row(of(tracing.GET_DATA), detaching.read_data),
+    Row(of(tracing.SET_DATA), detaching.refuse_new_data),
+    Row(named("storage_offset", "as_strided"), placing.name_a_place),
+    Row(named(*READING), storages.refuse_reading),
+    Row(lambda call: call.name.startswith(RESIZING), storages.refuse_resizing),
+    Row(named(*splitting.UNSAFE), splitting.split),
+    # Whatever else writes.
+    Row(writing.is_of_lists, writing.write_to_lists),
+    Row(lambda call: writes.is_write(call.name), writing.write),
+    # What reads values.
+    Row(of(torch.tensor_split, _TENSOR.tensor_split), data_dependent_ops.split_by_numbers),
+    Row(of(*data_dependent_ops.OPAQUE), data_dependent_ops.run_opaquely),
+)
+
+
+def handled(call: Call, capture: InProgress) -> Any:
+    """Run a call of a function of torch in a capture, by the table."""
+    for which, handler in HANDLERS:
+        if not which(call):
+            continue
+        found = handler(call, capture)
+        if isinstance(found, Call):
+            call = found
+        elif found is not NotImplemented:
+            return found
+    return call.run()

@@ -1,0 +1,56 @@
+"""An op writes to a tensor, or to a list of them: versions are counted, what it saves is noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.tape import writes
+from funcaot.aot.tape.wrappers import is_wrapper
+from funcaot.errors import UnsupportedError
+
+__all__ = ["is_of_lists", "write", "write_to_lists"]
+
+
+def is_of_lists(call: Call) -> bool:
+    """Whether an op writes to lists of tensors, none of which wraps others."""
+    if not (call.name.startswith(("_foreach_", "_fused_")) and call.name.endswith("_")):
+        return False
+    several = bool(call.args) and isinstance(call.args[0], list | tuple)
+    return not (several and any(map(is_wrapper, call.args[0])))
+
+
+def write_to_lists(call: Call, capture: InProgress) -> Any:
+    """An optimizer's ops on all parameters together."""
+    if call.name.startswith("_foreach_") and writes.share_memory(call.args[0]):
+        return writes.one_by_one(call.func, call.args, call.kwargs)
+    return writes.counted(call.args[0], call.run)
+
+
+def write(call: Call, capture: InProgress) -> Any:
+    """Any other write; one to a view is recorded with what autograd saves.
+
+    Raises:
+        UnsupportedError: To elements that share memory, and to a part of a conjugate.
+    """
+    target = call.args[0] if call.args else None
+    if not isinstance(target, torch.Tensor):
+        return NotImplemented
+    if writes.is_data_write(call.name):
+        writes.check_overlap(call.name, target)
+    by_index = call.name == "__setitem__"
+    if not (torch.is_grad_enabled() and (by_index or target._is_view())):
+        return NotImplemented
+    given = (*call.args, *call.kwargs.values())
+    operands = [value for value in given if isinstance(value, torch.Tensor)]
+    base = target if target._base is None else target._base
+    recorded = any(operand.requires_grad for operand in (base, *operands))
+    if recorded and base.is_conj() and not target.is_complex():
+        raise UnsupportedError(
+            f"{capture.name} writes to the real or imaginary part of {capture.described(base)}, "
+            "which is the conjugate of another tensor by its memory.",
+            remedy="pass the tensor itself and call conj() inside, or pass x.resolve_conj().",
+        )
+    return writes.recorded(capture.tape, target, operands, call.run)
