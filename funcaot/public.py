@@ -24,5 +24,5 @@ from funcaot.rules.symbolic_zeros import (
     custom_vjp_primal_tree_values,
     zero_from_primal,
 )
+from funcaot.transforms.forms.old_style import second_order
 from funcaot.transforms.inlining import inline_functions
-from funcaot.transforms.old_style import second_order

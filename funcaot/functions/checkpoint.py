@@ -16,13 +16,13 @@ from funcaot.classes.opaque import current_captor
 from funcaot.functions.function import Function
 from funcaot.functions.lifted_derivative import FunctionOfLifted, OutputsMetadata
 from funcaot.functions.lifted_rules import LiftedRules
-from funcaot.rules.lifted_call import (
+from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.lifted_call import (
     LiftedCall,
     lifted_call,
     positional,
     signature_of,
 )
-from funcaot.rules.metadata import TensorMetadata
 from funcaot.rules.random_draws import RandomDraws
 
 __all__ = ["checkpoint"]

@@ -10,8 +10,8 @@ import torch
 from funcaot._torch.levels.functorch import pytree
 from funcaot.classes.differentiation import is_perturbed
 from funcaot.errors import ArgumentError
-from funcaot.rules.closures import hollowed
-from funcaot.rules.lifted_call import has_tangent_type, unwrapped_while_dead
+from funcaot.rules.operands.closures import hollowed
+from funcaot.rules.operands.lifted_call import has_tangent_type, unwrapped_while_dead
 
 __all__ = ["closure_convert"]
 

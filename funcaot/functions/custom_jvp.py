@@ -15,9 +15,9 @@ from funcaot.functions.lifted_derivative import (
     in_place_of,
 )
 from funcaot.functions.lifted_rules import LiftedRules
-from funcaot.rules.flat_call import flatten_like
-from funcaot.rules.lifted_call import LiftedCall
 from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.flat_call import flatten_like
+from funcaot.rules.operands.lifted_call import LiftedCall
 
 __all__ = ["custom_jvp"]
 

@@ -12,10 +12,10 @@ from funcaot._torch.levels.functorch import pytree
 from funcaot.functions.custom_rule import CustomRule, apart, pair
 from funcaot.functions.known_outputs import KnownOutputs
 from funcaot.functions.lifted_derivative import FunctionOfLifted, OutputsMetadata
-from funcaot.rules.closures import Hollow, Sealed, hollowed
-from funcaot.rules.flat_call import OutputStructure
-from funcaot.rules.lifted_call import LiftedCall
 from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.flat_call import OutputStructure
+from funcaot.rules.operands.lifted_call import LiftedCall
 from funcaot.rules.random_draws import RandomDraws
 from funcaot.rules.symbolic_zeros import SymbolicZero
 

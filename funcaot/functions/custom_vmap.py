@@ -22,8 +22,8 @@ from funcaot.functions.custom_rule import forwarded, pair
 from funcaot.functions.function import Function
 from funcaot.functions.lifted_rules import LiftedRules
 from funcaot.functions.vmap_derivatives import Derivatives
-from funcaot.rules.flat_call import OutputStructure
-from funcaot.rules.lifted_call import (
+from funcaot.rules.operands.flat_call import OutputStructure
+from funcaot.rules.operands.lifted_call import (
     LiftedCall,
     lifted_call,
     positional,

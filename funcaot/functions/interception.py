@@ -14,7 +14,7 @@ from funcaot.classes.class_cache import forget_classes
 from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
 from funcaot.functions.function import Function, custom_function_call
 from funcaot.scopes import SharedPatch, holding
-from funcaot.transforms.without_levels import register_interception
+from funcaot.transforms.forms.without_levels import register_interception
 
 __all__ = ["install", "intercepting", "observing", "uninstall"]
 

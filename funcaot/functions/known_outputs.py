@@ -12,8 +12,8 @@ import torch
 
 from funcaot._torch.levels.functorch import pytree
 from funcaot.functions.lifted_derivative import OutputsMetadata, check_output
-from funcaot.rules.lifted_call import Bound
 from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.lifted_call import Bound
 
 __all__ = ["KnownOutputs"]
 

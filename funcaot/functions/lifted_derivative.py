@@ -13,8 +13,8 @@ import torch
 
 from funcaot._torch.levels.functorch import pytree
 from funcaot.errors import RuleError
-from funcaot.rules.lifted_call import LiftedCall, has_tangent_type
 from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.lifted_call import LiftedCall, has_tangent_type
 from funcaot.rules.returns import describe
 from funcaot.rules.symbolic_zeros import SymbolicZero
 

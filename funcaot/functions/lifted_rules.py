@@ -8,8 +8,8 @@ import torch
 
 from funcaot._torch.levels.functorch import pytree
 from funcaot.functions.custom_rule import apart
-from funcaot.rules.flat_call import OutputStructure
-from funcaot.rules.lifted_call import LiftedCall, has_tangent_type
+from funcaot.rules.operands.flat_call import OutputStructure
+from funcaot.rules.operands.lifted_call import LiftedCall, has_tangent_type
 
 __all__ = ["LiftedRules"]
 

@@ -14,8 +14,8 @@ import torch
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
 from funcaot._torch.levels.functorch import pytree
 from funcaot.rules.batching import run_batched, with_dimension
-from funcaot.rules.lifted_call import LiftedCall, has_tangent_type
 from funcaot.rules.metadata import zeros_apart
+from funcaot.rules.operands.lifted_call import LiftedCall, has_tangent_type
 
 __all__ = ["Derivatives"]
 

@@ -16,7 +16,7 @@ from funcaot._torch.tracing.tracing import is_untraceable_function, why_untracea
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, current_captor
 from funcaot.classes.premise import refused
-from funcaot.rules.flat_call import flatten_values
+from funcaot.rules.operands.flat_call import flatten_values
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 

@@ -8,10 +8,8 @@ from funcaot.transforms import (  # noqa: F401
     functionalize,
     grad,
     jvp,
-    keywords,
     legacy_batching,
-    old_style,
-    plain_call,
     tracing,
     vmap,
 )
+from funcaot.transforms.forms import keywords, old_style, plain_call  # noqa: F401

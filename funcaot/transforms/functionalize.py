@@ -20,10 +20,10 @@ from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import reading_class
-from funcaot.transforms.dirty import dirty_inputs, out_of_place
+from funcaot.transforms.forms.dirty import dirty_inputs, out_of_place
+from funcaot.transforms.forms.undeclared import versions_of, with_written, written_since
 from funcaot.transforms.inlining import functionalizing
 from funcaot.transforms.tracing import distinct
-from funcaot.transforms.undeclared import versions_of, with_written, written_since
 
 
 def functionalize(interface: Any, function: type, operands: tuple[Any, ...], lower: Any) -> Any:

@@ -25,7 +25,7 @@ from funcaot.rules.complete import completed
 from funcaot.rules.looping import run_batched_or_looped, run_looped
 from funcaot.rules.metadata import attach
 from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of
-from funcaot.transforms.dirty import may_mark_dirty
+from funcaot.transforms.forms.dirty import may_mark_dirty
 from funcaot.transforms.reverse import run_reverse
 
 __all__ = ["BatchDimensions", "dimensions_of", "vmapped"]

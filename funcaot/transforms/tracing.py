@@ -29,9 +29,9 @@ from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
-from funcaot.transforms.dirty import dirty_inputs
+from funcaot.transforms.forms.dirty import dirty_inputs
+from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
-from funcaot.transforms.undeclared import count_statistics
 
 __all__ = ["FunctionNode", "distinct"]
 

@@ -16,7 +16,7 @@ from funcaot._torch.tracing.seen_classes import enter_as
 from funcaot.aot.signature.signature import constant_of
 from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
-from funcaot.rules.reached import is_filled
+from funcaot.rules.operands.reached import is_filled
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from funcaot.aot.tape import sizes_of_values
 from funcaot.classes import premise
 from funcaot.classes.opaque import Layout, current_captor, layout_of
 from funcaot.errors import RuleError
-from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
+from funcaot.rules.operands.flat_call import flatten_values
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

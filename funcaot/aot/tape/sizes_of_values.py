@@ -17,7 +17,7 @@ import torch
 
 from funcaot._torch.tracing import tracing
 from funcaot.errors import FuncaotError
-from funcaot.rules.flat_call import FlatCall, flatten_values
+from funcaot.rules.operands.flat_call import FlatCall, flatten_values
 from funcaot.scopes import holding
 
 __all__ = [

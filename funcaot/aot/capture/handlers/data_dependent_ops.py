@@ -19,8 +19,8 @@ from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
-from funcaot.rules.flat_call import flatten_values
 from funcaot.rules.opaque_backward import opaque_function
+from funcaot.rules.operands.flat_call import flatten_values
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

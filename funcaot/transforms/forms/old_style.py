@@ -25,7 +25,7 @@ from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.old_style import run_forward, split
 from funcaot.rules.seen import what_is_seen
-from funcaot.transforms.dirty import dirty_inputs, out_of_place
+from funcaot.transforms.forms.dirty import dirty_inputs, out_of_place
 
 __all__ = ["second_order", "second_order_of"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from funcaot.errors import UnsupportedError
-from funcaot.rules.closure_parts import may_hold, parts_of, seal_of
+from funcaot.rules.operands.closure_parts import may_hold, parts_of, seal_of
 
 __all__ = ["AttributeWrites", "Hollow", "Sealed", "hollowed"]
 

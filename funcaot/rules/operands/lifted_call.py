@@ -22,9 +22,9 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.opaque import current_captor
 from funcaot.errors import ArgumentError, RuleError
-from funcaot.rules.closures import AttributeWrites, Hollow, Sealed, hollowed
-from funcaot.rules.flat_call import OPERAND, flatten_like
 from funcaot.rules.metadata import TensorMetadata
+from funcaot.rules.operands.closures import AttributeWrites, Hollow, Sealed, hollowed
+from funcaot.rules.operands.flat_call import OPERAND, flatten_like
 from funcaot.rules.returns import describe
 from funcaot.rules.symbolic_zeros import CustomVJPPrimal, SymbolicZero, is_number
 

@@ -20,7 +20,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.differentiation import is_perturbed
 from funcaot.classes.opaque import current_captor
-from funcaot.rules.reached import is_filled
+from funcaot.rules.operands.reached import is_filled
 
 __all__ = ["may_hold", "parts_of", "seal_of"]
 

@@ -26,7 +26,7 @@ from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
-from funcaot.rules.reached import may_hold, tensors_reached
+from funcaot.rules.operands.reached import may_hold, tensors_reached
 
 __all__ = ["call_in_capture"]
 
