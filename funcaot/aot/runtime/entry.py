@@ -84,7 +84,7 @@ class Entry:
         """Whether a call needs its graph and views only: no check, no grad mode of its own."""
         own_grad_mode = self.differentiable and not self.signature.ambient.grad_mode
         own_grad_mode |= self.capture.leaves_grad_mode is not None
-        own_grad_mode |= self.has_hidden_leaf or any(self._retained) or bool(self._unreached)
+        own_grad_mode |= self._leads_to_nobody or any(self._retained) or bool(self._unreached)
         return not (
             own_grad_mode
             or self.forward.touched.placed
@@ -101,16 +101,6 @@ class Entry:
         """Whether an input has another spec once a mutation was replayed."""
         spec = self.capture.slots[mutation.index].spec
         return any(action.changes_looks(spec) for action in mutation.actions)
-
-    @cached_property
-    def has_hidden_leaf(self) -> bool:
-        """Whether results may require grad though no operand does that is passed on.
-
-        The function made what they come from itself, or no gradient reaches an input.
-        """
-        operands = self.forward.segment.operands
-        made = all(operand.leaf is None for operand in operands)
-        return self.differentiable and (made or bool(self._unreached))
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -170,6 +160,16 @@ class Entry:
         if not self.differentiable:
             return frozenset()
         return unreached(self.forward.segment.graph_outputs, self.capture.slots)
+
+    @cached_property
+    def _leads_to_nobody(self) -> bool:
+        """Whether results may require grad though no operand does that is passed on with history.
+
+        The function made what they come from itself, or no gradient reaches an input.
+        """
+        operands = enumerate(self.forward.segment.operands)
+        passed_on = {index for index, operand in operands if operand.leaf is not None}
+        return self.differentiable and passed_on <= self._unreached
 
     @cached_property
     def _used(self) -> frozenset[int]:
@@ -259,7 +259,7 @@ class Entry:
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise
-        if self.has_hidden_leaf and not functorch.transforms_active():
+        if self._leads_to_nobody and not functorch.transforms_active():
             results = self._requiring_grad(results)
         outputs = epilogue.finish(effects, tensors, results)
         if (self.forward.watched or self.forward.reachable) and not functorch.transforms_active():
