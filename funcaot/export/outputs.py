@@ -52,7 +52,7 @@ class ResultPlan:
     def tree(self) -> Tree:
         """The structure of the result; fills ``made``."""
         captured, effects = self._forward.capture, self._forward.effects
-        positions = range(len(effects.outputs))
+        positions = range(captured.tree.num_leaves)
         structure = tree_unflatten(list(map(_Position, positions)), captured.tree)
 
         def leaf(found: Any, path: str) -> dict[str, Any]:

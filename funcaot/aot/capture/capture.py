@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
-from funcaot.aot.capture.grad_effects import GradientEffects
+from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
@@ -82,16 +82,16 @@ class Capture:
         tape: The tape.
         inputs: Arguments first, then lifted tensors.
         lifted: The real tensors that were lifted, in order.
-        outputs: Flat outputs: tape tensors and other values.
-        tree: Structure of the outputs.
+        outputs: Flat outputs, tape tensors and other values: the leaves of what the function
+            returned, then what ``.grad`` of inputs becomes.
+        tree: Structure of what it returned.
         effect_nodes: Nodes that run even if nobody uses their results: random ops, checks.
         regions: Memory that several inputs share.
         shared: For each region the flat memory, then its families' bases.
         events: What happened to inputs that only shows while it happens.
         leaves_grad_mode: The grad mode that it leaves behind, if it switched it.
         forward_mode: Whether the call's tensors may carry tangents.
-        gradients: What happens to ``.grad``, if something does; then the captured function
-            returns ``(result, values)``.
+        gradients: What happens to ``.grad``, if something does.
         attached: Attributes and hooks that it left on inputs and on fresh outputs.
         absent: Attributes that it looked for, by argument, and that weren't there.
         pattern: Which inner tensors of wrappers among the inputs are one object.
@@ -163,7 +163,7 @@ class Sharing:
 
 
 def capture(
-    function: Callable[..., Any],
+    function: GradientTracker,
     signature: Signature,
     leaves: Sequence[Any],
     name: str,
@@ -175,7 +175,7 @@ def capture(
     Nothing of the backward is traced.
 
     Args:
-        function: The user's function.
+        function: Runs the user's function and takes ``.grad`` off the tape's tensors.
         signature: The call's signature.
         leaves: Flat leaves of ``(args, kwargs)``.
         name: The user's function, for messages.
@@ -210,11 +210,11 @@ def capture(
             lifting,
         ):
             before = read_ambient()
-            result = function(*args, **kwargs)
+            result, gradients = function(*args, **kwargs)
             after = read_ambient()
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
-        outputs = tuple(lifting.replace(value) for value in flat)
+        outputs = tuple(lifting.replace(value) for value in (*flat, *gradients))
         if events.history.changes:
             events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = events.history.refreshed(outputs, name)

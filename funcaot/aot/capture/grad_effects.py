@@ -179,13 +179,8 @@ class GradientTracker(TorchFunctionMode):
         self._of_results: list[tuple[int, int]] = []
         self._asked: dict[int, torch.Tensor] = {}
 
-    @property
-    def used(self) -> bool:
-        """Whether the function touched ``.grad``; then it returns ``(result, values)``."""
-        return self._active
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on the tape's tensors."""
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
+        """Run the function on the tape's tensors: its result, and what ``.grad`` becomes."""
         self._start()
         traced, _ = tree_flatten((args, kwargs))
         for position, tensor in enumerate(traced):
@@ -193,9 +188,9 @@ class GradientTracker(TorchFunctionMode):
                 self._seen.setdefault(id(tensor), (tensor, position))
         with self._steps.watching(), self:
             result = self._function(*args, **kwargs)
-        if not self._active:
-            return result
         values = self._finish()
+        if not self._active:
+            return result, values
         return result, (*values, *self._grads_of_results(result, len(values)))
 
     def __torch_function__(

@@ -266,9 +266,10 @@ class Entry:
             epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
         if any(self._retained):
             retain(self._retained, outputs, tensors)
-        result = tree_unflatten(outputs, self.capture.tree)
+        returned = self.capture.tree.num_leaves
+        result = tree_unflatten(outputs[:returned], self.capture.tree)
         if self.capture.gradients is not None:
-            result, values = result
+            values = outputs[returned:]
             self.capture.gradients.apply(leaves, lifted, values)
             self.capture.gradients.apply_to_results(outputs, values)
         if self.forward.state is not None:

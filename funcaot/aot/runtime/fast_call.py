@@ -300,13 +300,14 @@ class _Writer:
             source.line(unpacked(list(names.values()), "made"))
         source.line(f"{source.constant(set_versions, 'set_versions')}(written, versions)")
         made = [names.get(index, "None") for index in range(in_place.plan.count)]
-        expression = self._result(in_place.effects, operands, made)
+        result, values = self._outputs(in_place.effects, operands, made)
         if entry.capture.gradients is None:
-            source.line(f"return {expression}")
+            source.line(f"return {result}")
             return
-        source.line(f"result, values = {expression}")
         lifted = "lifted" if self.lifted_names else "()"
-        source.line(f"entry.capture.gradients.apply([{listed(self.names)}], {lifted}, values)")
+        given = f"[{listed(self.names)}], {lifted}, [{listed(values)}]"
+        source.line(f"result = {result}")
+        source.line(f"entry.capture.gradients.apply({given})")
         source.line("return result")
 
     def _write_run(self) -> None:
@@ -323,15 +324,17 @@ class _Writer:
         else:
             run = run_expression(source, entry.functions.plain, operands)
             self._write_inference(unpacked(made, run))
-        result = self._result(entry.effects, operands, made)
+        result = self._outputs(entry.effects, operands, made)[0]
         state = entry.forward.state
         if state is not None:
             store = source.constant(state.apply, "store")
             result = f"{store}([{listed(self.names)}], (args, kwargs), {result})"
         source.line(f"return {result}")
 
-    def _result(self, effects: Effects, operands: list[str], made: list[str]) -> str:
-        """The expression of the function's value."""
+    def _outputs(
+        self, effects: Effects, operands: list[str], made: list[str]
+    ) -> tuple[str, list[str]]:
+        """The expression of the function's value, and those of what ``.grad`` becomes."""
         segment = self.entry.functions.segment
         if segment is None:
             raise RuntimeError("an entry without a program")
@@ -340,7 +343,10 @@ class _Writer:
             for place in segment.places
         ]
         values = [self._output(output, operands, results) for output in effects.outputs]
-        return flattening.result_expression(self.source, values, self.entry.capture.tree)
+        tree = self.entry.capture.tree
+        returned = values[: tree.num_leaves]
+        result = flattening.result_expression(self.source, returned, tree)
+        return result, values[tree.num_leaves :]
 
     def _write_inference(self, statement: str) -> None:
         """Run without recording; grad mode is touched only if autograd would record."""

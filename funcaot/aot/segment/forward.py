@@ -36,7 +36,7 @@ class Forward:
         in_place: How the graph may write to inputs by itself, if it may.
         reader: Reads the closed-over tensors, or None if the call has no environment.
         state: What the function stores in attributes and the like, if it does; then the captured
-            function returns ``(result, values)``, as it does where ``capture.gradients`` is set.
+            function returns ``(result, values)``: new objects may be in both.
         sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
         watched: Tensors of the caller whose versions a backward checks.
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.

@@ -217,8 +217,9 @@ def _apart(
     tape = segment.tape
     taken = {segment.node_of(tangent) for tangent in given.values()}
     apart = {}
-    for index, tensor in results.items():
-        output, node = segment.output_nodes[index], tape.node_of(tensor)
+    nodes = tape.nodes_of([*results.values()])
+    for (index, tensor), node in zip(results.items(), nodes, strict=True):
+        output = segment.output_nodes[index]
         owns = graphs.view_root(output) is output and output.op != "placeholder"
         if node is not None and owns and graphs.view_root(node) in taken:
             with tape.recording():
@@ -327,7 +328,8 @@ def _transposed_twice(
         [tangent for _, tangent in pairs],
         create_graph=True,
     )
-    found = [node for tensor in pushed if tensor is not None if (node := tape.node_of(tensor))]
+    nodes = tape.nodes_of([tensor for tensor in pushed if tensor is not None])
+    found = [node for node in nodes if node is not None]
     unknown = {tape.node_of(cotangent) for cotangent in cotangents}
     if unknown & graphs.closure(found, [operand.node for operand in segment.operands]):
         raise RuntimeError("a backward that isn't visibly linear in the cotangents")

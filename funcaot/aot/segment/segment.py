@@ -149,8 +149,9 @@ class Segment:
         made: dict[fx.Node, int] = {}
         tensors: list[torch.Tensor] = []
         places: list[Place] = []
-        for tensor in self.outputs:
-            node = self.node_of(tensor)
+        for tensor, node in zip(self.outputs, self.tape.nodes_of(self.outputs), strict=True):
+            if node is None:
+                raise RuntimeError(f"{self.name}: an output isn't on the tape")
             if node in given and not self.operands[given[node]].volatile:
                 places.append(Place(operand=given[node]))
                 continue

@@ -414,16 +414,22 @@ class Tape:
     def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
         """The node that computes this tensor's present value, or None if it isn't on the tape.
 
-        A view of something that was mutated is made anew when it is read, which is recorded.
-        """
-        find = self.wrappers.node_of if is_wrapper(tensor) else self._tracer_node
-        if tracing.is_capturing():
-            return find(tensor)
-        with self.recording(grad_mode=False):
-            return find(tensor)
+        While the tape records, a view of something that was mutated is made anew, and a node for a
+        wrapper, if there is none yet. At other times this only looks.
 
-    def _tracer_node(self, tensor: torch.Tensor) -> fx.Node | None:
+        Raises:
+            RuntimeError: The tape doesn't record, and would have to (see `nodes_of`).
+        """
+        if not tracing.is_capturing() and not tracing.is_up_to_date(tensor):
+            raise RuntimeError("a view that is made anew is asked for when the tape doesn't record")
+        if is_wrapper(tensor):
+            return self.wrappers.node_of(tensor)
         return tracing.node_of(tensor, self._tracer)
+
+    def nodes_of(self, tensors: Sequence[torch.Tensor]) -> list[fx.Node | None]:
+        """The nodes of what a trace has brought out, which are made where there are none yet."""
+        with self.recording(grad_mode=False):
+            return list(map(self.node_of, tensors))
 
     def extract(
         self, available: Sequence[fx.Node | None], wanted: Sequence[fx.Node | None]
