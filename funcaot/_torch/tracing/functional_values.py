@@ -143,3 +143,12 @@ def _length(tensor: torch.Tensor, dim: int) -> int:
     if not isinstance(stride, torch.SymInt):
         return int(stride)
     return int(stride.node.shape_env.at_present(stride.node.expr))
+
+
+def is_up_to_date(tensor: torch.Tensor) -> bool:
+    """Whether the value inside a functional wrapper is what it shows: nothing was written since."""
+    if not isinstance(tensor, FunctionalTensor):
+        return True
+    inside = torch._from_functional_tensor(tensor.elem)
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor.elem) is inside

@@ -74,7 +74,6 @@ __all__ = [
     "is_capturing",
     "is_symbolic",
     "is_traced",
-    "is_up_to_date",
     "is_wrapper_class",
     "is_wrapper_subclass",
     "new_tracer",
@@ -148,15 +147,6 @@ def functional_inner(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor.elem)
-
-
-def is_up_to_date(tensor: torch.Tensor) -> bool:
-    """Whether the value inside a functional wrapper is what it shows: nothing was written since."""
-    if not isinstance(tensor, FunctionalTensor):
-        return True
-    inside = torch._from_functional_tensor(tensor.elem)
-    torch._sync(tensor)
-    return torch._from_functional_tensor(tensor.elem) is inside
 
 
 def look_like(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -312,9 +302,6 @@ def transforms_active() -> bool:
 def track(value: Any, proxy: fx.Proxy, tracer: PythonKeyTracer) -> Any:
     """Remember that a (tree of) fake tensors is what a proxy stands for."""
     return track_tensor_tree(value, proxy, constant=None, tracer=tracer)
-
-
-Decompositions = dict[Any, Callable[..., Any]]
 
 
 def in_backward() -> bool:

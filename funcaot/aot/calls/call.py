@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from funcaot._torch.autograd import autograd
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
@@ -146,7 +147,7 @@ class SegmentFunction:
     ) -> None:
         """Save the residuals and, for a backward of the backward, edges to the operands."""
         made = len(self.segment.output_nodes)
-        hidden = self._hidden_outputs
+        around, hidden = situation(), self._hidden_outputs
         if hidden and not functorch.pushes_forward():
             hidden = frozenset()
         constant = [outputs[i] for i in self._constant_outputs if i not in hidden]
@@ -156,21 +157,20 @@ class SegmentFunction:
         ctx.set_materialize_grads(False)
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
         checked = values
-        if self.unchecked and not functorch.transforms_active():
+        if self.unchecked and not around.transforms:
             ctx.unchecked = {index: values[index] for index in self.unchecked}
             checked = [value for i, value in enumerate(values) if i not in self.unchecked]
         saved = {residual.operand for residual in self.form.residuals}
         # A level sees its own needs only; derivatives of other levels flow through these edges too.
-        everywhere = functorch.transforms_active() or autograd.in_dual_level()
         edges = {
             index: operands[index]
             for index, operand in enumerate(self.segment.operands)
             if operand.leaf is not None
             and index not in saved
-            and (everywhere or ctx.needs_input_grad[index])
+            and (around.derives or ctx.needs_input_grad[index])
         }
         ctx.edge_indices = tuple(edges)
-        if functorch.transforms_active():
+        if around.transforms:
             ctx.hidden = hidden
             # A tensor on an attribute would escape its level.
             ctx.edges = None
@@ -402,7 +402,8 @@ class SegmentFunctions:
 
 def _is_plain_call(values: Sequence[torch.Tensor]) -> bool:
     """Whether a graph may run on values as it is: at most vmaps are active."""
-    if functorch.transforms_active() and functorch.function_mode_active():
+    around = situation()
+    if around.transforms and around.function_modes:
         return False
     return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
 

@@ -10,6 +10,7 @@ import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.guards import autocast_state
 from funcaot.aot.graph.lru import Derived
@@ -218,9 +219,8 @@ def _that_fits(
 
 def _asked_by() -> str:
     """What asks for a backward, where the rules of Functions may tell."""
-    if functorch.transforms_active():
-        return "levels"
-    return "tangents" if autograd.in_dual_level() else ""
+    around = situation()
+    return "levels" if around.transforms else "tangents" if around.duals else ""
 
 
 def _forget(known: Derived[Any, Any], derivative: object) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import Situation
 from funcaot.aot.calls.program import GraphProgram, with_inputs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.settings import Settings
@@ -60,14 +61,9 @@ class InPlace:
         self.others = plan.others
         self.effects = plan.effects
 
-    def serves(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def serves(self, tensors: Sequence[torch.Tensor], around: Situation) -> bool:
         """Whether the graph may write to a call's inputs."""
-        if (
-            functorch.transforms_active()
-            or functorch.dispatch_mode_count()
-            or autograd.in_dual_level()
-            or functorch.has_legacy_batched(tensors)
-        ):
+        if around.derives or around.modes or functorch.has_legacy_batched(tensors):
             return False
         written = [tensors[index] for index in self.written]
         if any(tensor.is_inference() for tensor in written):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot.errors import UnsupportedError
 from funcaot.rules import batching
 
@@ -80,7 +81,8 @@ def _call_batched(
             return program(*operands)
         batch = BatchInfo(interpreter.batch_size(), interpreter.randomness())
         derived, out_dims = program.batched(inner, in_dims, batch)
-        if functorch.transforms_active() or functorch.dispatch_mode_count():
+        around = situation()
+        if around.transforms or around.modes:
             outputs = derived(*inner)
         else:
             outputs = derived.execute(inner, trusting=True)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing.graph_code import forget_source_with
@@ -187,13 +187,13 @@ class GraphProgram:
         Below every transform the executable runs; at a vmap level the batched graph is derived
         and called one level below; a capture in progress records the graph's ops instead.
         """
-        inside, modes = functorch.transforms_active(), functorch.dispatch_mode_count()
-        if self.kept and (inside or modes):
+        around = situation()
+        if self.kept and (around.transforms or around.modes):
             operands = tuple(kept_layouts.as_traced(self.module, operands, self.kept))
-        if inside:
+        if around.transforms:
             refuse_behind_levels(operands, self.settings.name)
             return call_at_level(self, operands)
-        if modes:
+        if around.modes:
             refuse_under_mode(self.module.graph.nodes, self.settings.name)
             sizes = () if self.sizes is None else self.sizes.read(operands)
             return tuple(self.module(*operands, *sizes))

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects
@@ -31,9 +30,7 @@ def _retains(value: Any) -> bool:
 
 
 def retain(which: Retained, outputs: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
-    """Ask the same of the tensors of a call, which the function has changed by now."""
-    if functorch.transforms_active():
-        return
+    """Ask the same of the tensors of a call below all levels, which has changed them by now."""
     outgoing, ingoing = which
     for tensor in (*(outputs[i] for i in outgoing), *(tensors[i] for i in ingoing)):
         if tensor.requires_grad:

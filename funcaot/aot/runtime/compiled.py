@@ -15,6 +15,7 @@ import torch
 
 from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.lru import Derived
@@ -136,14 +137,14 @@ class CompiledFunction(Generic[P, R]):
         return self._call(args, kwargs) if result is MISS else result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if tracing.is_abstract() or any(map(_is_fake, (*args, *kwargs.values()))):
+        around = situation()
+        inside = around.modes and tracing.is_abstract()
+        if inside or any(map(_is_fake, (*args, *kwargs.values()))):
             return self._inline(args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
             return result
-        if self._sized is not None and not (
-            functorch.transforms_active() or tracing.forward_mode_active()
-        ):
+        if self._sized is not None and not around.derives:
             return self._run_sized(args, kwargs)
         signature, leaves = read_signature(self.settings.name, args, kwargs)
         tried: list[Entry] = []

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd import autograd, nodes
-from funcaot._torch.levels import functorch
+from funcaot._torch.autograd import nodes
+from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
@@ -237,10 +237,11 @@ class Entry:
         call: Call,
         apply: Callable[..., tuple[torch.Tensor, ...]] | None,
     ) -> Any:
+        around = situation()
         tensors = self._inputs(leaves, lifted)
         if self.forward.grown:
             refuse_room([tensors[index] for index in self.forward.grown], self.name)
-        if self.capture.events.reads_data and functorch.transforms_active():
+        if self.capture.events.reads_data and around.transforms:
             refuse_nested_data(tensors, self.name)
         if self.capture.regions:
             inputs = list(tensors)
@@ -251,21 +252,22 @@ class Entry:
             epilogue.prepare(effects, tensors)
         in_place, segment = self.in_place, self.forward.segment
         try:
-            if in_place is not None and in_place.serves(tensors):
+            if in_place is not None and in_place.serves(tensors, around):
                 effects = in_place.effects
                 results = segment.assemble(tensors, in_place.run(tensors))
             else:
-                results = self._run(self._protect(tensors), apply)
+                results = self._run(self._protect(tensors, around), apply, around)
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise
-        if self._leads_to_nobody and not functorch.transforms_active():
+        if self._leads_to_nobody and not around.transforms:
             results = self._requiring_grad(results)
         outputs = epilogue.finish(effects, tensors, results)
-        if (self.forward.watched or self.forward.reachable) and not functorch.transforms_active():
-            epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
-        if any(self._retained):
-            retain(self._retained, outputs, tensors)
+        if not around.transforms:
+            if self.forward.watched or self.forward.reachable:
+                epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
+            if any(self._retained):
+                retain(self._retained, outputs, tensors)
         returned = self.capture.tree.num_leaves
         result = tree_unflatten(outputs[:returned], self.capture.tree)
         if self.capture.gradients is not None:
@@ -278,15 +280,14 @@ class Entry:
             torch.set_grad_enabled(self.capture.leaves_grad_mode)
         return result
 
-    def _protect(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _protect(self, tensors: Sequence[torch.Tensor], around: Situation) -> list[torch.Tensor]:
         """What autograd may save must not be the object that the epilogue overwrites."""
         operands = list(tensors)
-        under_transforms = functorch.transforms_active()
-        for index in () if under_transforms else self._unreached:
+        for index in () if around.transforms else self._unreached:
             operands[index] = tensors[index].detach()
         for index in self.forward.overwritten:
             tensor = tensors[index]
-            if under_transforms or self.signature.ambient.forward_mode:
+            if around.transforms or self.signature.ambient.forward_mode:
                 operands[index] = tensor.clone()
             elif tensor.requires_grad and self.differentiable:
                 # The function may have enabled grad mode itself.
@@ -298,13 +299,14 @@ class Entry:
         self,
         operands: Sequence[torch.Tensor],
         apply: Callable[..., tuple[torch.Tensor, ...]] | None,
+        around: Situation,
     ) -> tuple[torch.Tensor | None, ...]:
         functions, segment = self.functions, self.forward.segment
         if not segment.output_nodes:
             return segment.assemble(operands, ())
         if apply is not None:
             return segment.assemble(operands, apply(*operands))
-        if functorch.transforms_active() or autograd.in_dual_level():
+        if around.derives:
             keeping = self.differentiable or segment.draws
             chosen = functions.keeping if keeping else functions.plain
             return segment.assemble(operands, chosen(operands))

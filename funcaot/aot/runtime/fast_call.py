@@ -248,6 +248,7 @@ class _Writer:
             in_place is not None
             and entry.forward.state is None
             and not (entry.capture.gradients and entry.capture.gradients.of_results)
+            and not (entry.capture.gradients and entry.capture.gradients.of_results)
             and entry.is_plain
             and not entry.signature.ambient.autocast
             and not entry.signature.ambient.inference_mode

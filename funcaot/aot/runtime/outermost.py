@@ -13,11 +13,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from funcaot._torch.autograd.autograd import in_dual_level
 from funcaot._torch.dynamo.transform_calls import MISS, Transform, TransformCalls
-from funcaot._torch.levels import functorch
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.patches import is_usable, switched_off
-from funcaot._torch.tracing import tracing
 from funcaot.aot.runtime.cache import has_caches
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, stack_of
@@ -28,7 +26,7 @@ __all__ = ["follow_transforms"]
 
 def _call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a transform returns for these arguments; `MISS` where torch is to find that out."""
-    if not _is_outermost() or "transform calls" in switched_off():
+    if not situation().is_bare or "transform calls" in switched_off():
         return MISS
     found = stack_of(transform)
     if found is None or not isinstance(found[1], CompiledFunction):
@@ -41,17 +39,6 @@ def _call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     except NotCapturedError:
         # If it is the user's mistake, it will be raised again.
         return MISS
-
-
-def _is_outermost() -> bool:
-    """Whether nothing else looks at what runs: no level, no mode, no dual numbers, no capture."""
-    return not (
-        functorch.transforms_active()
-        or functorch.dispatch_mode_count()
-        or functorch.function_mode_active()
-        or tracing.is_abstract()
-        or in_dual_level()
-    )
 
 
 @functools.cache

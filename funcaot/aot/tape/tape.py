@@ -20,6 +20,7 @@ from funcaot._torch.tensors import guards, shapes
 from funcaot._torch.tensors.printing import printable_under_dual_level
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
+from funcaot._torch.tracing.functional_values import is_up_to_date
 from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
@@ -420,7 +421,7 @@ class Tape:
         Raises:
             RuntimeError: The tape doesn't record, and would have to (see `nodes_of`).
         """
-        if not tracing.is_capturing() and not tracing.is_up_to_date(tensor):
+        if not tracing.is_capturing() and not is_up_to_date(tensor):
             raise RuntimeError("a view that is made anew is asked for when the tape doesn't record")
         if is_wrapper(tensor):
             return self.wrappers.node_of(tensor)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from funcaot.testing.check.probes.probe import PASSES, WARNS, WRONG, Finding
-from funcaot.testing.check.probes.slopes import Slope
 
 # Relative errors of double precision; single precision can't be measured better than this.
 NOTED, TOLERATED = 1e-6, 1e-4
 TOLERATED_IN_SINGLE = 1e-2
 FLOOR = 1e-9
-
-
-@dataclass(frozen=True)
-class Sides:
-    """The slopes to both sides of a point, asked for where a rule disagrees with the middle."""
-
-    left: Slope
-    right: Slope
 
 
 def relative_errors(actual: Tensor, value: Tensor, bar: Tensor) -> Tensor:
