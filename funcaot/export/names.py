@@ -1,15 +1,18 @@
-"""What a tensor that a function closes over is called."""
+"""What a tensor that a function closes over is called; ``artifact`` asks."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-_DEPTH = 4
+from funcaot.aot.closure.environment import scan
+from funcaot.aot.closure.where import path_of
+
+_KEY = re.compile(r"\[['\"]?(.*?)['\"]?\]")
 
 
 def tensor_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
@@ -18,63 +21,26 @@ def tensor_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) 
     Those of a module are the names of its ``state_dict``; those that a plain function reaches
     begin with the name of the variable. What can't be found is counted.
     """
-    found: dict[int, str] = {}
-    for name, tensor in _reached(function, "", _DEPTH):
-        found.setdefault(id(tensor), name)
-    names = [found.get(id(tensor), f"tensor_{i}") for i, tensor in enumerate(tensors)]
+    found = scan(tuple(_unwrapped(function)))
     seen: dict[str, int] = {}
     unique = []
-    for name in names:
+    for index, tensor in enumerate(tensors):
+        known = id(tensor) in found.places
+        # As in a state_dict, also where a key is written in brackets.
+        name = _KEY.sub(r".\1", path_of(found, id(tensor))) if known else f"tensor_{index}"
+        name = name.lstrip(".")
         count = seen[name] = seen.get(name, 0) + 1
         unique.append(name if count == 1 else f"{name}_{count}")
     return tuple(unique)
 
 
-def _reached(thing: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a value leads to, each with its name."""
-    if isinstance(thing, torch.Tensor):
-        yield name, thing
+def _unwrapped(function: Any) -> Iterator[Any]:
+    """What a function is made of, the user's own code first."""
+    if isinstance(function, functools.partial):
+        yield from _unwrapped(function.func)
+        yield from (function.args, function.keywords)
         return
-    if depth == 0:
-        return
-    if isinstance(thing, torch.nn.Module):
-        prefix = f"{name}." if name else ""
-        for key, tensor in thing.named_parameters(remove_duplicate=False):
-            yield prefix + key, tensor
-        for key, tensor in thing.named_buffers(remove_duplicate=False):
-            yield prefix + key, tensor
-        return
-    if isinstance(thing, functools.partial):
-        for part in (thing.func, thing.args, thing.keywords):
-            yield from _reached(part, name, depth)
-        return
-    if isinstance(thing, Mapping):
-        for key, item in list(thing.items()):
-            yield from _reached(item, f"{name}.{key}" if name else str(key), depth - 1)
-        return
-    if isinstance(thing, tuple | list):
-        for index, item in enumerate(thing):
-            yield from _reached(item, f"{name}.{index}" if name else str(index), depth - 1)
-        return
-    yield from _of_code(thing, name, depth)
-
-
-def _of_code(thing: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a function's variables, or the object of a method, lead to."""
-    owner = getattr(thing, "__self__", None)
-    if inspect.ismethod(thing) and owner is not None:
-        yield from _reached(owner, name, depth)
-    if inspect.isfunction(thing) or inspect.ismethod(thing):
-        variables = inspect.getclosurevars(thing)
-        for source in (variables.nonlocals, variables.globals):
-            for key, item in source.items():
-                if not inspect.ismodule(item) and not inspect.isclass(item):
-                    yield from _reached(item, key, depth - 1)
-        return
-    wrapped = getattr(thing, "__wrapped__", None)
+    wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
-        yield from _reached(wrapped, name, depth)
-        return
-    if hasattr(thing, "__dict__") and not inspect.isclass(thing) and not inspect.ismodule(thing):
-        for key, item in list(vars(thing).items()):
-            yield from _reached(item, f"{name}.{key}" if name else key, depth - 1)
+        yield from _unwrapped(wrapped)
+    yield function
