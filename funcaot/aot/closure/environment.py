@@ -34,6 +34,7 @@ from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users
 
 _LIMIT = 200_000
+_NOT_FOLLOWED = ("__", "_funcaot_")
 _CHANGEABLE = (list, dict, set, deque)
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
@@ -336,7 +337,7 @@ class Walk:
     def _visit_class(self, kind: type) -> None:
         if self._ran is None:
             for step in children.entries(
-                {name: value for name, value in vars(kind).items() if not name.startswith("__")},
+                {name: value for name, value in vars(kind).items() if not name.startswith(_NOT_FOLLOWED)},
                 "{parent}.__dict__",
                 named=True,
             ):
@@ -475,7 +476,7 @@ def _of_class_of(holder: Any) -> Iterable[Step]:
     own = dictionary_of(holder) or {}
     for index, kind in children.users_classes(holder):
         for name, value in list(vars(kind).items()):
-            if name.startswith("__") or name in own:
+            if name.startswith(_NOT_FOLLOWED) or name in own:
                 continue
             if isinstance(value, torch.Tensor | list | dict | set | deque) or is_setting(value):
                 at = f"type({{parent}}).__mro__[{index}].__dict__[{children.quoted(name)}]"

@@ -87,9 +87,11 @@ class Changes:
             old, new = before.get(key, MISSING), now.get(key, MISSING)
             if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
-            matters = read and self._environment.names.reads(
-                state.name_of(bag, key, self._environment)
-            )
+            name = state.name_of(bag, key, self._environment)
+            matters = read and self._environment.names.reads(name)
+            holds = holds_tensor(new) or (new is MISSING and holds_tensor(old))
+            if not (matters or holds) and self._is_a_librarys(name):
+                continue
             if not matters and self._counts(bag, key):
                 if _is_count(old) and _is_count(new):
                     counted.append((key, new - old))
@@ -108,6 +110,10 @@ class Changes:
             counted=tuple(counted),
             made_of_old=frozenset(made_of_old),
         )
+
+    def _is_a_librarys(self, name: str) -> bool:
+        """Whether no code of the user's says the name of an attribute."""
+        return bool(name) and not self._environment.names.mentions(name)
 
     def _counted_items(
         self, bag: Bag, items: Sequence[Any], before: Sequence[Any]
