@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from funcaot._torch.dynamo.dynamo_functions import compiled_in
-from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.module import compiled_of
-from funcaot.aot.segment.segment import Residual
+from funcaot.aot.segment.segment import Residual, Segment
 from funcaot.errors import FuncaotError
 from funcaot.report.records import (
     DerivativeReport,
@@ -124,7 +124,7 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         forward_graph=programs[0].module if programs else None,
         graphs=tuple(map(_graph, programs)),
         residuals=tuple(
-            _residual(function, residual)
+            residual_report(function.segment, residual)
             for function in keeping
             for residual in function.form.residuals
         ),
@@ -163,9 +163,10 @@ def _compiler(program: GraphProgram) -> str | None:
     return f"{lowered.compiler}, shared" if lowered.shared else lowered.compiler
 
 
-def _residual(function: SegmentFunction, residual: Residual) -> ResidualReport:
+def residual_report(segment: Segment, residual: Residual) -> ResidualReport:
+    """What a segment keeps, as a record."""
     value = graphs.value_of(residual.node)
-    made = len(function.segment.output_nodes)
+    made = len(segment.output_nodes)
     if residual.operand is not None:
         origin = "input"
     elif residual.output is not None and residual.output < made:

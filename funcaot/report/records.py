@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import fx
@@ -68,6 +69,12 @@ class GraphReport:
     derived: tuple[GraphReport, ...] = ()
     opaque: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from funcaot.report import html
+
+        return html.of_graph(self)
+
 
 @dataclass(frozen=True)
 class DerivativeReport:
@@ -94,6 +101,12 @@ class DerivativeReport:
     def graph(self) -> fx.GraphModule | None:
         """The graph that ran, if there is one."""
         return self.graphs[0].graph if self.graphs else None
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from funcaot.report import html
+
+        return html.of_derivative(self)
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,12 @@ class EntryReport:
         """Bytes kept beyond inputs and outputs."""
         return sum(residual.bytes for residual in self.residuals)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from funcaot.report import html
+
+        return html.of_entry(self)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -170,3 +189,39 @@ class Report:
         from funcaot.report.text import render
 
         return render(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from funcaot.report import html
+
+        return html.of_report(self)
+
+    def draw(self, path: str | Path, *, what: str = "graphs", entry: int = -1) -> Path:
+        """Draw a picture of what was compiled.
+
+        Args:
+            path: Where to: ``.svg``, ``.png`` or ``.pdf``; for the graphs also ``.dot``.
+            what: ``"graphs"``: the operations of the forward and of its derivatives, with what is
+                kept between them, coloured by bytes. ``"memory"``: bytes of results while these
+                operations run one by one; a compiler that fuses them needs less. ``"timeline"``:
+                the stages of compiling, of all entries.
+            entry: Which of ``entries``; the newest by default.
+
+        Returns:
+            The path.
+
+        Raises:
+            FuncaotError: If nothing was compiled, or neither Graphviz nor matplotlib is installed
+                (the extra ``funcaot[draw]``).
+
+        Example:
+            >>> import funcaot, tempfile, torch
+            >>> f = funcaot.compile(lambda x: (x.sin() ** 2).sum(), backend="eager")
+            >>> f(torch.ones(3, requires_grad=True)).backward()
+            >>> path = tempfile.mkdtemp() + "/f.dot"
+            >>> "sin" in funcaot.report(f).draw(path).read_text()
+            True
+        """
+        from funcaot.report.draw import draw
+
+        return draw(self, path, what, entry)

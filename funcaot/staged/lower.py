@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.api import compile as compile_function
 from funcaot.errors import UnsupportedError
+from funcaot.report import markup
+from funcaot.report.build import residual_report
+from funcaot.report.html import residuals_table
 from funcaot.staged.cost import Cost, cost_of
 
 
@@ -184,6 +188,32 @@ class Lowered:
             self._compiled.settings.compiler, inline=True, decompositions=None
         )
         return decomposed(module, compiler)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the stages so far, without making another one."""
+        form = self._segment.form(keeping=self._entry.differentiable)
+        residuals = form.residuals if self._entry.differentiable else ()
+        kept = [residual_report(self._segment, each) for each in residuals]
+        parts = [
+            f"<div><b>{escape(self._compiled.settings.name)}</b>, lowered for "
+            f"{markup.code(self.signature)}</div>",
+            f"<div>forward: {escape(str(self.cost))}</div>",
+            markup.folded(markup.word("graph"), markup.graph_code(self.graph)),
+            markup.folded("effects", markup.lines_of(self.effects.splitlines())),
+            residuals_table(kept),
+        ]
+        if self._entry.differentiable:
+            parts.append(self._backward_html())
+        return markup.framed(*parts, markup.timings(self._entry.forward.timings))
+
+    def _backward_html(self) -> str:
+        word = markup.word("backward")
+        if "backward" not in self.__dict__:
+            return f"<div>{word}: traced when <code>.backward</code> is asked for</div>"
+        if self.backward is None:
+            return f"<div>{word}: every gradient is None</div>"
+        summary = f"{word}: {escape(str(self.backward_cost))}"
+        return markup.folded(summary, markup.graph_code(self.backward))
 
     def __repr__(self) -> str:
         """One line."""

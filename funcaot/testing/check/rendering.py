@@ -115,17 +115,28 @@ def as_html(*results: CheckResult) -> str:
     )
 
 
-def _section(result: CheckResult) -> str:
+def as_fragment(result: CheckResult) -> str:
+    """The table as a piece of a page, for notebooks; the samples are folded."""
+    return f'<div style="overflow-x:auto">{_section(result, folded=True)}</div>'
+
+
+def _section(result: CheckResult, *, folded: bool = False) -> str:
     body = []
     for row in result.rows:
         shown = (row.name, row.status, row.compiled, error_of(row), notes_of(row))
         cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in shown)
         cells += f"<td>{row.seconds:.2f}</td>"
-        body.append(f'<tr style="background:{SHADES[row.status]}">{cells}</tr>')
+        # Its own text colour, since the page's may be light.
+        body.append(f'<tr style="background:{SHADES[row.status]};color:#222">{cells}</tr>')
     lines = "".join(f"<li><code>{html.escape(line)}</code></li>" for line in told_of(result))
     headings = ("check", "status", "compiled", "error", "notes", "s")
+    samples = f"<ul>{lines}</ul>"
+    head = f"<h1>{html.escape(result.name)}</h1>"
+    if folded:
+        head = f"<b>{html.escape(result.name)}</b>"
+        samples = f"<details><summary>{len(result.samples)} samples</summary>{samples}</details>"
     return (
-        f"<h1>{html.escape(result.name)}</h1><ul>{lines}</ul>"
+        f"{head}{samples}"
         f"<table><tr>{''.join(f'<th>{heading}</th>' for heading in headings)}</tr>"
         f"{''.join(body)}</table><p>{html.escape(summary_of(result))}</p>"
     )

@@ -120,6 +120,12 @@ class CheckResult:
 
         return as_text(self)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from funcaot.testing.check.rendering import as_fragment
+
+        return as_fragment(self)
+
     def __repr__(self) -> str:
         """One line."""
         passed = sum(row.status == PASSES for row in self.rows)
