@@ -2,11 +2,13 @@
 # constraints.txt with pip, and brought up to date when one of them changes.
 #
 #   make demo                  train a network eager and compiled, compare
-#   make test                  the fast tests; TORCH=2.15.0 for another torch
+#   make test                  the fast tests; TORCH=2.15.0 for another torch, TORCH=nightly-like
+#                              for the newest that pip finds, releases to come among them
 #   make test-slow             the slow ones
 #   make test-long             many more random programs and hostile runs; not in CI
 #   make new-torch TORCH=x     what has to be looked at for a new release of torch
 #   make test-third-party      other people's models, in an environment of their own; not in CI
+#   make notebooks             run the tutorials again and keep what they give
 #   make lint | format | docs | bench | clean
 
 TORCH ?=
@@ -19,6 +21,8 @@ ifeq ($(origin CXX),default)
 CXX :=
 endif
 
+# The newest torch, whatever pyproject.toml says of versions: pip warns, and installs it.
+NEWEST := $(filter nightly-like,$(TORCH))
 VENV := .venv$(if $(TORCH),-$(TORCH))
 RUN := $(VENV)/bin
 CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
@@ -26,8 +30,8 @@ EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
 PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-third-party new-torch lint format docs bench \
-    clean compiler
+.PHONY: help demo test test-slow test-long test-third-party new-torch lint format docs notebooks \
+    bench clean compiler
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -80,8 +84,11 @@ docs: $(VENV)/.installed-docs
 	$(RUN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
+notebooks: | compiler $(VENV)/.installed-test
+	$(EXPORT_CXX) $(RUN)/python scripts/run_notebooks.py $(ARGS)
+
 # In this order; a script that fails doesn't stop the others.
-BENCHMARKS := call_path residuals operator training workloads cold_start page
+BENCHMARKS := call_path residuals operator training workloads cold_start choosing page
 
 bench: | compiler $(VENV)/.installed-bench
 	@failed=; for name in $(BENCHMARKS); do \
@@ -104,9 +111,11 @@ $(VENV)/.created:
 
 # The same pins but for torch's.
 $(VENV)/constraints.txt: constraints.txt $(VENV)/.created
-	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $@
+	@sed '$(if $(NEWEST),/^torch==/d,s/^torch==.*/torch==$(TORCH)/)' constraints.txt > $@
 
 $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) $(VENV)/.created
 	@echo "Installing funcaot[$*] into $(VENV) (a few minutes the first time)"
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check \
-	    -c $(CONSTRAINTS) -e '.[$*]' && touch $@
+	    -c $(CONSTRAINTS) -e '.[$*]'
+	@$(if $(NEWEST),$(RUN)/python -m pip install --disable-pip-version-check --pre --upgrade torch)
+	@touch $@

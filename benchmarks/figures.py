@@ -1,4 +1,8 @@
-"""The figures of the docs page; nothing is drawn where matplotlib isn't installed."""
+"""The figures of the docs page; nothing is drawn where matplotlib isn't installed.
+
+They are readable on a light page, on a dark one and on a phone: nothing behind them, text in a grey
+that both contrast with, and no wider than it takes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from typing import Any
 
 from common import RESULTS
 
+GREY = "#77828e"
+WIDTH = 5.6  # inches
 WHOS = ("eager", "torch.compile", "funcaot", "jax.jit")
 
 
@@ -18,6 +24,11 @@ def plots() -> Any:
         return None
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "funcaot"
+    mpl.rcParams["savefig.transparent"] = True
+    for name in ("text", "axes.edge", "axes.label", "xtick", "ytick"):
+        mpl.rcParams[f"{name}color" if name.startswith("axes") else f"{name}.color"] = GREY
+    mpl.rcParams["legend.frameon"] = False
+    mpl.rcParams["font.size"] = 9
     import matplotlib.pyplot as plt
 
     return plt
@@ -29,7 +40,7 @@ def draw_bars(
     plt = plots()
     if plt is None:
         return
-    figure, axes = plt.subplots(figsize=(8, 0.5 + 0.55 * len(bars)))
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.8 + 0.5 * len(bars)))
     height = 0.8 / len(whos)
     for offset, who in enumerate(whos):
         places = [index for index, times in enumerate(bars.values()) if who in times]
@@ -48,7 +59,7 @@ def draw_curves(curves: dict[str, list[dict[str, float]]]) -> None:
     plt = plots()
     if plt is None:
         return
-    figure, axes = plt.subplots(figsize=(6, 4))
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
     for who, points in curves.items():
         counts = [point["operations"] for point in points]
         seconds = [point["forward"] + point["backward"] for point in points]
@@ -69,20 +80,47 @@ def save(figure: Any, name: str) -> None:
     plots().close(figure)
 
 
+def slug(name: str, key: str) -> str:
+    """The name of a workload's figure."""
+    words = "".join(letter if letter.isalnum() else " " for letter in key.lower()).split()
+    return "-".join([name, *words])
+
+
 def draw_workloads(name: str, content: dict[str, Any]) -> None:
-    """Loss curves with one thread on the left, times of a step on the right, a row each."""
+    """A figure for each workload: loss curves with one thread, times of a step below."""
     plt = plots()
     if plt is None:
         return
-    workloads = content["workloads"]
-    size = (11, 2.6 * len(workloads))
-    figure, axes = plt.subplots(len(workloads), 2, figsize=size, squeeze=False)
-    for (left, right), (key, made) in zip(axes, workloads.items(), strict=True):
-        left.set_title(content["titles"][key], fontsize=9)
-        right.set_title("ms per step", fontsize=9)
-        draw_losses(left, next(iter(made.values())).get("ways", {}))
-        draw_times(right, made)
-    save(figure, name)
+    for key, made in content["workloads"].items():
+        figure, (above, below) = plt.subplots(2, 1, figsize=(WIDTH, 4.8))
+        above.set_title(content["titles"][key], fontsize=10)
+        draw_losses(above, next(iter(made.values())).get("ways", {}))
+        draw_times(below, made)
+        save(figure, slug(name, key))
+
+
+def draw_speedups(speedups: dict[str, dict[str, float]]) -> None:
+    """How many times as fast as eager each way is, workload by workload."""
+    plt = plots()
+    if plt is None:
+        return
+    whos = ("torch.compile", "funcaot", "jax.jit")
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.8 + 0.55 * len(speedups)))
+    for at, who in enumerate(whos):
+        places = [place for place, found in enumerate(speedups.values()) if who in found]
+        lengths = [found[who] for found in speedups.values() if who in found]
+        colour = f"C{WHOS.index(who)}"
+        bars = axes.barh([place + 0.27 * at for place in places], lengths, 0.25, color=colour)
+        bars.set_label(who)
+        for place, length in zip(places, lengths, strict=True):
+            axes.text(length, place + 0.27 * at, f" {length:.1f}", va="center", fontsize=7)
+    axes.axvline(1, color=GREY, linewidth=0.8)
+    axes.set_yticks([index + 0.27 for index in range(len(speedups))], list(speedups))
+    axes.set_xlabel("times as fast as eager, 1 thread")
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8)
+    save(figure, "speedups")
 
 
 def draw_losses(axes: Any, ways: dict[str, Any]) -> None:
@@ -97,8 +135,8 @@ def draw_losses(axes: Any, ways: dict[str, Any]) -> None:
     axes.set_yscale("log" if positive else "symlog")
     axes.set_xlabel("step", fontsize=8)
     axes.set_ylabel("loss", fontsize=8)
-    axes.legend(fontsize=6)
-    axes.tick_params(labelsize=7)
+    axes.legend(fontsize=7)
+    axes.tick_params(labelsize=8)
 
 
 def draw_times(axes: Any, made: dict[str, Any]) -> None:
@@ -112,5 +150,6 @@ def draw_times(axes: Any, made: dict[str, Any]) -> None:
         axes.barh([i + at * height for i in places], widths, height, label=label)
     axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
     axes.invert_yaxis()
-    axes.legend(fontsize=6)
-    axes.tick_params(labelsize=7)
+    axes.set_xlabel("ms per step", fontsize=8)
+    axes.legend(fontsize=7)
+    axes.tick_params(labelsize=8)

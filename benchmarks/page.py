@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import RESULTS, TARGET_HEAD, Target, parser_of, target_rows
-from figures import WHOS, draw_bars, draw_curves, draw_workloads
+from figures import WHOS, draw_bars, draw_curves, draw_speedups, draw_workloads, slug
 from in_turns import remarks, table_of
 
 
@@ -65,22 +65,24 @@ def call_path(content: dict[str, Any]) -> list[str]:
         "CPU microseconds per call on tensors so small that nothing else counts, one thread, all "
         "in one process.",
         "",
-        *table(["case", "call", *WHOS, "torch.compile / funcaot"], rows),
         "![CPU time per call](benchmarks/call_path.svg)",
         "",
+        *table(["case", "call", *WHOS, "torch.compile / funcaot"], rows),
         *notes(content),
     ]
 
 
 def steps(name: str, title: str, text: str, content: dict[str, Any]) -> list[str]:
-    """A section on training steps: a table each, and one figure."""
+    """A section on training steps: a figure and a table each."""
     lines = [f"## {title}", "", text, ""]
     for key, made in content["workloads"].items():
-        lines += [f"### {content['titles'][key]}", "", *table(*table_of(made))]
+        heading = content["titles"][key]
+        figure = f"![{heading}: losses, and times of a step](benchmarks/{slug(name, key)}.svg)"
+        lines += [f"### {heading}", "", figure, "", *table(*table_of(made))]
         found = remarks(made)
         lines += [*(f"- {remark}" for remark in found), ""] if found else []
     draw_workloads(name, content)
-    return [*lines, f"![Losses, and times of a step](benchmarks/{name}.svg)", "", *notes(content)]
+    return [*lines, *notes(content)]
 
 
 def training(content: dict[str, Any]) -> list[str]:
@@ -136,6 +138,8 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "time, the compilers' time included. Neither compiles a backward that isn't asked for. "
         "funcaot compiles the kernels of a graph as one C++ file, so headers are read once.",
         "",
+        "![Compile time by number of operations](benchmarks/cold_start.svg)",
+        "",
         *table(["model, call", *whos, "ratio"], rows),
         "With Inductor's on-disk cache, CPU seconds for forward and backward in a first process "
         "and in a second one:",
@@ -148,8 +152,6 @@ def cold_start(content: dict[str, Any]) -> list[str]:
         "partition, decomposition.",
         "",
         *table(["", "operations", "forward", "backward"], points),
-        "![Compile time by number of operations](benchmarks/cold_start.svg)",
-        "",
         *notes(content),
     ]
 
@@ -168,9 +170,9 @@ def residuals(content: dict[str, Any]) -> list[str]:
         "kB that a training forward keeps for its backward, inputs and parameters left out: what "
         "autograd's graph holds. The last three columns are funcaot's policies.",
         "",
-        *table(["model", *columns], rows),
         "![kB kept for the backward](benchmarks/residuals.svg)",
         "",
+        *table(["model", *columns], rows),
         *notes(content),
     ]
 
@@ -188,9 +190,9 @@ def operator(content: dict[str, Any]) -> list[str]:
         "Microseconds per call of `funcaot.Function.apply` and `torch.autograd.Function.apply`, "
         "nothing compiled, one thread; the best of many rounds in turns.",
         "",
-        *table(["call", *whos, "ratio"], rows),
         "![Time per call of a Function](benchmarks/operator.svg)",
         "",
+        *table(["call", *whos, "ratio"], rows),
         *notes(content),
     ]
 
@@ -203,6 +205,44 @@ SECTIONS = {
     "residuals": residuals,
     "operator": operator,
 }
+
+
+def short_title(title: str) -> str:
+    """A workload's name for the axis of a figure."""
+    if title.startswith("Whole step, "):
+        return title.removeprefix("Whole step, ")
+    return title.removeprefix("A training step of the ").partition(", ")[0]
+
+
+def at_a_glance(contents: dict[str, dict[str, Any]]) -> list[str]:
+    """One figure of all training steps: the fastest way of each compiler, by eager."""
+    speedups: dict[str, dict[str, float]] = {}
+    for name in ("workloads", "training"):
+        content = contents.get(name, {"workloads": {}, "titles": {}})
+        for key, made in content["workloads"].items():
+            ways = made.get("1", {}).get("ways", {})
+            found = {
+                who: [
+                    1 / ways[way]["ratios"]["eager"]
+                    for way in ways
+                    if way.startswith(who) and "eager" in ways[way].get("ratios", {})
+                ]
+                for who in ("torch.compile", "funcaot", "jax.jit")
+            }
+            best = {who: max(times) for who, times in found.items() if times}
+            if best:
+                speedups[short_title(content["titles"][key])] = best
+    if not speedups:
+        return []
+    draw_speedups(speedups)
+    return [
+        "Training steps, each the fastest way that a compiler has; a bar that is missing is a "
+        "program that wasn't measured or that the compiler refuses (`torch.compile`: a double "
+        "backward).",
+        "",
+        "![How many times as fast as eager: training steps](benchmarks/speedups.svg)",
+        "",
+    ]
 
 
 def aims(contents: dict[str, dict[str, Any]]) -> list[str]:
@@ -231,10 +271,11 @@ def main() -> None:
         "",
         "Generated by `make bench` from `docs/benchmarks/*.json`; don't edit.",
         "",
-        *aims(contents),
+        *at_a_glance(contents),
     ]
     for name, content in contents.items():
         lines += SECTIONS[name](content)
+    lines += aims(contents)
     page = RESULTS.parent / "benchmarks.md"
     page.write_text("\n".join(lines).rstrip() + "\n")
     print(f"wrote {page}")

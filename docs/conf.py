@@ -1,11 +1,20 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
-from importlib.metadata import version as installed_version
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from funcaot import __version__
+from scripts import docs_pages
+
+docs_pages.write(ROOT)
 
 project = "funcaot"
 author = "the funcaot authors"
 copyright = "2026, the funcaot authors"
-release = version = installed_version("funcaot")
+release = version = __version__
 
 extensions = [
     "myst_parser",
@@ -14,9 +23,8 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -25,5 +33,8 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
+exclude_patterns = ["_build", "tutorials"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_title = "funcaot"

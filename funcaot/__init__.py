@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     )
     from funcaot.staged.lower import lower
 
+__version__ = "0.1.0.dev0"
+
 # Where to find the functions that aren't imported with the others.
 _APART = {
     "load": "funcaot.export.load",

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # What others import; operator.py runs operator_overhead.
-PARTS = {"common", "figures", "in_turns", "models", "operator_overhead"}
+PARTS = {"choosing_jax", "common", "figures", "in_turns", "models", "operator_overhead"}
 
 
 def test_make_bench_runs_every_script():
@@ -34,6 +34,9 @@ def test_results_become_a_page(tmp_path):
     assert "## What a forward keeps" in page
     assert "funcaot: whole step" in page
     assert "aims" in page
-    for name in ("operator.json", "residuals.json", "workloads.svg", "operator.svg"):
+    assert page.index("![") < page.index("\n| "), "figures first"
+    figures = {path.name for path in results.glob("*.svg")}
+    assert any(name.startswith("workloads-") for name in figures)
+    for name in ("operator.json", "residuals.json", *figures):
         assert (results / name).exists()
         assert name in page or name.endswith(".json")
