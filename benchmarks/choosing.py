@@ -1,7 +1,7 @@
 """What torch.func, torch.compile, jax.jit and funcaot make of the same small programs.
 
-Every cell of the table on the docs page "funcaot, torch.compile, JAX or torch.func?" is run here and
-compared with eager PyTorch. Run ``python benchmarks/choosing.py``; it writes the page's table.
+Every cell of the table on the docs page "funcaot, torch.compile, JAX or torch.func?" is run here
+and compared with eager PyTorch. Run ``python benchmarks/choosing.py``; it writes the page's table.
 """
 
 from __future__ import annotations
@@ -226,9 +226,11 @@ def verdict(run: Callable[[], Any], expected: Any, programs: Callable[[], int | 
 def measured() -> dict[str, dict[str, str]]:
     """Every program by every way."""
     try:
-        from choosing_jax import PROGRAMS as IN_JAX
+        import choosing_jax
+
+        in_jax = choosing_jax.PROGRAMS
     except ImportError:
-        IN_JAX = {}
+        in_jax = {}
         progress("jax isn't installed: its column stays empty")
     table: dict[str, dict[str, str]] = {}
     for title, program in PROGRAMS.items():
@@ -240,8 +242,8 @@ def measured() -> dict[str, dict[str, str]]:
             compiler = Counting(name)
             count = (lambda: None) if name == "torch.func" else (lambda c=compiler: c.programs)
             row[name] = verdict(lambda p=program, c=compiler: p(c), expected, count)
-        if title in IN_JAX:
-            run, count = IN_JAX[title]
+        if title in in_jax:
+            run, count = in_jax[title]
             row["jax.jit"] = verdict(run, expected, count)
         table[title] = row
     return table

@@ -1,4 +1,4 @@
-"""The programs of ``choosing`` for ``jax.jit``, with how often it compiled where that says something."""
+"""The programs of ``choosing`` for ``jax.jit``, and how often it compiled where that matters."""
 
 from __future__ import annotations
 

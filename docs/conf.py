@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from funcaot import __version__
-from scripts import docs_pages
+from funcaot import __version__  # noqa: E402
+from scripts import docs_pages  # noqa: E402
 
 docs_pages.write(ROOT)
 

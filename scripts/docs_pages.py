@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made of other files; ``docs/conf.py`` calls it for each build.
+"""Pages of the documentation that are made of other files; ``docs/conf.py`` calls it.
 
 - Each row of ``docs/limits.md`` under a heading of its own (``docs/situations.toml``).
 - The notebooks of ``docs/tutorials``, with what their cells gave when they were run last.
@@ -130,7 +130,7 @@ def patches_page() -> str:
         "What torch gets wrong or does slowly, and what funcaot changes in it meanwhile. "
         "[Known issues](../known-issues.md) has what isn't mended.",
         "",
-        "| in torch, without the change | torch | what is lost where the change can't be made | name |",
+        "| in torch, without the change | torch | where it can't be made | name |",
         "|---|---|---|---|",
     ]
     for patch in sorted(PATCHES, key=lambda each: (each.for_time, each.name)):

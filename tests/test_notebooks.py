@@ -1,11 +1,15 @@
 """Cells that are run again are seen: what they define anew is what runs."""
 
 import gc
+import json
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
+
+from scripts import docs_pages, run_notebooks
 
 pytest.importorskip("IPython", reason="notebooks' cells are run by IPython")
 from IPython.core.interactiveshell import InteractiveShell
@@ -163,3 +167,35 @@ def test_lines_of_cells_are_named(notebook):
     notebook("h(torch.ones(3, requires_grad=True)).backward()")
     (entry,) = notebook("funcaot.report(h)").entries
     assert any(str(each.source).endswith(":3") for each in entry.residuals if each.source)
+    (shown,) = [notebook("funcaot.report(h)")._repr_html_()]
+    assert "In [" in shown
+    assert "ipython-input" not in shown
+
+
+TUTORIALS = sorted((Path(__file__).resolve().parents[1] / "docs" / "tutorials").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads(path.read_text())
+    made = run_notebooks.run(notebook)
+    for before, after in zip(notebook["cells"], made["cells"], strict=True):
+        assert [each["output_type"] for each in before.get("outputs", [])] == [
+            each["output_type"] for each in after.get("outputs", [])
+        ], "run `make notebooks`"
+    page = docs_pages.notebook_page(made, path.stem)
+    assert page.startswith("# ")
+    assert "<div" in page
+
+
+def test_there_are_two_tutorials():
+    assert [path.stem for path in TUTORIALS] == ["force-matching", "functions"]
+
+
+def test_a_cell_that_raises_fails_the_run():
+    cell = {"cell_type": "code", "source": ["1 / 0"], "metadata": {}, "outputs": []}
+    with pytest.raises(run_notebooks.CellError, match="ZeroDivisionError") as caught:
+        run_notebooks.run({"cells": [cell]})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -21,6 +21,7 @@ _GREY = "#7a8694"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
 # From few bytes to many.
 _SHADES = ("#dbe9f6", "#bad6eb", "#89bedc", "#539ecd", "#2b7bba", "#0b559f")
+_VIEW = "#c9d1d9"  # takes no memory of its own
 _KEPT = "#f58518"
 _DOTS_PER_INCH = 110
 _LARGEST = 30000  # dots a side, for pictures of dots
@@ -114,7 +115,7 @@ def _text(box: Box) -> list[str]:
 def _colours(box: Box, most: int) -> tuple[str, str]:
     """Of a box and of the text in it."""
     if not box.bytes:
-        return "#ffffff", "#222222"
+        return _VIEW, "#222222"
     share = log10(box.bytes + 1) / log10(most + 1)
     at = min(int(share**3 * len(_SHADES)), len(_SHADES) - 1)
     return _SHADES[at], "#222222" if at < 3 else "#ffffff"

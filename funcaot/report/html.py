@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Rows of a table of residuals; the record has all of them.
 _SHOWN = 50
+# What IPython calls a cell.
+_CELL = re.compile(r"<ipython-input-(\d+)-\w+>")
 
 
 def of_report(report: Report) -> str:
@@ -96,7 +99,7 @@ def residuals_table(residuals: Sequence[ResidualReport]) -> str:
             code(f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}"),
             f"{each.bytes:,}" if each.origin == "intermediate" else f"an {each.origin}",
             markup.bar(each.bytes / most) if most else "",
-            "" if each.source is None else escape(str(each.source)),
+            "" if each.source is None else escape(_CELL.sub(r"In [\1]", str(each.source))),
             escape(each.reason),
         )
         for each in ordered[:_SHOWN]
