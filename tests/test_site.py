@@ -60,6 +60,11 @@ frame.onload = () => setTimeout(() => {
 frame.src = asked.get("page") + ".html";
 </script>"""
 
+# What the tests below have to notice.
+PLANTED = """<!doctype html><meta charset="utf-8"><body data-theme="dark" style="background:#111">
+<article><div style="width:2000px;height:90px;background:#fff">a white figure</div>
+</article>"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -80,14 +85,18 @@ def site(tmp_path_factory):
     if (found := built()) is not None:
         folder = tmp_path_factory.mktemp("built") / "html"
         shutil.copytree(found, folder)
-        (folder / "_frame.html").write_text(FRAME)
-        return folder
+        return with_frame(folder)
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(ROOT / "docs"), str(folder)]
     doctrees = ["-d", str(tmp_path_factory.mktemp("doctrees"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([*command, *doctrees], check=True, env=environment)
+    return with_frame(folder)
+
+
+def with_frame(folder):
     (folder / "_frame.html").write_text(FRAME)
+    (folder / "_planted.html").write_text(PLANTED)
     return folder
 
 
@@ -141,21 +150,32 @@ def test_a_page_is_as_wide_as_the_window(address, page, view):
 @pytest.mark.parametrize("view", VIEWS)
 @in_a_browser
 def test_a_screenshot_has_no_box_of_the_other_theme(address, page, view, tmp_path):
-    from matplotlib.image import imread
-
     width, theme = VIEWS[view]
-    picture = tmp_path / "page.png"
-    height = 4000
-    options = (f"--screenshot={picture}", f"--window-size={max(width, 500)},{height}")
-    browse(framed(address, page, width, theme, height), *options)
-    pixels = imread(picture)[:, :width, :3]
-    assert pixels.std() > 0.01, "an empty picture"
-    tiles = tiled(pixels, 24)
-    white = (tiles > 0.92).all(-1).mean((1, 3))
+    white = whiteness(address, page, width, theme, tmp_path)
     if theme == "dark":
         assert white.max() < 0.6, f"a white box at {np.argwhere(white >= 0.6)[0] * 24}"
     else:
         assert white.mean() > 0.5, "a light page is light"
+
+
+@in_a_browser
+def test_a_wide_page_and_a_white_box_are_seen(address, tmp_path):
+    found = found_in(browse(framed(address, "_planted", 400, "dark"), "--dump-dom"))
+    assert found["scroll"] >= 2000
+    assert found["out"] == ["DIV: a white figure"]
+    assert whiteness(address, "_planted", 400, "dark", tmp_path).max() > 0.9
+
+
+def whiteness(address, page, width, theme, folder, height=4000):
+    """How much of each square of a screenshot is nearly white."""
+    from matplotlib.image import imread
+
+    picture = folder / "page.png"
+    options = (f"--screenshot={picture}", f"--window-size={max(width, 500)},{height}")
+    browse(framed(address, page, width, theme, height), *options)
+    pixels = imread(picture)[:, :width, :3]
+    assert pixels.std() > 0.01, "an empty picture"
+    return (tiled(pixels, 24) > 0.92).all(-1).mean((1, 3))
 
 
 def tiled(pixels, size):
