@@ -1,5 +1,6 @@
 """The built documentation: words find their page, and pages fit a dark theme and a phone."""
 
+import fcntl
 import functools
 import html
 import json
@@ -82,15 +83,25 @@ def built():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The pages, built where they aren't yet, with a frame for each of them."""
-    if (found := built()) is not None:
-        folder = tmp_path_factory.mktemp("built") / "html"
-        shutil.copytree(found, folder)
-        return with_frame(folder)
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(ROOT / "docs"), str(folder)]
-    doctrees = ["-d", str(tmp_path_factory.mktemp("doctrees"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, *doctrees], check=True, env=environment)
+    (ROOT / "build").mkdir(exist_ok=True)
+    with open(ROOT / "build" / "site.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Several workers need them, one builds.
+        if built() is None:
+            target = str(ROOT / "docs" / "_build" / "html")
+            command = [
+                sys.executable,
+                "-m",
+                "sphinx",
+                "-q",
+                "-b",
+                "html",
+                str(ROOT / "docs"),
+                target,
+            ]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            subprocess.run(command, check=True, env=environment)
+        folder = tmp_path_factory.mktemp("site") / "html"
+        shutil.copytree(ROOT / "docs" / "_build" / "html", folder)
     return with_frame(folder)
 
 

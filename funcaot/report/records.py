@@ -151,6 +151,11 @@ class EntryReport:
         """Bytes kept beyond inputs and outputs."""
         return sum(residual.bytes for residual in self.residuals)
 
+    def __repr__(self) -> str:
+        """One line."""
+        kept = f"{len(self.graphs)} graph(s), {self.residual_bytes:,} bytes kept"
+        return f"<funcaot entry ({self.signature}): {kept}>"
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         from funcaot.report import html
@@ -189,6 +194,11 @@ class Report:
         from funcaot.report.text import render
 
         return render(self)
+
+    def __repr__(self) -> str:
+        """One line; ``print`` shows the summary."""
+        made = f"{len(self.entries)} signature(s), {self.graphs_compiled} graph(s) compiled"
+        return f"<funcaot report of {self.name}: {made}>"
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -79,6 +79,14 @@ def test_bars_are_as_long_as_bytes():
     assert widths == pytest.approx([12 * size / sizes[0] for size in sizes], abs=0.01)
 
 
+def test_a_repr_is_one_line():
+    report = called()
+    assert repr(report) == "<funcaot report of energy: 1 signature(s), 2 graph(s) compiled>"
+    kept = f"{report.entries[0].residual_bytes:,} bytes kept"
+    assert repr(report.entries[0]).endswith(f"1 graph(s), {kept}>")
+    assert "float32[8, 4]" in repr(report.entries[0])
+
+
 def test_parts_of_a_report_show_themselves():
     (entry,) = called().entries
     assert "float32[8, 4]" in str(Page(entry._repr_html_()))
