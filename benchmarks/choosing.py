@@ -258,7 +258,13 @@ class Eagerly(Counting):
 
 def table_of(content: dict[str, Any]) -> list[str]:
     """The table of the page."""
-    rows = content["programs"]
+    rows = {
+        title: {
+            who: told.partition(" ")[0] if told.startswith("raises") else told
+            for who, told in row.items()
+        }
+        for title, row in content["programs"].items()
+    }
     lines = [f"| program | {' | '.join(f'`{c}`' for c in COLUMNS)} |", "|" + "---|" * 5]
     for title, row in rows.items():
         lines.append(f"| {title} | {' | '.join(row.get(column, '') for column in COLUMNS)} |")

@@ -137,6 +137,7 @@ def _section(result: CheckResult, *, folded: bool = False) -> str:
         samples = f"<details><summary>{len(result.samples)} samples</summary>{samples}</details>"
     return (
         f"{head}{samples}"
-        f"<table><tr>{''.join(f'<th>{heading}</th>' for heading in headings)}</tr>"
+        f'<table cellpadding="3">'
+        f"<tr>{''.join(f'<th>{heading}</th>' for heading in headings)}</tr>"
         f"{''.join(body)}</table><p>{html.escape(summary_of(result))}</p>"
     )
