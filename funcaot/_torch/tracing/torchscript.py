@@ -48,9 +48,14 @@ def _call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _call_method(method: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _this_thread.in_python:
+    if not _this_thread.in_python or _is_of_cpp(method):
         return _ORIGINALS[_ScriptMethod](method, *args, **kwargs)
     return _run(method.graph, _bound(method.schema, (method.owner, *args), kwargs))
+
+
+def _is_of_cpp(method: Any) -> bool:
+    """Whether a method is one of a class that C++ gave to scripts: it has no graph."""
+    return str(method.owner._type()).startswith("__torch__.torch.classes.")
 
 
 def _replace() -> None:

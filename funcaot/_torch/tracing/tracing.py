@@ -39,6 +39,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
+from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
 from funcaot._torch.tracing.eager_casts import refuse_lossy_writes, turned_elsewhere
@@ -395,6 +396,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         answer: Takes an op, its arguments and how it failed; returns its result from real values,
             or ``NotImplemented``.
         note_set: Is told of each ``set_``, with its target and its source.
+        record_collective: Records what an op of a process group does, and returns what it does.
     """
 
     # Those that torch records for a user's op that writes to its arguments, when traced again.
@@ -404,6 +406,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
     running: Any = None
     answer: Callable[..., Any] | None = None
     note_set: Callable[[torch.Tensor, Any], None] | None = None
+    record_collective: Callable[..., Any] | None = None
 
     def __init__(self) -> None:
         """Nothing is shared yet."""
@@ -423,6 +426,9 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return NotImplemented  # A wrapper's own dispatch comes next, and then its parts here.
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
+        if is_in_place_collective(func) and self.record_collective is not None:
+            with self, untraced(), without_torch_function():
+                return self.record_collective(func, args)
         if self.function_views.groups:
             self.function_views.check(tree_leaves((args, kwargs)))
         if func in CHECKS:

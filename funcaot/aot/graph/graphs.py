@@ -6,12 +6,13 @@ import functools
 import keyword
 import math
 import operator
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ops import OpOverload
@@ -269,8 +270,15 @@ def is_random(node: fx.Node) -> bool:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node has to run even if nobody uses its result: random ops, checks, premises."""
-    return is_random(node) or node.target in CHECKS or is_premise(node)
+    """Whether a node runs even if nobody uses its result: random ops, checks, premises, other ranks."""
+    return (
+        is_random(node) or node.target in CHECKS or is_premise(node) or is_collective(node)
+    )
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Whether a node waits for other ranks, each of which runs it as often."""
+    return node.op == "call_function" and collectives.is_collective(node.target)
 
 
 def premises(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
@@ -284,11 +292,17 @@ def premises(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
 
 def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
     """The premises that a tape recorded after a node."""
-    found: list[fx.Node] = []
+    return tuple(filter(is_premise, _after(node)))
+
+
+def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The collectives that a tape recorded after a node."""
+    return tuple(filter(is_collective, _after(node)))
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
     while (node := node.next).op != "root":
-        if is_premise(node):
-            found.append(node)
-    return tuple(found)
+        yield node
 
 
 def is_premise(node: fx.Node) -> bool:

@@ -131,11 +131,13 @@ def _op_of(node: fx.Node) -> OpOverload | None:
 
 
 def is_pinned(node: fx.Node) -> bool:
-    """Whether a node must never run twice: random ops, user Functions, higher-order ops."""
+    """Whether a node must never run twice: random ops, collectives, user Functions and the like."""
     if node.op != "call_function":
         return False
     if graphs.is_random(node) or graphs.is_function_node(node):
         return True
+    if graphs.is_collective(node):
+        return not node.meta.get("again")
     if node.target is operator.getitem:
         return is_pinned(node.args[0])  # type: ignore[arg-type]
     return isinstance(node.target, HigherOrderOperator)

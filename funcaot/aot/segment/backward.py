@@ -105,11 +105,12 @@ class Backward:
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a backward came to: gradients by operand, writes, and premises."""
+    """What a backward came to: gradients by operand, writes, premises and collectives."""
 
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     premises: tuple[fx.Node, ...] = ()
+    collectives: tuple[fx.Node, ...] = ()
 
 
 def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
@@ -172,7 +173,8 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     found = zip(wanted, gradients, strict=True)
     present = {index: gradient for index, gradient in found if gradient is not None}
-    return Pulled(present, writes, graphs.premises_after(last))
+    premises, collectives = graphs.premises_after(last), graphs.collectives_after(last)
+    return Pulled(present, writes, premises, collectives)
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
@@ -226,7 +228,7 @@ def derived(
         order=segment.order + 1,
         kind="backward",
         start=min(segment.node_of(tensor) for tensor in tangents),
-        effect_nodes=pulled.premises,
+        effect_nodes=(*pulled.premises, *pulled.collectives),
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
         roles=Roles(copied=frozenset(range(len(present), len(present) + len(writes)))),

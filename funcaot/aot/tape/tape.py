@@ -25,6 +25,7 @@ from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
+from funcaot.aot.tape.collectives import record, refuse_value_of_ranks
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
 from funcaot.aot.tape.node_notes import NodeNotes
@@ -74,6 +75,7 @@ class Tape:
         self._notes = NodeNotes(self._functional_mode)
         self._tracer.note = self._notes.note
         self._functional_mode.answer = premises.answer
+        self._functional_mode.record_collective = record
         self.spoiled: str | None = None
         self.asked_by, self.transposes = "", False
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
@@ -303,6 +305,8 @@ class Tape:
         needed = graphs.closure(wanted, known)
         if any(node.op == "placeholder" for node in needed):
             return None
+        if any(map(graphs.is_collective, needed)):
+            raise refuse_value_of_ranks()
         self._drew = any(graphs.is_random(node) for node in needed)
         distinct = list(dict.fromkeys(wanted))
         with _outside_of_transforms(), torch.no_grad(), torch.random.fork_rng():

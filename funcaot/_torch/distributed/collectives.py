@@ -1,0 +1,164 @@
+"""Functional collectives, which a capture records, and what is asked of process groups."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch._C._distributed_c10d import FakeWork
+
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot.errors import UnsupportedError
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "as_returned",
+    "broadcast",
+    "is_collective",
+    "is_in_place_collective",
+    "is_running",
+    "rank_in",
+    "ranks_of",
+    "reduce_scatter",
+]
+
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+
+
+def is_running() -> bool:
+    """Whether this process has a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def is_collective(op: Any) -> bool:
+    """Whether an op waits for other ranks: it runs once, also where nobody uses its result."""
+    return isinstance(op, OpOverload) and op.namespace in _NAMESPACES
+
+
+def is_in_place_collective(op: Any) -> bool:
+    """Whether an op is what the functions of ``torch.distributed`` call in C++."""
+    return isinstance(op, OpOverload) and op.namespace == "c10d"
+
+
+def as_returned(op: Any, args: tuple[Any, ...], nothing: None) -> Any:
+    """What an op of a process group returns: the tensors written to, and a handle that is done."""
+    done = dist.Work.boxed(FakeWork())  # type: ignore[attr-defined]
+    return done if len(op._schema.returns) == 1 else (args[0], done)
+
+
+def _group(boxed: Any) -> Any:
+    return dist.ProcessGroup.unbox(boxed)  # type: ignore[attr-defined]
+
+
+def rank_in(boxed: Any) -> int:
+    """The number of this rank in a group."""
+    return _group(boxed).rank()
+
+
+def ranks_of(boxed: Any) -> int:
+    """How many ranks a group has."""
+    return _group(boxed).size()
+
+
+def name_of(boxed: Any) -> str:
+    """The name by which ops find a group."""
+    return _group(boxed).group_name
+
+
+@functools.cache
+def _ops() -> Any:
+    # Registers what the ops do for fake tensors, and their derivatives.
+    import torch.distributed._functional_collectives  # noqa: F401
+
+    return torch.ops._c10d_functional
+
+
+def _reduction(boxed: Any, who: str) -> str:
+    from torch.distributed._functional_collectives import REDUCE_OP_TO_STR
+
+    number = boxed.op()
+    for known, name in REDUCE_OP_TO_STR.items():
+        if int(known) == number:
+            return name
+    raise UnsupportedError(
+        f"A compiled function calls {who} with a reduction that ops don't have.",
+        remedy="use SUM, AVG, PRODUCT, MIN, MAX or a bitwise one.",
+    )
+
+
+def _real(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Call an op on a complex tensor by its real and imaginary parts, as eager does."""
+    if not tensor.is_complex():
+        return function(tensor, *rest)
+    parts = torch.view_as_real(tensor.contiguous())
+    return torch.view_as_complex(function(parts, *rest))
+
+
+def all_reduce(tensor: torch.Tensor, reduction: Any, group: Any) -> torch.Tensor:
+    """The reduced value, as a new tensor."""
+    name = _reduction(reduction, "all_reduce")
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        return _ops().wait_tensor(_ops().all_reduce(value.contiguous(), name, name_of(group)))
+
+    return _real(run, tensor)
+
+
+def broadcast(tensor: torch.Tensor, source: int, group: Any) -> torch.Tensor:
+    """The tensor of a rank of the group (by its number there), as a new tensor."""
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        return _ops().wait_tensor(_ops().broadcast(value.contiguous(), source, name_of(group)))
+
+    return _real(run, tensor)
+
+
+def all_gather(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """The tensors of all ranks, one after the other along the first dimension."""
+    ranks = ranks_of(group)
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        made = _ops().all_gather_into_tensor(value.contiguous(), ranks, name_of(group))
+        return _ops().wait_tensor(made)
+
+    return _real(run, tensor)
+
+
+def reduce_scatter(tensor: torch.Tensor, reduction: Any, group: Any) -> torch.Tensor:
+    """This rank's part of the reduced value, cut along the first dimension."""
+    name, ranks = _reduction(reduction, "reduce_scatter"), ranks_of(group)
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        made = _ops().reduce_scatter_tensor(value.contiguous(), name, ranks, name_of(group))
+        return _ops().wait_tensor(made)
+
+    return _real(run, tensor)
+
+
+def all_to_all(
+    tensor: torch.Tensor,
+    received: Sequence[int] | None,
+    sent: Sequence[int] | None,
+    group: Any,
+) -> torch.Tensor:
+    """What each rank sent to this one, one after the other along the first dimension."""
+    ranks = ranks_of(group)
+    if not received or not sent:
+        if tensor.shape[0] % ranks:
+            raise ValueError("all_to_all_single: the first dimension isn't divisible by the ranks")
+        part = tensor.shape[0] // ranks
+        received, sent = received or [part] * ranks, sent or [part] * ranks
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        made = _ops().all_to_all_single(
+            value.contiguous(), list(received), list(sent), name_of(group)
+        )
+        return _ops().wait_tensor(made)
+
+    return _real(run, tensor)
