@@ -16,6 +16,7 @@ from funcaot.aot.runtime.outermost import follow_transforms
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
+from funcaot.distributed.wrapped import compiled
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.torch_keywords import translated
 
@@ -128,7 +129,7 @@ def compile(
     if function is None:
         return lambda decorated: compile(decorated, backend=backend, policy=policy, dynamic=dynamic)
     if isinstance(function, torch.nn.Module):
-        return compiled_module(function, compiler, chosen, dynamic)
+        return compiled(function, compiler, chosen, dynamic)
     if isinstance(function, classmethod | staticmethod):
         plain = compile(function.__func__, backend=backend, policy=policy, dynamic=dynamic)
         return type(function)(plain)

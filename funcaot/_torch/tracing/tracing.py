@@ -252,7 +252,8 @@ def is_symbolic(value: Any) -> bool:
         return True
     if type(value) in (torch.Tensor, torch.nn.Parameter) or not is_wrapper_subclass(value):
         return False
-    parts = (getattr(value, name) for name in value.__tensor_flatten__()[0])
+    with without_torch_function():  # a capture would take it for a use of the tensor
+        parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
     return any(map(is_symbolic, parts))
 
 

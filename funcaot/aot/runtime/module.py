@@ -8,12 +8,19 @@ from typing import Any, TypeAlias
 
 import torch
 
+from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
+from funcaot.aot.runtime.once_differentiated import (
+    FULLY_SHARDED,
+    STATIC_GRAPH,
+    in_static_graph,
+    refuse_second,
+)
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
 
-_COMPILED = "_funcaot_compiled"
+COMPILED = "_funcaot_compiled"
 
 
 def compiled_module(
@@ -45,7 +52,7 @@ def compiled_module(
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_funcaot_original": module,
-        _COMPILED: compiled,
+        COMPILED: compiled,
     }
     kind = type(original.__name__, (original,), members)
     result = kind.__new__(kind)
@@ -55,7 +62,7 @@ def compiled_module(
 
 def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
     """What runs when a compiled module is called; None for an ordinary module."""
-    return getattr(type(module), _COMPILED, None)
+    return getattr(type(module), COMPILED, None)
 
 
 class ModuleCall:
@@ -74,8 +81,28 @@ class ModuleCall:
         return self.module(*args, **kwargs)
 
 
+class ForwardCall:
+    """A module's ``forward`` without its hooks, as a function to capture.
+
+    Attributes:
+        module: The module.
+        forward: The method's function; a class that is put before the module's may have another.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module, self.forward = module, type(module).forward
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        return self.forward(self.module, *args, **kwargs)
+
+
 def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return getattr(type(self), _COMPILED)(*args, **kwargs)
+    results = getattr(type(self), COMPILED)(*args, **kwargs)
+    if in_static_graph():
+        return refuse_second(results, STATIC_GRAPH, type(self).__name__)
+    return results
 
 
 _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
@@ -83,13 +110,29 @@ _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 
 def _parts(self: torch.nn.Module) -> _Parts:
     kind: Any = type(self)
-    settings = getattr(kind, _COMPILED).settings
+    settings = getattr(kind, COMPILED).settings
     return kind._funcaot_original, settings.compiler, settings.policy, settings.dynamic
 
 
 def _refuse_subclass(cls: type, **kwargs: Any) -> None:
-    """What changes a module's class (``parametrize``) would change this one of two only."""
-    base: Any = cls.__base__
+    """What changes a module's class (``parametrize``) would change this one of two only.
+
+    ``fully_shard`` may: its hooks run around what is compiled.
+    """
+    base: Any = next(kind for kind in cls.__mro__ if COMPILED in vars(kind))
+    if wrapped.belongs_to_fsdp(cls):
+        settings = getattr(base, COMPILED).settings
+        call = ForwardCall(base._funcaot_original)
+        function = compiled_function(
+            call, settings.compiler, call.__name__, settings.policy, settings.dynamic
+        )
+        changed: Any = cls
+        changed.__call__ = torch.nn.Module.__call__
+        changed.forward = lambda self, *args, **kwargs: refuse_second(
+            function(*args, **kwargs), FULLY_SHARDED, call.__name__
+        )
+        setattr(cls, COMPILED, function)
+        return
     raise UnsupportedError(
         f"{base.__name__}, a class made for one compiled module, was subclassed; "
         "torch.nn.utils.parametrize does that when it is applied to a compiled module.",

@@ -1,0 +1,44 @@
+"""Private names of modules that ``DistributedDataParallel`` and ``fully_shard`` have wrapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel", "belongs_to_fsdp", "is_sharded", "same_state"]
+
+
+def _fsdp_class() -> type | None:
+    """The class that ``fully_shard`` puts before a module's own, if somebody may have used it."""
+    import sys
+
+    module = sys.modules.get("torch.distributed.fsdp")
+    return None if module is None else module.FSDPModule
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether ``fully_shard`` was called on a module."""
+    kind = _fsdp_class()
+    return kind is not None and isinstance(module, kind)
+
+
+def belongs_to_fsdp(cls: type) -> bool:
+    """Whether a class is what ``fully_shard`` makes of a module's class."""
+    kind = _fsdp_class()
+    return kind is not None and issubclass(cls, kind)
+
+
+def same_state(module: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Let another object of the same attributes find what ``fully_shard`` keeps for a module."""
+    from torch.distributed import _composable_state as composable
+
+    state = composable._get_module_state(module)
+    if state is not None and composable._get_module_state(other) is None:
+        composable._insert_module_state(other, state)
+
+
+def depth_of_original_class(kind: Any) -> int:
+    """Where ``FSDPModule`` finds the class that it was put before, for a subclass of such a class."""
+    return int(getattr(kind, "_orig_cls_mro_index", 2)) + 1

@@ -1,0 +1,1 @@
+"""Many ranks: modules that ``torch.distributed`` has wrapped, and modules that funcaot shards."""
