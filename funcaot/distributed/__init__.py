@@ -1,1 +1,16 @@
 """Many ranks: modules that ``torch.distributed`` has wrapped, and modules that funcaot shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["shard"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: ``DTensor`` takes a second to import."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from funcaot.distributed import shard as found
+
+    return found.shard

@@ -24,6 +24,7 @@ Observer = Callable[[type, tuple[Any, ...], dict[str, Any]], None]
 _NOT_INTERCEPTED = (
     "funcaot.aot.",
     "funcaot.derivatives.",
+    "funcaot.distributed.",
     "torch._dynamo",
     "torch._functorch",
     "torch._inductor",

@@ -162,3 +162,19 @@ def all_to_all(
         return _ops().wait_tensor(made)
 
     return _real(run, tensor)
+
+
+def gathered(part: torch.Tensor, ranks: int, name: str) -> torch.Tensor:
+    """The parts of all ranks of a group, by its name, one after the other; all are as large."""
+    return _ops().wait_tensor(_ops().all_gather_into_tensor(part.contiguous(), ranks, name))
+
+
+def summed_part(whole: torch.Tensor, ranks: int, name: str) -> torch.Tensor:
+    """This rank's part of the sum over a group, by its name."""
+    made = _ops().reduce_scatter_tensor(whole.contiguous(), "sum", ranks, name)
+    return _ops().wait_tensor(made)
+
+
+def summed(value: torch.Tensor, name: str) -> torch.Tensor:
+    """The sum over a group, by its name."""
+    return _ops().wait_tensor(_ops().all_reduce(value.contiguous(), "sum", name))

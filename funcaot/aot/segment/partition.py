@@ -15,6 +15,7 @@ from funcaot.aot.graph.policy import Candidate, Policy, is_pinned
 from funcaot.aot.subclasses.nodes import is_part, parts_inside
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape import masks
+from funcaot.aot.tape.again import is_marked, what_is_kept
 from funcaot.aot.tape.frontier import Demand
 
 # Each kept tensor costs this much beyond its elements.
@@ -96,6 +97,7 @@ def choose(problem: Problem) -> tuple[Kept, ...]:
 def _shared(problem: Problem, wanted: Sequence[fx.Node]) -> set[fx.Node]:
     """Inputs and outputs that autograd itself has saved, and what is private anyway."""
     roots = {graphs.view_root(node) for node in wanted}
+    roots |= {graphs.view_root(kept) for node in roots for kept in what_is_kept(node)}
     roots |= _checkpointed(wanted[0].graph) | problem.private
     given = {*problem.operands, *problem.outputs} - problem.overwritten
     return given & roots
@@ -197,10 +199,14 @@ class _Search:
             return "an input of the function" if node in self.shared else "a copy of an input"
         if node.op == "placeholder":
             return "an input of the function"
+        if is_marked(node):
+            return None
         if is_pinned(node):
             target = node.args[0] if node.target is operator.getitem else node
             if isinstance(target, fx.Node) and graphs.is_function_node(target):
                 return f"made by {target.target!r}, whose forward runs once"
+            if isinstance(target, fx.Node) and graphs.is_collective(target):
+                return "received from other ranks, which don't send it twice"
             return "random: run again, it could be different"
         if node.op != "call_function" or node.meta.get("region") is not None:
             return None
@@ -239,7 +245,7 @@ class _Search:
             behind = max(
                 (depth.get(source, 0) for source in graphs.tensor_inputs(node)), default=-1
             )
-            free = _is_free(node) or node.op != "call_function"
+            free = _is_free(node) or node.op != "call_function" or is_marked(node)
             depth[node] = max(behind, 0) + (0 if free or behind < 0 else 1)
             region = node.meta.get("region")
             if depth[node] > limit and region is None and _is_tensor(node):
@@ -292,7 +298,8 @@ class _Search:
             return _bytes(node) * _COPYING + _OVERHEAD
         if not _is_tensor(node) or graphs.view_source(node) is not None:
             return INFINITE
-        if node.meta.get("region") is not None and node not in self.barriers:
+        in_region = node.meta.get("region") is not None and node not in self.barriers
+        if in_region or is_marked(node):
             return INFINITE
         if node in self.outputs and node not in self.operands:
             return INFINITE

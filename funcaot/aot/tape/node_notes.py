@@ -12,6 +12,7 @@ from torch import fx
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import calling_line
+from funcaot.aot.tape.again import is_computed_again
 from funcaot.scopes import holding
 
 __all__ = ["NodeNotes"]
@@ -46,6 +47,7 @@ class NodeNotes:
         """Describe a node that was just made."""
         node.meta["source"] = calling_line()
         node.meta["region"] = self.region
+        node.meta["again"] = is_computed_again()
         node.meta["grad_mode"] = self._grad_mode(node)
         detaching = self._mode.detaching and node.target in _DETACHING
         # Functionalization makes a detached tensor anew where its memory was written to.

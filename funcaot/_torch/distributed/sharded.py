@@ -1,0 +1,37 @@
+"""Private names of ``DTensor``: what it holds, and one made of what this rank has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+__all__ = ["DTensor", "DeviceMesh", "distributed", "group_of", "local", "of_local", "spec_of"]
+
+
+def spec_of(tensor: Any) -> Any:
+    """Mesh, placements and the metadata of the whole."""
+    return tensor._spec
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """What this rank has of it; autograd sees the ``DTensor`` only."""
+    return tensor._local_tensor  # type: ignore[no-any-return]
+
+
+def of_local(part: torch.Tensor, spec: Any) -> Any:
+    """The ``DTensor`` of which this rank has a part."""
+    return DTensor(part, spec, requires_grad=False)  # type: ignore[call-arg]
+
+
+def group_of(spec: Any) -> tuple[int, int, str]:
+    """The number of this rank, how many there are, and the name of their group."""
+    mesh = spec.mesh
+    return mesh.get_local_rank(), mesh.size(), mesh.get_group().group_name
+
+
+def distributed(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """Rank 0's values, cut along the first dimension; a scalar is whole on every rank."""
+    return distribute_tensor(tensor, mesh, [Shard(0) if tensor.dim() else Replicate()])

@@ -1,0 +1,198 @@
+"""Parameters that each rank keeps a part of, gathered where they are used; users call `shard`.
+
+Note [Adjoint]: gathering takes parts to a whole on each rank. Its adjoint takes a gradient on each
+rank to the parts of their mean, and the adjoint of that gathers again. So each of the two Functions
+is the other's backward, and derivatives of any order are made of them. The mean belongs to it:
+each rank has a loss of its own, and what is minimized is their mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
+
+from funcaot._torch.distributed import collectives, sharded, wrapped
+from funcaot.aot.runtime.module import compiled_of
+from funcaot.aot.tape.again import computed_again
+from funcaot.errors import FuncaotError, UnsupportedError
+
+__all__ = ["shard"]
+
+_NAMES = "_funcaot_sharded"
+
+
+def shard(module: torch.nn.Module, mesh: Any = None) -> torch.nn.Module:
+    """Let each rank keep its part of a module's parameters, to train it at any order.
+
+    Each parameter becomes a ``DTensor`` cut along its first dimension, whose gradient is the mean
+    over the ranks. Where the module uses it, it is gathered; a compiled program gathers it again in
+    each derivative instead of keeping it. So forces, gradient penalties and Hessian-vector
+    products can be taken inside and outside of the module, where ``fully_shard`` can't.
+
+    Args:
+        module: It is changed in place: the classes of what is in it, and its parameters, whose
+            values are those of rank 0. Buffers stay whole. Compile it, or what calls it, afterwards.
+        mesh: A ``DeviceMesh`` of one dimension; all ranks by default.
+
+    Returns:
+        The module.
+
+    Raises:
+        FuncaotError: There is no process group, or the mesh has more dimensions.
+        UnsupportedError: The module is compiled, sharded or wrapped already, or its parameters
+            aren't plain tensors.
+
+    Example:
+        >>> import torch, torch.distributed as dist
+        >>> from funcaot.distributed import shard
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> module = shard(torch.nn.Linear(3, 2))
+        >>> module.weight.shape  # gathered
+        torch.Size([2, 3])
+        >>> [type(parameter).__name__ for parameter in module.parameters()]
+        ['DTensor', 'DTensor']
+        >>> dist.destroy_process_group()
+    """
+    mesh = _mesh(mesh)
+    parts = list(module.modules())
+    for part in parts:
+        _check(part)
+    known: dict[int, torch.nn.Parameter] = {}
+    for part in parts:
+        names = [name for name, value in part._parameters.items() if value is not None]
+        for name in names:
+            given: Any = part._parameters[name]
+            if id(given) not in known:
+                made = sharded.distributed(given.detach(), mesh)
+                known[id(given)] = torch.nn.Parameter(made, requires_grad=given.requires_grad)
+            part._parameters[name] = known[id(given)]
+        if names:
+            part.__class__ = _class(type(part), tuple(names))
+    return module
+
+
+def _mesh(mesh: Any) -> Any:
+    if not collectives.is_running():
+        raise FuncaotError(
+            "There is no process group, so there is nobody to share parameters with.",
+            remedy="call torch.distributed.init_process_group first; torchrun starts the ranks.",
+        )
+    if mesh is None:
+        mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    if mesh.ndim != 1:
+        raise FuncaotError(
+            "shard was given a mesh that it can't take.",
+            expected="a DeviceMesh of one dimension",
+            got=f"one of {mesh.ndim} dimensions",
+            remedy='pass one of its dimensions: mesh["name"].',
+        )
+    return mesh
+
+
+def _check(module: torch.nn.Module) -> None:
+    """Refuse what has another idea of its parameters."""
+    name = type(module).__name__
+    if compiled_of(module) is not None:
+        raise UnsupportedError(
+            f"{name} is compiled already.", remedy="shard the module first and compile it then."
+        )
+    if isinstance(module, wrapped.DistributedDataParallel) or wrapped.is_sharded(module):
+        raise UnsupportedError(
+            f"{name} is wrapped by torch.distributed already.", remedy="shard the module itself."
+        )
+    if hasattr(type(module), _NAMES):
+        raise UnsupportedError(f"{name} is sharded already.", remedy="shard it once.")
+    for key, value in module._parameters.items():
+        if value is not None and type(value) is not torch.nn.Parameter:
+            raise UnsupportedError(
+                f"The parameter {key} of {name} is a {type(value).__name__}.",
+                remedy="shard modules whose parameters are plain; initialize lazy ones first.",
+            )
+
+
+def _class(original: Any, names: tuple[str, ...]) -> type:
+    """A subclass in which parameters are gathered when they are read."""
+    members: dict[str, Any] = {name: property(_reader(name)) for name in names}
+    for name in ("__module__", "__qualname__", "__doc__"):
+        members[name] = getattr(original, name)
+    members[_NAMES] = names
+    return type(original.__name__, (original,), members)
+
+
+def _reader(name: str) -> Any:
+    def read(module: torch.nn.Module) -> torch.Tensor:
+        (parameter,) = _as_entered(module._parameters[name])
+        with computed_again():
+            return Whole.apply(parameter)
+
+    return read
+
+
+def _as_entered(tensor: Any) -> tuple[Any]:
+    """A tensor as every mode in force passes it on: a capture puts its own in its place."""
+    if has_torch_function((tensor,)):
+        return handle_torch_function(_as_entered, (tensor,), tensor)  # type: ignore[no-any-return]
+    return (tensor,)
+
+
+def _rows(count: int, rank: int, ranks: int) -> tuple[int, int]:
+    """How many rows every part is padded to, and how many of them this rank has."""
+    most = -(-count // ranks)
+    return most, max(0, min(most, count - rank * most))
+
+
+class Whole(torch.autograd.Function):
+    """The whole of a sharded tensor."""
+
+    @staticmethod
+    def forward(tensor: Any) -> torch.Tensor:
+        """Gather it."""
+        spec, part = sharded.spec_of(tensor), sharded.local(tensor)
+        _, ranks, group = sharded.group_of(spec)
+        if not spec.shape:
+            return part.clone()
+        most, own = _rows(spec.shape[0], spec.mesh.get_local_rank(), ranks)
+        padded = functional.pad(part, [0, 0] * (part.dim() - 1) + [0, most - own])
+        return collectives.gathered(padded, ranks, group)[: spec.shape[0]].clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """The mesh and the shape of the whole."""
+        ctx.spec = sharded.spec_of(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Its adjoint."""
+        return Mean.apply(gradient, ctx.spec)
+
+
+class Mean(torch.autograd.Function):
+    """The mean over the ranks of a tensor that each has, sharded."""
+
+    @staticmethod
+    def forward(tensor: torch.Tensor, spec: Any) -> Any:
+        """Sum, scatter and divide."""
+        rank, ranks, group = sharded.group_of(spec)
+        if not spec.shape:
+            return sharded.of_local(collectives.summed(tensor, group) / ranks, spec)
+        most, own = _rows(spec.shape[0], rank, ranks)
+        missing = most * ranks - spec.shape[0]
+        padded = functional.pad(tensor, [0, 0] * (tensor.dim() - 1) + [0, missing])
+        part = collectives.summed_part(padded, ranks, group) / ranks
+        return sharded.of_local(part[:own].clone(), spec)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """The placements that a gradient has to have."""
+        ctx.spec = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """Its adjoint, for a gradient that is sharded alike."""
+        if gradient.placements != ctx.spec.placements:
+            gradient = gradient.redistribute(placements=ctx.spec.placements)
+        with computed_again():
+            return Whole.apply(gradient), None
