@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 __all__ = ["shard"]
@@ -11,6 +12,4 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: ``DTensor`` takes a second to import."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from funcaot.distributed import shard as found
-
-    return found.shard
+    return importlib.import_module("funcaot.distributed.sharding").shard

@@ -60,6 +60,10 @@ def run_nodes(plan: Plan, inputs: list[Any]) -> tuple[Sequence[Any], set[int]]:
             arguments = fx.map_arg(node.args, values.__getitem__)
             keywords = fx.map_arg(node.kwargs, values.__getitem__)
             values[node] = node.target(*arguments, **keywords)
+            if getattr(node.target, "namespace", "") == "_c10d_functional":
+                # Until then, what it was given is read, as compilers know.
+                for tensor in _tensors(values[node]):
+                    torch.ops._c10d_functional.wait_tensor(tensor)
             if values[node] is None and arguments and isinstance(arguments[0], list):
                 # A foreach op that a pass has put in place: its results are what it wrote to.
                 values[node] = arguments[0]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import _create_work_from_future
 
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.errors import UnsupportedError
@@ -20,12 +20,17 @@ __all__ = [
     "all_to_all",
     "as_returned",
     "broadcast",
+    "gathered",
+    "group_in",
     "is_collective",
     "is_in_place_collective",
     "is_running",
+    "place_in",
     "rank_in",
     "ranks_of",
     "reduce_scatter",
+    "summed",
+    "summed_part",
 ]
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
@@ -46,9 +51,29 @@ def is_in_place_collective(op: Any) -> bool:
     return isinstance(op, OpOverload) and op.namespace == "c10d"
 
 
+def group_in(op: Any, args: tuple[Any, ...]) -> str | None:
+    """The name of the group that an op in a graph waits for."""
+    if not is_collective(op) or not op._schema.arguments[-1].name.startswith("group"):
+        return None
+    return args[-1] if isinstance(args[-1], str) else None
+
+
+def place_in(name: str) -> tuple[int, int] | None:
+    """How many ranks the group of a name has now, and which of them this is; None if none."""
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    try:
+        group: Any = _resolve_process_group(name)  # type: ignore[arg-type]
+    except RuntimeError:
+        return None
+    return group.size(), group.rank()
+
+
 def as_returned(op: Any, args: tuple[Any, ...], nothing: None) -> Any:
     """What an op of a process group returns: the tensors written to, and a handle that is done."""
-    done = dist.Work.boxed(FakeWork())  # type: ignore[attr-defined]
+    future: Any = torch.futures.Future()
+    future.set_result([])
+    done = dist.Work.boxed(_create_work_from_future(future))  # type: ignore[attr-defined]
     return done if len(op._schema.returns) == 1 else (args[0], done)
 
 

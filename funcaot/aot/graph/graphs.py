@@ -281,6 +281,12 @@ def is_collective(node: fx.Node) -> bool:
     return node.op == "call_function" and collectives.is_collective(node.target)
 
 
+def places_in_groups(nodes: Iterable[fx.Node]) -> tuple[tuple[str, Any], ...]:
+    """The groups that some nodes wait for: how many ranks they have, and which this one is."""
+    found = {collectives.group_in(node.target, node.args) for node in nodes} - {None}
+    return tuple((name, collectives.place_in(name)) for name in sorted(map(str, found)))
+
+
 def premises(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
     """A tensor that each premise among some nodes makes."""
     return tuple(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import nodes
+from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot.aot.calls.call import SegmentFunctions
@@ -67,6 +68,7 @@ class Entry:
         self.generations = 0
         self.reason = ""
         self._effects: Derived[tuple[int, ...], Effects] = Derived()
+        self._places = graphs.places_in_groups(self.capture.effect_nodes)
 
     @property
     def name(self) -> str:
@@ -78,6 +80,15 @@ class Entry:
         """What the program takes for granted about values."""
         nodes = [node for node in self.capture.effect_nodes if graphs.is_premise(node)]
         return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """Whether other ranks take part in its calls."""
+        return bool(self._places)
+
+    def has_its_groups(self) -> bool:
+        """Whether the groups that it waits for are as large as they were when it was captured."""
+        return all(place_in(name) == place for name, place in self._places)
 
     @property
     def is_plain(self) -> bool:
@@ -136,6 +147,8 @@ class Entry:
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
         pattern = self.capture.pattern
+        if self._places and not self.has_its_groups():
+            return False
         if not (self.depends_on_memory or pattern):
             return True
         inputs = self._inputs(leaves, lifted)

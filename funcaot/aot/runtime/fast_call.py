@@ -116,6 +116,8 @@ class _Writer:
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
         self._write_constants()
         require(source, " and ".join(conditions_on(self.entry.signature.ambient, source)))
+        if self.entry.waits_for_ranks:
+            require(source, "entry.has_its_groups()")
         self._write_attributes()
         self._write_lifted()
         self._write_tensor_checks()
