@@ -34,7 +34,7 @@ def shard(module: torch.nn.Module, mesh: Any = None) -> torch.nn.Module:
 
     Args:
         module: It is changed in place: the classes of what is in it, and its parameters, whose
-            values are those of rank 0. Buffers stay whole. Compile it, or what calls it, afterwards.
+            values are those of rank 0. Buffers stay whole. Compile it afterwards, or what calls it.
         mesh: A ``DeviceMesh`` of one dimension; all ranks by default.
 
     Returns:
@@ -56,7 +56,7 @@ def shard(module: torch.nn.Module, mesh: Any = None) -> torch.nn.Module:
         ['DTensor', 'DTensor']
         >>> dist.destroy_process_group()
     """
-    mesh = _mesh(mesh)
+    mesh = _mesh(mesh, module)
     parts = list(module.modules())
     for part in parts:
         _check(part)
@@ -74,14 +74,15 @@ def shard(module: torch.nn.Module, mesh: Any = None) -> torch.nn.Module:
     return module
 
 
-def _mesh(mesh: Any) -> Any:
+def _mesh(mesh: Any, module: torch.nn.Module) -> Any:
     if not collectives.is_running():
         raise FuncaotError(
             "There is no process group, so there is nobody to share parameters with.",
             remedy="call torch.distributed.init_process_group first; torchrun starts the ranks.",
         )
     if mesh is None:
-        mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        kinds = {parameter.device.type for parameter in module.parameters()}
+        mesh = sharded.mesh_of_all(kinds.pop() if len(kinds) == 1 else "cpu")
     if mesh.ndim != 1:
         raise FuncaotError(
             "shard was given a mesh that it can't take.",

@@ -39,7 +39,9 @@ class Ranks:
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
-    def run(self, function: Callable[..., Any], *arguments: Any, deadline: float = 120) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, deadline: float = 120
+    ) -> list[Any]:
         """Run a function of a test module on every rank.
 
         Args:

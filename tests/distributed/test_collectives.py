@@ -76,8 +76,7 @@ def _sent(x):
 def _to_all(x):
     out = torch.empty(2, 3)
     dist.all_to_all_single(out, x)
-    rank = dist.get_rank()
-    uneven = torch.empty(2 if rank == 0 else 2, 3)
+    uneven = torch.empty(2, 3)
     dist.all_to_all_single(uneven, x, [1, 1], [1, 1])
     return out, uneven
 
@@ -119,14 +118,19 @@ PLAIN = (
 )
 
 
+def _of(function):
+    return lambda message: f"{function.__name__}: {message}"
+
+
 def _call_all(backend) -> None:
     for function in PLAIN:
         compiled = funcaot.compile(function, backend=backend)
         for step in range(3):
-            x = torch.randn(2, 3, generator=torch.Generator().manual_seed(step + 7 * dist.get_rank()))
+            made = torch.Generator().manual_seed(step + 7 * dist.get_rank())
+            x = torch.randn(2, 3, generator=made)
             given = x.clone()
             expected, found = function(x), compiled(given)
-            torch.testing.assert_close(found, expected, msg=lambda m: f"{function.__name__}: {m}")
+            torch.testing.assert_close(found, expected, msg=_of(function))
             torch.testing.assert_close(given, x)
         assert len(compiled.entries) == 1, function.__name__
 
@@ -178,7 +182,7 @@ def _differentiate_all() -> None:
         compiled = funcaot.compile(function, backend=COMPILER)
         for step in range(3):
             expected, found = _derivatives(function, step), _derivatives(compiled, step)
-            torch.testing.assert_close(found, expected, msg=lambda m: f"{function.__name__}: {m}")
+            torch.testing.assert_close(found, expected, msg=_of(function))
 
 
 def test_derivatives_of_both_orders(ranks: Ranks):
@@ -315,5 +319,5 @@ def _fails_while_compiling() -> None:
 
 
 def test_an_error_on_one_rank_ends_all(ranks: Ranks):
-    with pytest.raises(RanksFailedError, match="rank 1\n(?s:.*)no compiler here"):
+    with pytest.raises(RanksFailedError, match=r"rank 1\n(?s:.*)no compiler here"):
         ranks.run(_fails_while_compiling)

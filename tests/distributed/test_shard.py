@@ -72,7 +72,8 @@ def _what_is_kept() -> None:
     made = [str(item.node) for item in kept if item.operand is None]
     assert not [name for name in made if "gather" in name or "wait" in name], made
     (backward,) = [each for each, _ in entry.functions.keeping.derivatives.backwards.values()]
-    targets = [str(node.target) for node in backward.segment.form(keeping=False).graph.module.graph.nodes]
+    graph = backward.segment.form(keeping=False).graph.module.graph
+    targets = [str(node.target) for node in graph.nodes]
     assert sum("all_gather_into_tensor" in target for target in targets) == 3  # the weights
     assert sum("reduce_scatter_tensor" in target for target in targets) == 6
 
@@ -99,12 +100,8 @@ def _hessian_product() -> None:
     ]
 
     def product(*each):
-        grads = torch.autograd.grad(
-            loss_of(model, "first", *each), parameters, create_graph=True
-        )
-        own = sum(
-            (g.to_local() * d.to_local()).sum() for g, d in zip(grads, parts, strict=True)
-        )
+        grads = torch.autograd.grad(loss_of(model, "first", *each), parameters, create_graph=True)
+        own = sum((g.to_local() * d.to_local()).sum() for g, d in zip(grads, parts, strict=True))
         return torch.autograd.grad(own, parameters, allow_unused=True)
 
     found = product(*given[dist.get_rank()])
@@ -119,9 +116,7 @@ def _hessian_product() -> None:
         grads = torch.autograd.grad(
             compiled(*given[dist.get_rank()]), parameters, create_graph=True
         )
-        own = sum(
-            (g.to_local() * d.to_local()).sum() for g, d in zip(grads, parts, strict=True)
-        )
+        own = sum((g.to_local() * d.to_local()).sum() for g, d in zip(grads, parts, strict=True))
         again = torch.autograd.grad(own, parameters, allow_unused=True)
         for value, wanted in zip(again, expected, strict=True):
             if wanted is not None:
@@ -154,7 +149,8 @@ def _train_odd() -> None:
     steps = [torch.optim.Adam(each.parameters(), 0.05) for each in (plain, model)]
     compiled = funcaot.compile(lambda x: model(x).square().mean(), backend=COMPILER)
     for step in range(4):
-        given = [torch.randn(5, 4, generator=torch.Generator().manual_seed(9 * step + r)) for r in (0, 1)]
+        made = [torch.Generator().manual_seed(9 * step + rank) for rank in (0, 1)]
+        given = [torch.randn(5, 4, generator=each) for each in made]
         sum(plain(x).square().mean() / 2 for x in given).backward()
         compiled(given[dist.get_rank()]).backward()
         norms = [nn.utils.clip_grad_norm_(each.parameters(), 0.1) for each in (plain, model)]
@@ -179,7 +175,6 @@ def _bytes(values) -> int:
 def _memory() -> list[float]:
     """What this rank keeps, as a share of the whole: parameters, gradients, optimizer state."""
     make = lambda: nn.Sequential(nn.Linear(64, 100), nn.Tanh(), nn.Linear(100, 7))  # noqa: E731
-    shares = []
     plain, model = make(), shard(make())
     kept = []
     for each in (plain, model):
@@ -189,8 +184,7 @@ def _memory() -> list[float]:
         moments = [m for state in optimizer.state.values() for m in state.values() if m.dim()]
         parameters = list(each.parameters())
         kept.append([_bytes(parameters), _bytes(p.grad for p in parameters), _bytes(moments)])
-    shares = [mine / all_ / 1.0 for mine, all_ in zip(kept[1], kept[0], strict=True)]
-    return shares
+    return [mine / all_ for mine, all_ in zip(kept[1], kept[0], strict=True)]
 
 
 def test_a_rank_keeps_its_part(ranks: Ranks):
@@ -204,7 +198,7 @@ def _refusals() -> None:
         shard(funcaot.compile(nn.Linear(2, 2)))
     with pytest.raises(unsupported, match="sharded already"):
         shard(shard(nn.Linear(2, 2)))
-    with pytest.raises(unsupported, match="wrapped by torch.distributed"):
+    with pytest.raises(unsupported, match="wrapped by torch"):
         shard(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
     with pytest.raises(unsupported, match="is a UninitializedParameter"):
         shard(nn.LazyLinear(3))

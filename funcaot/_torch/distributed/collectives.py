@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
 from torch._C._distributed_c10d import _create_work_from_future
 
 from funcaot._torch.tensors.ops import OpOverload
@@ -99,7 +98,7 @@ def name_of(boxed: Any) -> str:
 @functools.cache
 def _ops() -> Any:
     # Registers what the ops do for fake tensors, and their derivatives.
-    import torch.distributed._functional_collectives  # noqa: F401
+    import torch.distributed._functional_collectives
 
     return torch.ops._c10d_functional
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-__all__ = ["DTensor", "DeviceMesh", "distributed", "group_of", "local", "of_local", "spec_of"]
+__all__ = [
+    "DTensor",
+    "DeviceMesh",
+    "distributed",
+    "group_of",
+    "local",
+    "mesh_of_all",
+    "of_local",
+    "spec_of",
+]
 
 
 def spec_of(tensor: Any) -> Any:
@@ -35,3 +45,8 @@ def group_of(spec: Any) -> tuple[int, int, str]:
 def distributed(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
     """Rank 0's values, cut along the first dimension; a scalar is whole on every rank."""
     return distribute_tensor(tensor, mesh, [Shard(0) if tensor.dim() else Replicate()])
+
+
+def mesh_of_all(device: str) -> DeviceMesh:
+    """The mesh of all ranks, in one dimension."""
+    return init_device_mesh(device, (dist.get_world_size(),))

@@ -40,5 +40,5 @@ def same_state(module: torch.nn.Module, other: torch.nn.Module) -> None:
 
 
 def depth_of_original_class(kind: Any) -> int:
-    """Where ``FSDPModule`` finds the class that it was put before, for a subclass of such a class."""
+    """Where ``FSDPModule`` finds the class it was put before, for a subclass of such a class."""
     return int(getattr(kind, "_orig_cls_mro_index", 2)) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,7 +64,6 @@ __all__ = [
     "decompose",
     "disable_autocast_cache",
     "disable_current_modes",
-    "fake_like",
     "fake_mode",
     "functional_inner",
     "has_data_mutation",
@@ -170,18 +169,6 @@ def node_of(tensor: torch.Tensor, tracer: PythonKeyTracer) -> fx.Node | None:
     """The graph node whose value this tensor is now, or None if it was never traced."""
     slot = get_proxy_slot(functional_inner(tensor), tracer, None, lambda value: value.proxy)
     return None if slot is None else slot.node
-
-
-def fake_like(value: FakeTensor, dtype: torch.dtype) -> torch.Tensor:
-    """A fake tensor of the same shape and layout in another dtype, made outside of every mode."""
-    with _disable_current_modes(), value.fake_mode:
-        return torch.empty_like(value, dtype=dtype, requires_grad=False)
-
-
-def fake_strided(value: FakeTensor, stride: Sequence[int]) -> torch.Tensor:
-    """A fake tensor of the same shape with other strides, made outside of every mode."""
-    with _disable_current_modes(), value.fake_mode:
-        return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
 
 
 def has_data_mutation(tensor: torch.Tensor) -> bool:
@@ -427,7 +414,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return NotImplemented  # A wrapper's own dispatch comes next, and then its parts here.
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
-        if is_in_place_collective(func) and self.record_collective is not None:
+        if self.record_collective is not None and is_in_place_collective(func):
             with self, untraced(), without_torch_function():
                 return self.record_collective(func, args)
         if self.function_views.groups:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from funcaot._torch.distributed.wrapped import DistributedDataParallel
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.ragged import is_placeholder_of_torch
@@ -55,6 +56,7 @@ class Lifting(TorchFunctionMode):
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
         self._add = add
+        self._outside = DistributedDataParallel._active_ddp_module
 
     def __torch_function__(
         self,
@@ -66,6 +68,8 @@ class Lifting(TorchFunctionMode):
         """Run an op on the tape's tensors only."""
         if _describes_fake(func, args):
             return func(*args)
+        if DistributedDataParallel._active_ddp_module is not self._outside:
+            raise _refuse_data_parallel(self.capture.name)
         entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
         stale: dict[int, torch.Tensor] = {}

@@ -270,10 +270,8 @@ def is_random(node: fx.Node) -> bool:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node runs even if nobody uses its result: random ops, checks, premises, other ranks."""
-    return (
-        is_random(node) or node.target in CHECKS or is_premise(node) or is_collective(node)
-    )
+    """Whether a node runs even if nobody uses its result: draws, checks, premises, collectives."""
+    return is_random(node) or node.target in CHECKS or is_premise(node) or is_collective(node)
 
 
 def is_collective(node: fx.Node) -> bool:
@@ -299,6 +297,16 @@ def premises(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
 def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
     """The premises that a tape recorded after a node."""
     return tuple(filter(is_premise, _after(node)))
+
+
+def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+    """A tensor that each premise among some nodes makes, and the results of collectives."""
+    listed = tuple(nodes)
+    received = filter(is_collective, listed)
+    return (
+        *premises(listed),
+        *(node for node in received if isinstance(value_of(node), torch.Tensor)),
+    )
 
 
 def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:

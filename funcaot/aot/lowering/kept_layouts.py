@@ -20,7 +20,7 @@ from funcaot._torch.inductor.inductor import FREE_LAYOUTS
 from funcaot._torch.inductor.rigid_kernels import RIGID_KERNELS
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.ops import OpOverload
-from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing import fake_values
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
@@ -76,7 +76,7 @@ def relaid(module: fx.GraphModule, layouts: Mapping[int, Layout]) -> fx.GraphMod
     for position, node in enumerate(graphs.inputs(module)):
         layout = layouts.get(position)
         if layout is not None:
-            value = tracing.fake_strided(graphs.value_of(node), layout.stride)
+            value = fake_values.fake_strided(graphs.value_of(node), layout.stride)
             node.meta = {**node.meta, "val": value}
     return module
 

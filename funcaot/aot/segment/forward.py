@@ -102,6 +102,8 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         )
         for index, slot in enumerate(captured.slots)
     )
+    given = {operand.node for operand in operands if operand.by_value}
+    computes = any(captured.tape.node_of(result) not in given for result in effects.results)
     return Segment(
         captured.tape,
         operands,
@@ -109,8 +111,8 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         settings,
         settings.name,
         effect_nodes=captured.effect_nodes,
-        # A program that only looks at values runs for that, and gives out what it looked at.
-        carried=() if effects.results else graphs.premises(captured.effect_nodes)[:1],
+        # A program that only looks at values, or takes part in what others compute, runs for that.
+        carried=() if computes else graphs.that_must_run(captured.effect_nodes)[-1:],
         seen=tuple(slot.tensor for slot in captured.slots),
         roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )

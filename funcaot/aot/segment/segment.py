@@ -188,9 +188,7 @@ class Segment:
     def draws(self) -> bool:
         """Whether running the graph twice may give different values."""
         nodes = graphs.closure(self.output_nodes, [operand.node for operand in self.operands])
-        return any(
-            graphs.has_effect(node) or graphs.is_function_node(node) for node in nodes
-        )
+        return any(graphs.has_effect(node) or graphs.is_function_node(node) for node in nodes)
 
     def form(self, *, keeping: bool) -> Form:
         """The segment's graph, with residuals for a backward or without.

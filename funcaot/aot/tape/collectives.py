@@ -104,18 +104,14 @@ def _all_gather(outputs: Sequence[Tensors], given: Tensors, group: Any, *rest: A
             _write(piece, value)
 
 
-def _gather(
-    outputs: Sequence[Tensors], given: Tensors, group: Any, root: int, *rest: Any
-) -> None:
+def _gather(outputs: Sequence[Tensors], given: Tensors, group: Any, root: int, *rest: Any) -> None:
     found = collectives.all_gather(given[0].reshape(1, -1), group).unbind(0)
     if collectives.rank_in(group) == root:
         for piece, value in zip(outputs[0], found, strict=True):
             _write(piece, value)
 
 
-def _scatter(
-    outputs: Tensors, given: Sequence[Tensors], group: Any, root: int, *rest: Any
-) -> None:
+def _scatter(outputs: Tensors, given: Sequence[Tensors], group: Any, root: int, *rest: Any) -> None:
     rank = collectives.rank_in(group)
     if rank == root:
         parts = torch.stack(list(given[0]))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing import fake_values
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.tape import views
@@ -105,7 +105,7 @@ def _make_mask(node: fx.Node, mask: Mask) -> fx.Node:
 
 def _as_booleans(node: fx.Node) -> dict[str, Any]:
     """The description of a node, for booleans of its shape and layout."""
-    meta = {**node.meta, "val": tracing.fake_like(graphs.value_of(node), torch.bool)}
+    meta = {**node.meta, "val": fake_values.fake_like(graphs.value_of(node), torch.bool)}
     meta.pop("masks", None)
     meta.pop("masked views", None)
     meta.pop("mask_of", None)
