@@ -40,8 +40,7 @@ def train(layout: str, backend: str, steps: int, size: int, width: int) -> list[
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = make_energy(width)
     if layout == "ddp":
-        # The last bias moves no force, so it has no gradient.
-        parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        parallel = nn.parallel.DistributedDataParallel(model)
         energy = funcaot.compile(parallel, backend=backend)
     else:
         energy = model = shard(model)
@@ -50,6 +49,7 @@ def train(layout: str, backend: str, steps: int, size: int, width: int) -> list[
         x = x.detach().requires_grad_()
         total = energy(x).sum()
         (gradient,) = torch.autograd.grad(total, x, create_graph=True)
+        # The last bias moves no force; DDP waits for a gradient of each parameter.
         return ((-gradient - forces) ** 2).mean() + 0 * total
 
     compute = loss_of if layout == "ddp" else funcaot.compile(loss_of, backend=backend)

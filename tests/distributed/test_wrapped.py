@@ -131,3 +131,19 @@ def test_as_in_one_process(ranks: Ranks, way):
 @pytest.mark.parametrize("way", ["compile(DDP)", "DDP(compile)", "compile(fully_shard)"])
 def test_on_inductor(ranks: Ranks, way):
     ranks.run(_cells, way, "inductor", deadline=400)
+
+
+def _called_inside() -> None:
+    """A wrapper has work to do in each call, which no program does for it."""
+    parallel = DistributedDataParallel(Energy())
+    sharded = fully_shard(Energy())
+    for model, said in ((parallel, "calls a DistributedDataParallel"), (sharded, "fully_shard")):
+        compiled = funcaot.compile(lambda x, model=model: model(x).sum(), backend=COMPILER)
+        with pytest.raises(funcaot.errors.UnsupportedError, match=said):
+            compiled(torch.ones(2, 3))
+    # Nothing of it stays: the next step is as in one process.
+    _train(funcaot.compile(DistributedDataParallel(Energy()), backend=COMPILER), "", "first", False)
+
+
+def test_wrappers_inside_are_refused(ranks: Ranks):
+    ranks.run(_called_inside)

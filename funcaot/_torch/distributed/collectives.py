@@ -108,7 +108,7 @@ def _reduction(boxed: Any, who: str) -> str:
 
     number = boxed.op()
     for known, name in REDUCE_OP_TO_STR.items():
-        if int(known) == number:
+        if int(known) == number:  # pyright: ignore[reportArgumentType]
             return name
     raise UnsupportedError(
         f"A compiled function calls {who} with a reduction that ops don't have.",

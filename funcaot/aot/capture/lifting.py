@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from funcaot._torch.distributed.wrapped import DistributedDataParallel
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.ragged import is_placeholder_of_torch
@@ -18,6 +17,7 @@ from funcaot.aot.capture.eager_errors import error_of_eager
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.table import handled
 from funcaot.aot.capture.stale_views import stale_view
+from funcaot.aot.capture.wrapped_inside import WrappedInside
 from funcaot.aot.closure.ran import calls_no_user
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
@@ -56,7 +56,7 @@ class Lifting(TorchFunctionMode):
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
         self._add = add
-        self._outside = DistributedDataParallel._active_ddp_module
+        self._wrapped = WrappedInside(capture.name)
 
     def __torch_function__(
         self,
@@ -68,8 +68,7 @@ class Lifting(TorchFunctionMode):
         """Run an op on the tape's tensors only."""
         if _describes_fake(func, args):
             return func(*args)
-        if DistributedDataParallel._active_ddp_module is not self._outside:
-            raise _refuse_data_parallel(self.capture.name)
+        self._wrapped.refuse(func, args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
         stale: dict[int, torch.Tensor] = {}
