@@ -116,13 +116,7 @@ def _on_hostile(way: str) -> None:
     _cells(way, COMPILER)
 
 
-# The others take a minute or two together.
-FAST = ("compile(DDP)", "DDP(compile), static graph", "compile(fully_shard)")
-
-
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=() if way in FAST else pytest.mark.slow) for way in WAYS]
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_as_in_one_process(ranks: Ranks, way):
     ranks.run(_on_hostile, way)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # pyright: ignore
 
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.errors import UnsupportedError
