@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
@@ -10,13 +11,14 @@ import torch
 
 from funcaot.aot.graph.policy import Choice, Policy
 from funcaot.aot.graph.policy import resolve as resolve_policy
+from funcaot.aot.runtime.artifact import Artifacts
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
-from funcaot.aot.runtime.module import compiled_module
+from funcaot.aot.runtime.module import compiled_of
 from funcaot.aot.runtime.outermost import follow_transforms
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
-from funcaot.distributed.wrapped import compiled
+from funcaot.distributed.wrapped import compiled as compiled_module
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.torch_keywords import translated
 
@@ -43,6 +45,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> M: ...
 @overload
@@ -52,6 +55,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> CompiledFunction[P, R]: ...
 @overload
@@ -61,6 +65,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> Decorator: ...
 def compile(
@@ -69,6 +74,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> Any:
     """Compile a function or a module, lazily and ahead of time.
@@ -92,6 +98,9 @@ def compile(
             for the sizes of its call, and a size that is another one at the next compilation is
             left open; True leaves all open, False none. Sizes of 0 and 1 have programs of their
             own, and tensors that ``function`` closes over keep their sizes. See ``mark_dynamic``.
+        artifacts: A file that ``compiled.save(path)`` wrote, in another process or on another
+            rank. Calls that it serves run without being captured or compiled; others, or all if
+            there is no such file, are captured as usual, and the report says why.
         **torch_keywords: Those of ``torch.compile``: ``fullgraph`` (a capture is always whole),
             ``disable`` (True gives ``function`` back), ``mode="default"``. What means nothing here
             is refused with what to do instead.
@@ -127,17 +136,35 @@ def compile(
             "from the first call; funcaot.mark_dynamic opens single dimensions.",
         )
     if function is None:
-        return lambda decorated: compile(decorated, backend=backend, policy=policy, dynamic=dynamic)
+        return lambda decorated: compile(
+            decorated, backend=backend, policy=policy, dynamic=dynamic, artifacts=artifacts
+        )
     if isinstance(function, torch.nn.Module):
-        return compiled(function, compiler, chosen, dynamic)
+        module = compiled_module(function, compiler, chosen, dynamic)
+        _take_from(artifacts, compiled_of(module))
+        return module
     if isinstance(function, classmethod | staticmethod):
-        plain = compile(function.__func__, backend=backend, policy=policy, dynamic=dynamic)
+        plain = compile(
+            function.__func__,
+            backend=backend,
+            policy=policy,
+            dynamic=dynamic,
+            artifacts=artifacts,
+        )
         return type(function)(plain)
     _check(function)
     name = getattr(function, "__name__", type(function).__name__)
     name = name.replace("<lambda>", "lambda_")
     follow_transforms()
-    return compiled_function(function, compiler, name, chosen, dynamic)
+    compiled = compiled_function(function, compiler, name, chosen, dynamic)
+    _take_from(artifacts, compiled)
+    return compiled
+
+
+def _take_from(artifacts: Any, compiled: CompiledFunction | None) -> None:
+    """Let calls look for their programs in a file."""
+    if compiled is not None and artifacts is not None:
+        compiled.artifacts = Artifacts(artifacts)
 
 
 def _check(function: Any) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "matmul_precision",
     "profiler_enabled",
     "set_grad_enabled",
+    "settings_of_ops",
     "tensor_check",
     "without_autocast",
 ]
@@ -92,6 +93,17 @@ def tensor_check(
 def global_state_check() -> Callable[[], bool]:
     """A check that grad mode, autocast, determinism, precision and so on are as now."""
     return GlobalStateGuard().check
+
+
+def settings_of_ops() -> dict[str, bool]:
+    """Switches of torch by which ops choose what they run, and so what a capture records."""
+    return {
+        "flash attention": torch.backends.cuda.flash_sdp_enabled(),
+        "memory-efficient attention": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "math attention": torch.backends.cuda.math_sdp_enabled(),
+        "mkldnn": bool(torch._C._get_mkldnn_enabled()),
+        "nnpack": bool(torch._C._get_nnpack_enabled()),
+    }
 
 
 def active_modes() -> tuple[Any, ...]:

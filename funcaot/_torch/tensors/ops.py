@@ -6,15 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import (
+    HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    _OpNamespace,  # pyright: ignore[reportPrivateUsage]
+)
 
-__all__ = ["TRAINING_NORMS", "HigherOrderOperator", "OpOverload", "written_arguments"]
+__all__ = ["TRAINING_NORMS", "HigherOrderOperator", "OpOverload", "is_op", "written_arguments"]
 
 # Batch norms that return the new running statistics, behind the output and what is kept for it.
 TRAINING_NORMS = (
     torch.ops.aten._native_batch_norm_legit_functional.default,
     torch.ops.aten._batch_norm_with_update_functional.default,
 )
+
+
+def is_op(value: Any) -> bool:
+    """Whether it is an operator, all of one name, or a namespace of them."""
+    kinds = (OpOverload, OpOverloadPacket, HigherOrderOperator, _OpNamespace)
+    return isinstance(value, kinds) or value is torch.ops
 
 
 def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:

@@ -48,11 +48,9 @@ class SegmentFunction:
         self.segment = segment
         self.keeping = keeping
         self.form: Form = segment.form(keeping=keeping)
-        self.program = GraphProgram(self.form.graph, segment.settings, segment.executables)
+        self.program = self._make_program()
         self.draws = self.program.draws
-        self.derivatives: Derivatives[SegmentFunctions] = Derivatives(
-            segment, self.form, SegmentFunctions
-        )
+        self.derivatives = self._make_derivatives()
         self.unchecked = frozenset(
             index
             for index, residual in enumerate(self.form.residuals)
@@ -78,6 +76,12 @@ class SegmentFunction:
             and index < len(segment.graph_outputs)
             and segment.graph_outputs[index].dtype.is_floating_point
         )
+
+    def _make_program(self) -> GraphProgram:
+        return GraphProgram(self.form.graph, self.segment.settings, self.segment.executables)
+
+    def _make_derivatives(self) -> Derivatives[SegmentFunctions]:
+        return Derivatives(self.segment, self.form, SegmentFunctions)
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the Function: directly at base, through the operator under transforms."""
@@ -353,9 +357,13 @@ class SegmentFunctions:
             with self.segment.settings.lock, StateKept():
                 found = self._functions.get(keeping)
                 if found is None:
-                    found = SegmentFunction(self.segment, keeping=keeping)
-                    self._functions[keeping] = found
+                    found = self._functions[keeping] = self._make(keeping)
         return found
+
+    def _make(self, keeping: bool) -> SegmentFunction:
+        if self.segment is None:
+            raise RuntimeError("an empty derivative has no Function")
+        return SegmentFunction(self.segment, keeping=keeping)
 
     @property
     def plain(self) -> SegmentFunction:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import types
-from typing import Any
+from typing import Any, TypeAlias
+
+import torch
 
 from funcaot.aot.closure.environment import Environment, Place
+
+# How an object is reached from the function, step by step, as source text.
+Key: TypeAlias = tuple[str, ...]
 
 _CLASS = "'s class"
 _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
@@ -61,3 +66,27 @@ def _step(holder: Any, access: str) -> str:
         return f"[{key[1]}]"
     hidden = ("__func__", "__self__", "__globals__")
     return "" if any(name in access for name in hidden) else access.replace("{parent}", "")
+
+
+def key_of(environment: Environment, identity: int) -> Key:
+    """Where an object was found first, in a form that means the same in another process."""
+    steps: list[str] = []
+    while environment.places.get(identity) and identity not in environment.anchors:
+        place = environment.places[identity][0]
+        steps.append(place.access)
+        identity = place.parent
+    if identity in environment.anchors:
+        thing = environment.objects[identity]
+        steps.append(f"{environment.anchors[identity][0]} {getattr(thing, '__name__', '')}")
+        if identity in environment.namespaces:
+            steps.append(str(thing.get("__name__")))
+    return tuple(reversed(steps))
+
+
+def places_of_tensors(environment: Environment) -> dict[Key, torch.Tensor]:
+    """The tensors that were found, by where; without those that text alone doesn't tell apart."""
+    named: dict[Key, list[torch.Tensor]] = {}
+    for identity, thing in environment.objects.items():
+        if isinstance(thing, torch.Tensor):
+            named.setdefault(key_of(environment, identity), []).append(thing)
+    return {key: things[0] for key, things in named.items() if len(things) == 1}

@@ -302,6 +302,11 @@ class Executable:
         self._known: dict[tuple[int, ...], Mends] = {}
         self.settled: Run | None = None
 
+    @property
+    def parts(self) -> tuple[Run, Contract, bool]:
+        """What it was made of."""
+        return self._run, self._contract, self._settles
+
     def __call__(self, operands: list[Any]) -> Sequence[Any]:
         """Run it; like what it stands for, it may empty the list."""
         settled = self.settled

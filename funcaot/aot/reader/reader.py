@@ -9,16 +9,19 @@ references.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors.shapes import SizeError
-from funcaot.aot.closure.environment import scan_what_ran
+from funcaot.aot.closure.environment import Environment, scan_what_ran
 from funcaot.aot.closure.ran import Ran
+from funcaot.aot.closure.ran_code import RanCode, kept
+from funcaot.aot.closure.where import Key, key_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
+from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import write_identities
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -44,12 +47,16 @@ class Reader:
         positions: Leaves of the arguments that belong to the environment: objects that hold
             tensors or settings, and tensors that are also reached otherwise.
         checks: What is compared, a line each.
+        ran: The code that ran, from which a reader is made again in another process.
+        keys: Where each of the closed-over tensors was found.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
-    why: Callable[[tuple[Any, ...]], str]
+    why: Explanation
     positions: tuple[int, ...]
     checks: tuple[str, ...] = ()
+    ran: RanCode | None = None
+    keys: tuple[Key, ...] = ()
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -78,16 +85,14 @@ def make_reader(
         UnsupportedError: If a tensor can't be found.
     """
     function, leaves, name = tracker.function, tracker.leaves, tracker.name
-    holders = tracker.holders()
     root = tracker.root
-    texts = [leaf for leaf in leaves if type(leaf) is str]
     changed = {
         (bag.holder, name_of(bag, key, tracker.environment))
         for bag, change in tracker.found
         for key, _ in (*change.assigned, *change.counted)
         if key not in change.made_of_old
     }
-    environment = scan_what_ran(root, tracker.ran, texts, changed)
+    environment = _scanned(root, leaves, tracker.ran, changed)
     if environment.escaped:
         raise SizeError(
             f"{name} keeps a size of its arguments for itself.",
@@ -95,21 +100,7 @@ def make_reader(
         )
     refuse_iterators(environment, name)
     warn_of_leaks(environment, name)
-    reached = {
-        id(leaf): index
-        for index, leaf in reversed(list(enumerate(leaves)))
-        if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
-    }
-    positions = (*holders, *reached.values())
-    writer = EnvironmentWriter(environment, root)
-    writer.write_checks()
-    for offset, identity in enumerate(reached):
-        require_argument(writer, identity, len(root) + offset)
-    values = [write_tensor(writer, tensor, name) for tensor in tensors]
-    write_unread_tensors(writer, tensors)
-    write_absent_of_tensors(writer)
-    if tracker.ran.users:
-        write_identities(writer)
+    writer, values, positions = _written(environment, tracker, tensors)
     for bag, change in tracker.found:
         if change.compared:
             writer.write_changed(bag, change)
@@ -124,8 +115,82 @@ def make_reader(
         stored = StateEffects(function, changes, reach, positions, tracker.in_arguments, kept)
     if not values and not writer.checks:
         return None, stored
-    reader = Reader(writer.build(values), writer.explanation(), positions, tuple(writer.checks))
-    return reader, stored
+    return _reader(writer, values, positions, tensors), stored
+
+
+def remade_reader(
+    tracker: StateTracker, keys: Sequence[Key]
+) -> tuple[Reader | None, tuple[torch.Tensor, ...]]:
+    """Generate the reader of a function that another process captured.
+
+    Args:
+        tracker: The function, the leaves of a call, and the code that ran there.
+        keys: Where that process found the closed-over tensors.
+
+    Returns:
+        The reader, as ``make_reader`` makes it, and the tensors.
+
+    Raises:
+        LookupError: If there is no tensor at some of these places; it says at which.
+    """
+    environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
+    named = places_of_tensors(environment)
+    missing = [key for key in keys if key not in named]
+    if missing:
+        raise LookupError(f"no tensor is at {''.join(missing[0])}")
+    tensors = tuple(named[key] for key in keys)
+    writer, values, positions = _written(environment, tracker, tensors)
+    if not values and not writer.checks:
+        return None, tensors
+    return _reader(writer, values, positions, tensors), tensors
+
+
+def _scanned(
+    root: tuple[Any, ...],
+    leaves: Sequence[Any],
+    ran: Ran,
+    changed: Container[tuple[int, Any]] = (),
+) -> Environment:
+    return scan_what_ran(root, ran, [leaf for leaf in leaves if type(leaf) is str], changed)
+
+
+def _written(
+    environment: Environment, tracker: StateTracker, tensors: Sequence[torch.Tensor]
+) -> tuple[EnvironmentWriter, list[str], tuple[int, ...]]:
+    """Write what is compared; the expressions of the tensors, and the leaves that belong to it."""
+    leaves, root = tracker.leaves, tracker.root
+    reached = {
+        id(leaf): index
+        for index, leaf in reversed(list(enumerate(leaves)))
+        if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
+    }
+    writer = EnvironmentWriter(environment, root)
+    writer.write_checks()
+    for offset, identity in enumerate(reached):
+        require_argument(writer, identity, len(root) + offset)
+    values = [write_tensor(writer, tensor, tracker.name) for tensor in tensors]
+    write_unread_tensors(writer, tensors)
+    write_absent_of_tensors(writer)
+    if tracker.ran.users:
+        write_identities(writer)
+    return writer, values, (*tracker.holders(), *reached.values())
+
+
+def _reader(
+    writer: EnvironmentWriter,
+    values: Sequence[str],
+    positions: tuple[int, ...],
+    tensors: Sequence[torch.Tensor],
+) -> Reader:
+    environment = writer.environment
+    return Reader(
+        writer.build(values),
+        writer.explanation(),
+        positions,
+        tuple(writer.checks),
+        None if environment.ran is None else kept(environment.ran),
+        tuple(key_of(environment, id(tensor)) for tensor in tensors),
+    )
 
 
 def make_check(ran: Ran) -> Callable[[], bool] | None:

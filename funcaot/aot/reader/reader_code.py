@@ -11,7 +11,12 @@ _CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
 
 
 class Explanation:
-    """Says what isn't as it was; the function that does is made when it is first asked."""
+    """Says what isn't as it was; the function that does is made when it is first asked.
+
+    Attributes:
+        namespace: What the lines name.
+        lines: Statements; or conditions, each with what it compares.
+    """
 
     def __init__(self, namespace: dict[str, Any], lines: Sequence[tuple[str, str | None]]) -> None:
         """Keep the lines that an environment is compared by.
@@ -20,15 +25,15 @@ class Explanation:
             namespace: What they name.
             lines: Statements; or conditions, each with what it compares.
         """
-        self._namespace = namespace
-        self._lines = lines
+        self.namespace = namespace
+        self.lines = lines
         self._function: Callable[..., str] | None = None
 
     def __call__(self, root: tuple[Any, ...]) -> str:
         """What has changed, in words; empty if nothing has."""
         if self._function is None:
             caught = "'something that it reads is gone'"
-            self._function = built(self._namespace, self._lines, "why(root)", ("''", repr, caught))
+            self._function = built(self.namespace, self.lines, "why(root)", ("''", repr, caught))
         return self._function(root)
 
 

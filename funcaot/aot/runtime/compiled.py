@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import threading
 import types
@@ -21,6 +22,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.graph.settings import Settings
+from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
@@ -62,6 +64,7 @@ class CompiledFunction(Generic[P, R]):
     Attributes:
         function: The user's function.
         settings: Backend, name, lock and counters.
+        artifacts: Programs that another process saved, if calls look for them there.
     """
 
     def __init__(self, function: Callable[P, R], settings: Settings) -> None:
@@ -75,6 +78,7 @@ class CompiledFunction(Generic[P, R]):
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
         self._in_stages = settings.dynamic is not False
+        self.artifacts: Artifacts | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -116,6 +120,30 @@ class CompiledFunction(Generic[P, R]):
     def adopt(self, entry: Entry) -> None:
         """Keep a program of this function that was captured apart from a call."""
         self._cache.add(entry)
+
+    def save(self, path: str | os.PathLike[str]) -> Saved:
+        """Write the programs that exist to a file, for ``funcaot.compile(..., artifacts=path)``.
+
+        With a program go its executables and those of its backwards that have run, of any order.
+
+        Args:
+            path: The file; it is replaced as a whole.
+
+        Returns:
+            How many programs it holds, and what it doesn't and why.
+
+        Raises:
+            ArtifactError: If it can't be written or signed; what was there is unchanged.
+
+        Example:
+            >>> import funcaot, tempfile, torch
+            >>> f = funcaot.compile(lambda x: x.sin().sum(), backend="eager")
+            >>> y = f(torch.ones(3))
+            >>> saved = f.save(f"{tempfile.mkdtemp()}/programs")
+            >>> saved.programs, "backend is eager" in saved.left_out[0]
+            (0, True)
+        """
+        return save(path, self.entries, self.settings.name)
 
     def clear(self) -> None:
         """Forget every captured program."""
@@ -180,10 +208,10 @@ class CompiledFunction(Generic[P, R]):
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
         with self.settings.lock, StateKept(), without_dynamo():
-            found = self._cache.find(signature, leaves, tried)
+            found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                reason = self._cache.why_missed(signature, leaves)
+                reason = self._cache.why_missed(signature, leaves) or self._why_not_loaded
                 if reason:
                     _LOG.info("%s is captured again: %s", self.settings.name, reason)
                 answers = self._answers(leaves)
@@ -224,6 +252,21 @@ class CompiledFunction(Generic[P, R]):
         self._cache.discard(entry)
         self._close(signature, leaves, failure_of_sizes)
         return self._capture_and_run(signature, leaves, call, ())
+
+    def _loaded(
+        self, signature: Signature, leaves: list[Any]
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]] | None:
+        """The program of a call that another process saved."""
+        if self.artifacts is None or functorch.under_transforms(leaves):
+            return None
+        found = self.artifacts.find(self.function, signature, leaves, self.settings)
+        if found is not None:
+            self._cache.add(found[0])
+        return found
+
+    @property
+    def _why_not_loaded(self) -> str:
+        return "" if self.artifacts is None else self.artifacts.why
 
     def _captured(
         self, signature: Signature, leaves: list[Any], call: Call

@@ -26,6 +26,7 @@ from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.pipeline import compile_forward
+from funcaot.aot.saved.forwards import Derived as KnownOfTape
 from funcaot.aot.segment.backward_sizes import refuse_opaque
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.unreached import unreached
@@ -89,6 +90,11 @@ class Entry:
     def has_its_groups(self) -> bool:
         """Whether the groups that it waits for are as large as they were when it was captured."""
         return all(place_in(name) == place for name, place in self._places)
+
+    @property
+    def derived(self) -> KnownOfTape:
+        """What only its tape knows, for a file."""
+        return KnownOfTape(self._unreached, self._used, any(self._retained), self.premises)
 
     @property
     def is_plain(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -10,6 +11,7 @@ import torch
 
 from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
+from funcaot.aot.runtime.artifact import Saved
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
 from funcaot.aot.runtime.once_differentiated import (
     FULLY_SHARDED,
@@ -52,6 +54,7 @@ def compiled_module(
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_funcaot_original": module,
+        **{name: method for name, method in _METHODS.items() if not hasattr(original, name)},
         COMPILED: compiled,
     }
     kind = type(original.__name__, (original,), members)
@@ -104,6 +107,14 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return refuse_second(results, STATIC_GRAPH, type(self).__name__)
     return results
 
+
+def _save(self: torch.nn.Module, path: str | os.PathLike[str]) -> Saved:
+    """Write the programs that exist to a file (see ``CompiledFunction.save``)."""
+    return getattr(type(self), COMPILED).save(path)
+
+
+# What a compiled module has besides, where its class has nothing of that name.
+_METHODS: dict[str, Callable[..., Any]] = {"save": _save}
 
 _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 

@@ -1,0 +1,237 @@
+"""Programs in a file: ``compiled`` saves its entries, and finds those that another process saved."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from funcaot._torch.dynamo.dynamo import without_dynamo
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.pytree import tree_unflatten
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.runtime.entry import Entry, make_entry
+from funcaot.aot.saved import file
+from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.executables import Contents
+from funcaot.aot.saved.forwards import (
+    Remade,
+    forward_data,
+    forward_from,
+    load_executables,
+    reader_from,
+    signature_data,
+)
+from funcaot.aot.saved.machine import difference, machine_data
+from funcaot.aot.signature.signature import Signature
+
+_LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What ``save`` wrote.
+
+    Attributes:
+        path: The file.
+        programs: How many programs are in it.
+        left_out: What isn't, and why: it is captured again in another process.
+    """
+
+    path: str
+    programs: int
+    left_out: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """A line, and one for each thing that was left out."""
+        first = f"{self.path}: {self.programs} programs"
+        return "\n".join([first, *(f"  left out: {each}" for each in self.left_out)])
+
+
+class LoadedEntry(Entry):
+    """A program that was saved.
+
+    Attributes:
+        source: The file that it is from.
+    """
+
+    def __init__(self, remade: Remade, settings: Settings, source: str, saved: SavedData) -> None:
+        """Make what runs it."""
+        super().__init__(remade.forward, settings)
+        self.functions = remade.functions
+        self.source = source
+        self.saved = saved
+        known = {
+            "premises": remade.derived.premises,
+            "_unreached": remade.derived.unreached,
+            "_used": remade.derived.used,
+            "_retained": ((), ()),
+        }
+        self.__dict__.update(known)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedData:
+    """A program as a file has it, so that it can be saved again.
+
+    Attributes:
+        data: Its description.
+        contents: The bytes that it names.
+    """
+
+    data: Any
+    contents: Contents
+
+
+def save(path: str | os.PathLike[str], entries: Sequence[Entry], name: str) -> Saved:
+    """Write programs to a file.
+
+    Raises:
+        ArtifactError: If it can't be written or signed.
+    """
+    blobs, programs, left_out = Blobs(), [], []
+    for entry in entries:
+        try:
+            program, parts = _data_of(entry, blobs)
+        except NotSavedError as error:
+            left_out.append(f"{name}({entry.signature}): {error}")
+            continue
+        programs.append(program)
+        left_out += parts
+    content = {"machine": machine_data(), "programs": programs}
+    file.write(path, content, blobs.content)
+    return Saved(os.fspath(path), len(programs), tuple(left_out))
+
+
+def _data_of(entry: Entry, blobs: Blobs) -> tuple[Any, list[str]]:
+    if isinstance(entry, LoadedEntry):
+        for content in entry.saved.contents.blobs.values():
+            blobs.add(content)
+        return entry.saved.data, []
+    own = Blobs()
+    found = forward_data(entry.forward, entry.derived, entry.functions, own)
+    for content in own.content.values():
+        blobs.add(content)
+    return found
+
+
+class Artifacts:
+    """A file of programs as a compiled function sees it: read when a call isn't known.
+
+    Attributes:
+        path: The file.
+        why: Why the call that was looked for last isn't in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Read nothing yet; there needn't be such a file."""
+        self.path = os.fspath(path)
+        self.why = ""
+        self._programs: dict[str, list[SavedData]] | None = None
+        self._known: dict[str, Any] = {}
+
+    def find(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        leaves: Sequence[Any],
+        settings: Settings,
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]] | None:
+        """The program of a call and the tensors that it closes over now; None with ``why``."""
+        try:
+            found = self._found(function, signature, leaves, settings)
+        except (NotLoadedError, NotSavedError) as error:
+            self.why = f"{self.path} doesn't serve this call: {error}"
+            _LOG.info("%s: %s", settings.name, self.why)
+            return None
+        self.why = ""
+        return found
+
+    def _found(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        leaves: Sequence[Any],
+        settings: Settings,
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        programs = self._read()
+        change = difference(self._known)
+        if change:
+            raise NotLoadedError(change)
+        alike = programs.get(json.dumps(signature_data(signature)), [])
+        alike = [each for each in alike if each.data["policy"] == settings.policy.name]
+        if settings.compiler.name != "inductor":
+            raise NotLoadedError(f"the backend is {settings.compiler.name}")
+        reason = NotLoadedError("no call that looks like it was saved")
+        for saved in alike:
+            try:
+                return self._entry(saved, function, signature, leaves, settings)
+            except NotLoadedError as error:
+                reason = error
+        raise reason
+
+    def _read(self) -> dict[str, list[SavedData]]:
+        if self._programs is None:
+            data, contents = file.read(self.path)
+            self._known, self._programs = data["machine"], {}
+            for program in data["programs"]:
+                alike = self._programs.setdefault(json.dumps(program["signature"]), [])
+                alike.append(SavedData(program, contents))
+        return self._programs
+
+    def _entry(
+        self,
+        saved: SavedData,
+        function: Callable[..., Any],
+        signature: Signature,
+        leaves: Sequence[Any],
+        settings: Settings,
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        reader, _ = reader_from(saved.data["reader"], function, list(leaves))
+        plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+        def capture() -> tuple[Any, Any]:
+            return _captured(function, signature, plain, settings)
+
+        remade = forward_from(saved.data, signature, reader, saved.contents, settings, capture)
+        load_executables(remade.functions)
+        entry = LoadedEntry(remade, settings, self.path, saved)
+        lifted = entry.lifted(function, leaves)
+        if lifted is None:
+            raise NotLoadedError(f"no longer so: {entry.explain(function, leaves)}")
+        if not entry.fits(leaves, lifted):
+            raise NotLoadedError("inputs share memory otherwise")
+        return entry, lifted
+
+
+def _captured(
+    function: Callable[..., Any], signature: Signature, plain: Sequence[Any], settings: Settings
+) -> tuple[Any, Any]:
+    """Capture a call that a saved program serves, on tensors that look like its own."""
+    kinds = iter(signature.kinds)
+    leaves: list[Any] = [
+        _like(described, next(kinds)) if isinstance(described, TensorSpec) else leaf
+        for leaf, described in zip(plain, signature.leaves, strict=True)
+    ]
+    for first, position in signature.repeats:
+        leaves[position] = leaves[first]
+    call = tree_unflatten(leaves, signature.tree)
+    with settings.lock, StateKept(), without_dynamo():
+        entry, _ = make_entry(function, signature, leaves, call, settings)
+        entry.capture.tape.forget_values()
+    return entry.functions, entry.capture.tape
+
+
+def _like(spec: TensorSpec, kind: type) -> torch.Tensor:
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    if issubclass(kind, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=spec.requires_grad)
+    return made.requires_grad_(spec.requires_grad)
+

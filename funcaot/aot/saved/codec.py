@@ -1,0 +1,208 @@
+"""Records of programs as plain data, which JSON holds, and back; ``saved`` writes all of it so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot.aot.effects.actions.overwrite import Overwrite
+from funcaot.aot.effects.effects import Effects, Mutation, Output
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.tape.views import StridedStep, View, ViewStep
+
+Data: TypeAlias = Any
+_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def scalar_data(value: Any) -> Data:
+    """A number, a text, a setting of torch, or a tuple or list of them.
+
+    Raises:
+        NotSavedError: For anything else.
+    """
+    kind = type(value)
+    if kind in (bool, int, str, type(None)):
+        return value
+    if kind is float:
+        return {"float": value.hex()}
+    if kind is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if kind in (tuple, list):
+        return {kind.__name__: [scalar_data(item) for item in value]}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, _TORCH):
+        return {"torch": str(value).removeprefix("torch.")}
+    raise NotSavedError(f"it has a constant of {kind.__module__}.{kind.__qualname__}")
+
+
+def scalar_from(data: Data) -> Any:
+    """The value that ``scalar_data`` described."""
+    if not isinstance(data, dict):
+        return data
+    ((kind, value),) = data.items()
+    if kind == "float":
+        return float.fromhex(value)
+    if kind == "complex":
+        return complex(*map(float.fromhex, value))
+    if kind in ("tuple", "list"):
+        return {"tuple": tuple, "list": list}[kind](map(scalar_from, value))
+    if kind == "device":
+        return torch.device(value)
+    found = getattr(torch, value)
+    if not isinstance(found, _TORCH):
+        raise TypeError(f"torch.{value} is no setting")
+    return found
+
+
+def spec_data(spec: TensorSpec) -> Data:
+    """A tensor's metadata."""
+    if spec.structure is not None:
+        raise NotSavedError("it takes tensors that wrap others")
+    if not all(type(number) is int for number in (*spec.shape, *spec.stride)):
+        raise NotSavedError("it leaves sizes open")
+    return [
+        list(spec.shape),
+        list(spec.stride),
+        scalar_data(spec.dtype),
+        str(spec.device),
+        scalar_data(spec.layout),
+        spec.requires_grad,
+        spec.is_leaf,
+        scalar_data(spec.flags),
+    ]
+
+
+def spec_from(data: Data) -> TensorSpec:
+    """The metadata that ``spec_data`` described."""
+    shape, stride, dtype, device, layout, requires_grad, is_leaf, flags = data
+    return TensorSpec(
+        tuple(shape),
+        tuple(stride),
+        scalar_from(dtype),
+        torch.device(device),
+        scalar_from(layout),
+        requires_grad,
+        is_leaf,
+        scalar_from(flags),
+    )
+
+
+# --- structures -------------------------------------------------------------------------------
+
+
+def tree_data(tree: TreeSpec) -> Data:
+    """A structure of tuples, lists and dictionaries; its leaves are counted."""
+    return _nested_data(tree_unflatten(range(tree.num_leaves), tree))
+
+
+def _nested_data(value: Any) -> Data:
+    kind = type(value)
+    if kind is int:
+        return value
+    if value is None:
+        return None
+    if kind in (tuple, list):
+        return {kind.__name__: [_nested_data(item) for item in value]}
+    if kind is dict and all(type(key) in (str, int) for key in value):
+        return {"dict": [[key, _nested_data(item)] for key, item in value.items()]}
+    raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
+
+
+def tree_from(data: Data) -> TreeSpec:
+    """The structure that ``tree_data`` described."""
+    return tree_flatten(_nested_from(data))[1]
+
+
+def _nested_from(data: Data) -> Any:
+    if not isinstance(data, dict):
+        return data
+    ((kind, items),) = data.items()
+    if kind == "dict":
+        return {key: _nested_from(item) for key, item in items}
+    return {"tuple": tuple, "list": list}[kind](map(_nested_from, items))
+
+
+# --- effects ----------------------------------------------------------------------------------
+
+
+def effects_data(effects: Effects) -> Data:
+    """What a program does beside its graph.
+
+    Raises:
+        NotSavedError: For an effect that a file can't hold.
+    """
+    if effects.flats or effects.regions:
+        raise NotSavedError("its inputs share memory")
+    if effects.attached:
+        raise NotSavedError("it leaves attributes or hooks on tensors")
+    return {
+        "mutations": [_mutation_data(mutation) for mutation in effects.mutations],
+        "outputs": [_output_data(output) for output in effects.outputs],
+    }
+
+
+def effects_from(data: Data, results: Sequence[Any]) -> Effects:
+    """The effects that ``effects_data`` described.
+
+    Args:
+        data: The description.
+        results: What stands for the graph's results.
+    """
+    mutations = tuple(
+        Mutation(index, tuple(Overwrite(value, by) for value, by in actions), versions)
+        for index, actions, versions in data["mutations"]
+    )
+    return Effects(tuple(results), mutations, tuple(map(_output_from, data["outputs"])))
+
+
+def _mutation_data(mutation: Mutation) -> Data:
+    actions = []
+    for action in mutation.actions:
+        if type(action) is not Overwrite:
+            raise NotSavedError(f"it changes an input otherwise than its data ({action})")
+        actions.append([action.value, action.by])
+    return [mutation.index, actions, mutation.versions]
+
+
+def _output_data(output: Output) -> Data:
+    if output.origin is not None:
+        raise NotSavedError("it returns a tensor that shares memory with another of its results")
+    view = None if output.view is None else _view_data(output.view)
+    return [scalar_data(output.value), output.result, output.source, view]
+
+
+def _output_from(data: Data) -> Output:
+    value, result, source, view = data
+    return Output(scalar_from(value), result, source, None if view is None else _view_from(view))
+
+
+def _view_data(view: View) -> Data:
+    return [list(map(_step_data, view.steps)), view.recorded, view.from_no_grad, view.several]
+
+
+def _view_from(data: Data) -> View:
+    steps, *flags = data
+    return View(tuple(map(_step_from, steps)), *flags)
+
+
+def _step_data(step: ViewStep | StridedStep) -> Data:
+    if isinstance(step, StridedStep):
+        return {"strided": scalar_data((step.shape, step.stride, step.offset))}
+    name = str(step.target)
+    if not name.startswith("aten."):
+        raise NotSavedError(f"it returns a view made by {name}")
+    return {"op": [name, scalar_data(step.arguments), scalar_data(step.keywords), step.item]}
+
+
+def _step_from(data: Data) -> ViewStep | StridedStep:
+    if "strided" in data:
+        return StridedStep(*scalar_from(data["strided"]))
+    name, arguments, keywords, item = data["op"]
+    _, packet, overload = name.split(".")
+    target = getattr(getattr(torch.ops.aten, packet), overload)
+    return ViewStep(target, scalar_from(arguments), scalar_from(keywords), item)

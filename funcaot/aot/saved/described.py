@@ -1,0 +1,199 @@
+"""What a reader compares, as text that is equal in two processes if they compare the same.
+
+``forwards`` writes it beside a program. Another process makes the reader again, from the code that
+ran, and takes the program only if its own reader compares the same things: the same lines, with
+the same values, the same code, and objects of the same classes that are one where they were one.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.guards import attributes_of_tensors
+from funcaot._torch.tensors.ops import is_op
+from funcaot.aot.closure.constants import fingerprint, is_setting
+from funcaot.aot.closure.ran import is_library
+from funcaot.aot.closure.ran_code import digest_of
+from funcaot.aot.reader.reader import Reader
+from funcaot.aot.saved.errors import NotSavedError
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+_HEAP_TYPE = 1 << 9
+# Types of Python's own whose instances show all that they hold.
+_OPEN_TYPES = (
+    object, dict, list, tuple, set, frozenset, deque, OrderedDict, defaultdict, int, float, str,
+    bytes, BaseException, Exception,
+)  # fmt: skip
+
+
+def described(reader: Reader | None) -> list[str]:
+    """The lines of a reader, each with what it names.
+
+    Raises:
+        NotSavedError: If it compares something by which object it is, and nothing else is known of
+            that.
+    """
+    if reader is None:
+        return []
+    describe = Describer()
+    namespace = reader.why.namespace
+    found = []
+    for text, says in reader.why.lines:
+        used = [name for name in _NAME.findall(text) if name in namespace]
+        named = [f"{name}: {describe.constant(name, namespace[name])}" for name in used]
+        # What stands in front tells a reader of two such lists what changed.
+        found.append(" | ".join([says or "", text, *named]))
+    return found
+
+
+def first_change(known: list[str], now: list[str]) -> str:
+    """What two readers differ in, in words; empty if they are the same."""
+    for before, after in zip(known, now, strict=False):
+        if before != after:
+            return before.partition(" | ")[0] or after.partition(" | ")[0] or "what it reads"
+    if len(known) != len(now):
+        longer = known if len(known) > len(now) else now
+        return longer[min(len(known), len(now))].partition(" | ")[0] or "what it reads"
+    return ""
+
+
+class Describer:
+    """Describes the constants of one reader; objects are numbered as they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def constant(self, name: str, value: Any) -> str:
+        """One constant, by the name that the reader's text has for it."""
+        if name.startswith("seen"):  # a version, which only saves time
+            return "version"
+        if name.startswith("ids"):
+            raise NotSavedError("it reads a set of objects")
+        if name.startswith("hooks"):
+            if value:
+                raise NotSavedError("there are hooks that torch runs for all modules")
+            return "no hooks"
+        return self._value(value)
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, weakref.ref):
+            target = value()
+            if target is None:
+                raise NotSavedError("something that it reads is gone")
+            return f"ref {self._object(target)}"
+        if is_setting(value):
+            return _text(fingerprint(value))
+        if value is attributes_of_tensors():
+            return "the attributes of torch.Tensor"
+        if value is sys.modules:
+            return "sys.modules"
+        kind = type(value)
+        if kind in (list, tuple):
+            return f"{kind.__name__}({', '.join(map(self._value, value))})"
+        if kind in (set, frozenset):
+            return f"set({', '.join(sorted(map(self._value, value)))})"
+        if kind is dict:
+            if "__name__" in value and _is_globals(value):
+                return f"globals of {value['__name__']}"
+            parts = (f"{self._value(key)}: {self._value(item)}" for key, item in value.items())
+            return f"dict({', '.join(parts)})"
+        return self._object(value)
+
+    def _object(self, target: Any) -> str:
+        """A thing that is compared by identity: what it is, and which of them."""
+        number = self._numbers.setdefault(id(target), len(self._numbers))
+        self._kept.append(target)  # so that ids stay theirs
+        return f"{_kind_of(target)} {number}"
+
+
+def _is_globals(namespace: dict[str, Any]) -> bool:
+    module = sys.modules.get(str(namespace["__name__"]))
+    return module is not None and vars(module) is namespace
+
+
+def _kind_of(target: Any) -> str:
+    """What is known of an object beside its attributes, which the reader follows.
+
+    Raises:
+        NotSavedError: If it may hold something that no Python code shows.
+    """
+    if isinstance(target, types.CodeType):
+        return f"code {target.co_qualname} {digest_of(target)}"
+    if isinstance(target, type):
+        return f"class {target.__module__}.{target.__qualname__}"
+    if isinstance(target, types.ModuleType):
+        return f"module {target.__name__}"
+    if isinstance(target, types.FunctionType):
+        name = f"{target.__module__}.{target.__qualname__}"
+        return f"function {name} {digest_of(target.__code__)}"
+    if is_op(target):
+        return f"op {target}"
+    if isinstance(target, classmethod | staticmethod):
+        return f"{type(target).__name__} of {_kind_of(target.__func__)}"
+    if type(target) is property:
+        parts = (target.fget, target.fset, target.fdel)
+        return f"property of {', '.join(_kind_of(part) for part in parts if part is not None)}"
+    if isinstance(target, _BUILTIN):
+        return _builtin(target)
+    if isinstance(target, enum.Enum):
+        return f"member {target.name} of {type(target).__module__}.{type(target).__qualname__}"
+    kind = type(target)
+    if isinstance(target, torch.Tensor) or not _shows_all(kind):
+        raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
+    return f"object of {kind.__module__}.{kind.__qualname__}"
+
+
+def _builtin(target: Any) -> str:
+    owner = getattr(target, "__self__", None)
+    if owner is not None and not isinstance(owner, type | types.ModuleType):
+        raise NotSavedError(f"it reads a method of an object of {type(owner).__qualname__}")
+    holder = getattr(target, "__objclass__", owner)
+    module = getattr(holder, "__module__", None) or getattr(target, "__module__", None)
+    module = module or getattr(holder, "__name__", "builtins")
+    if module != "builtins" and not is_library(str(module)):
+        raise NotSavedError(f"it calls {module}.{target.__name__}, which isn't Python code")
+    return f"builtin {module}.{getattr(target, '__qualname__', target.__name__)}"
+
+
+def _shows_all(kind: type) -> bool:
+    """Whether instances hold nothing but attributes, slots and items."""
+    slots = 0
+    container = False
+    for base in kind.__mro__:
+        if not base.__flags__ & _HEAP_TYPE:
+            if base not in _OPEN_TYPES:
+                return False
+            container |= base is not object
+        members = vars(base).values()
+        slots += sum(isinstance(member, types.MemberDescriptorType) for member in members)
+    # A dictionary and weak references take two places.
+    return container or kind.__basicsize__ <= object.__basicsize__ + 8 * (2 + slots)
+
+
+def _text(value: Any) -> str:
+    """A fingerprint as text: classes by name, sets in order."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return repr(value)

@@ -1,0 +1,192 @@
+"""Compiled graphs as data: what Inductor generated, with what the graph promises of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.inductor.generated import Generated, GeneratedError, made, taken_apart
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.layout import Layout, checking
+from funcaot.aot.graph.tensor_spec import spec_of
+from funcaot.aot.lowering.contract import Contract, Executable, Result
+from funcaot.aot.lowering.lower import Lowered
+from funcaot.aot.saved.blobs import Blobs, tensor_from
+from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a file holds beside its data.
+
+    Attributes:
+        blobs: Bytes by digest.
+        library: Where the library of a digest lies on this machine.
+    """
+
+    blobs: Mapping[str, bytes]
+    library: Callable[[str], Path]
+
+
+def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
+    """A compiled graph.
+
+    Raises:
+        NotSavedError: If it isn't one that Inductor generated for a CPU.
+    """
+    executable = lowered.trusting
+    if not isinstance(executable, Executable):
+        raise NotSavedError("a backward runs one that was compiled for gradients of other strides")
+    run, contract, settles = executable.parts
+    data = {
+        "contract": _contract_data(contract),
+        "settles": settles,
+        "compiler": lowered.compiler,
+        "layouts": None
+        if lowered.layouts is None
+        else [[list(layout.shape), list(layout.stride)] for layout in lowered.layouts],
+    }
+    if lowered.compiler == "eager":
+        return {**data, "picks": _picks(lowered.module)}
+    if lowered.compiler != "inductor":
+        raise NotSavedError(f"a graph was compiled by {lowered.compiler}")
+    try:
+        generated = taken_apart(run)
+    except (GeneratedError, OSError, UnicodeDecodeError) as error:
+        raise NotSavedError(str(error)) from error
+    return {
+        **data,
+        "text": generated.text,
+        "kernels": {name: list(place) for name, place in generated.kernels.items()},
+        "libraries": [blobs.add(content) for content in generated.libraries.values()],
+        "constants": {name: blobs.tensor(value) for name, value in generated.constants.items()},
+    }
+
+
+def _picks(module: fx.GraphModule) -> list[int]:
+    """For a graph that computes nothing, which input each output is."""
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    output: Any = next(iter(reversed(module.graph.nodes)))
+    if any(node not in inputs for node in output.args[0]):
+        raise NotSavedError("a graph isn't compiled, but runs op by op")
+    return [inputs.index(node) for node in output.args[0]]
+
+
+def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
+    """Make a compiled graph runnable.
+
+    Args:
+        data: What ``executable_data`` made.
+        contents: The rest of the file, whose code the caller trusts.
+        what: The graph, for messages.
+
+    Raises:
+        NotLoadedError: If this torch can't run it.
+    """
+    run: Callable[[list[Any]], Sequence[Any]]
+    if "picks" in data:
+        picks = tuple(data["picks"])
+
+        def run(operands: list[Any]) -> Sequence[Any]:
+            return [operands[index] for index in picks]
+    else:
+        constants = {
+            name: tensor_from(value, contents.blobs) for name, value in data["constants"].items()
+        }
+        kernels = {name: (library, entry) for name, (library, entry) in data["kernels"].items()}
+        try:
+            run = made(Generated(data["text"], kernels, {}, constants), contents.library)
+        except (GeneratedError, OSError, ImportError, AttributeError) as error:
+            raise NotLoadedError(f"{what} can't be run here: {error}") from error
+    executable = Executable(run, _contract_from(data["contract"]), settles=data["settles"])
+    layouts = None
+    if data["layouts"] is not None:
+        layouts = tuple(Layout(tuple(shape), tuple(stride)) for shape, stride in data["layouts"])
+    checked = executable if layouts is None else checking(executable, layouts, what)
+    empty = fx.GraphModule({}, fx.Graph())
+    return Lowered(checked, executable, empty, data["compiler"], layouts=layouts)
+
+
+def _contract_data(contract: Contract) -> Data:
+    if contract.symbols:
+        raise NotSavedError("it leaves sizes open")
+    return {
+        "what": contract.what,
+        "operands": list(contract.operands),
+        "results": [None if result is None else _result_data(result) for result in contract.results],
+        "written": sorted(contract.written),
+    }
+
+
+def _result_data(result: Result) -> Data:
+    stride = None if result.stride is None else list(result.stride)
+    dtype = None if result.dtype is None else scalar_data(result.dtype)
+    return [result.node, result.memory, stride, result.private, result.offset, dtype]
+
+
+def _contract_from(data: Data) -> Contract:
+    return Contract(
+        data["what"],
+        tuple(data["operands"]),
+        tuple(None if result is None else _result_from(result) for result in data["results"]),
+        (),
+        frozenset(data["written"]),
+    )
+
+
+def _result_from(data: Data) -> Result:
+    node, memory, stride, private, offset, dtype = data
+    stride = None if stride is None else tuple(stride)
+    return Result(node, memory, stride, private, offset, scalar_from(dtype))
+
+
+# --- graphs -----------------------------------------------------------------------------------
+
+
+def graph_digest(module: fx.GraphModule) -> str:
+    """A digest of what a graph computes of inputs that look the same."""
+    numbers: dict[fx.Node, int] = {}
+    found = hashlib.sha256()
+    for node in module.graph.nodes:
+        numbers[node] = len(numbers)
+        parts = [node.op, _target(node, module)]
+        if node.op == "placeholder":
+            value = graphs.value_of(node)
+            is_tensor = isinstance(value, torch.Tensor)
+            parts = [node.op, str(spec_of(value).without_grad() if is_tensor else value)]
+        parts += [_argument(node.args, numbers), _argument(node.kwargs, numbers)]
+        found.update("\n".join(parts).encode())
+    return found.hexdigest()
+
+
+def _target(node: fx.Node, module: fx.GraphModule) -> str:
+    if node.op == "get_attr":
+        value: Any = module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if isinstance(value, torch.Tensor):
+            # Its numbers came from code, which is compared.
+            return str(spec_of(value))
+        return type(value).__qualname__
+    if graphs.is_function_node(node):
+        return getattr(node.target, "__name__", "") or type(node.target).__qualname__
+    return str(node.target)
+
+
+def _argument(value: Any, numbers: dict[fx.Node, int]) -> str:
+    if isinstance(value, fx.Node):
+        return f"%{numbers[value]}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_argument(item, numbers) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_argument(v, numbers)}' for k, v in value.items())}}}"
+    if isinstance(value, slice):
+        return _argument(("slice", value.start, value.stop, value.step), numbers)
+    return f"{type(value).__name__} {value!r}"

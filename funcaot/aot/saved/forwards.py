@@ -1,0 +1,392 @@
+"""A program as data, and made again: ``runtime`` calls it with what a file holds.
+
+What a program consists of: the calls that it serves, what it reads of its environment, its effects,
+and its segment with the forms, executables and backwards that were compiled so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.capture.capture import Capture, Input
+from funcaot.aot.capture.lifting import InputEvents
+from funcaot.aot.capture.shared_inputs import Touched
+from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
+from funcaot.aot.effects.effects import Watched
+from funcaot.aot.graph.policy import POLICIES
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.reader.reader import Reader, remade_reader
+from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.codec import (
+    Data,
+    effects_data,
+    effects_from,
+    scalar_data,
+    spec_data,
+    spec_from,
+    tree_data,
+    tree_from,
+)
+from funcaot.aot.saved.described import described, first_change
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.executables import Contents, executable_data, graph_digest
+from funcaot.aot.saved.functions import Loaded, LoadedFunctions
+from funcaot.aot.saved.segments import Token, form_data, segment_data
+from funcaot.aot.segment.backward import Backward, BackwardKey
+from funcaot.aot.segment.forward import Forward
+from funcaot.aot.segment.segment import Segment
+from funcaot.aot.signature.ambient import Ambient
+from funcaot.aot.signature.signature import Constant, Identity, Signature
+from funcaot.aot.state.state_tracker import StateTracker
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """What only a tape knows of a program, as ``runtime`` reads it off its entry.
+
+    Attributes:
+        unreached: Inputs whose history no result depends on.
+        used: Inputs whose memory a call uses.
+        retains: Whether it calls ``retain_grad``.
+        premises: What it takes for granted about values.
+    """
+
+    unreached: frozenset[int]
+    used: frozenset[int]
+    retains: bool
+    premises: tuple[str, ...]
+
+
+# --- signatures ---------------------------------------------------------------------------------
+
+
+def signature_data(signature: Signature) -> Data:
+    """What calls a program serves, so that equal data means the same program.
+
+    Raises:
+        NotSavedError: For a part that is compared by identity.
+    """
+    ambient = signature.ambient
+    if ambient.modes or ambient.forward_mode:
+        raise NotSavedError("it was called in a mode, or in forward mode")
+    if signature.attributes:
+        raise NotSavedError("its arguments have attributes of the user's")
+    if any(kind not in _PLAIN for kind in signature.kinds):
+        raise NotSavedError("it takes tensors of a class of their own")
+    return {
+        "tree": tree_data(signature.tree),
+        "leaves": [_leaf_data(leaf) for leaf in signature.leaves],
+        "kinds": [kind.__name__ for kind in signature.kinds],
+        "repeats": [list(pair) for pair in signature.repeats],
+        "ambient": {
+            item.name: scalar_data(getattr(ambient, item.name)) for item in fields(Ambient)
+        },
+    }
+
+
+def _leaf_data(leaf: TensorSpec | Constant) -> Data:
+    if isinstance(leaf, TensorSpec):
+        return {"tensor": spec_data(leaf)}
+    if isinstance(leaf.value, Identity):
+        raise NotSavedError(f"it is given an object of {leaf.kind.__qualname__}")
+    value = leaf.value if leaf.by_text else scalar_data(leaf.value)
+    return {"constant": [f"{leaf.kind.__module__}.{leaf.kind.__qualname__}", value]}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def forward_data(
+    forward: Forward, derived: Derived, functions: SegmentFunctions, blobs: Blobs
+) -> tuple[Data, list[str]]:
+    """A program, and what of it is left out.
+
+    Raises:
+        NotSavedError: If a file can't hold it.
+    """
+    settings, captured = forward.segment.settings, forward.capture
+    _refuse(forward, derived)
+    reader = _reader_data(forward.reader)
+    left_out: list[str] = []
+    names = {watched.root.name for watched in forward.watched}
+    writer = _Writer(blobs, names, left_out)
+    data = {
+        "name": settings.name,
+        "policy": settings.policy.name,
+        "signature": signature_data(forward.signature),
+        "reader": reader,
+        "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
+        "tree": tree_data(captured.tree),
+        "effects": effects_data(forward.effects),
+        "results": len(forward.effects.results),
+        "touched": [sorted(forward.touched.written), sorted(forward.touched.placed)],
+        "leaves_grad_mode": captured.leaves_grad_mode,
+        "absent": [list(pair) for pair in captured.absent],
+        "reads_data": captured.events.reads_data,
+        "grown": sorted(forward.grown),
+        "unreached": sorted(derived.unreached),
+        "used": sorted(derived.used),
+        "watched": [[item.input, item.result, item.root.name] for item in forward.watched],
+        "reachable": list(forward.reachable),
+        "segment": writer.segment(forward.segment, functions),
+    }
+    if forward.segment.output_nodes and not functions.made:
+        raise NotSavedError("it hasn't run yet")
+    return data, left_out
+
+
+def _refuse(forward: Forward, derived: Derived) -> None:
+    """Refuse a program that has a part without a description."""
+    settings, captured = forward.segment.settings, forward.capture
+    for holds, what in (
+        (settings.compiler.name != "inductor", f"its backend is {settings.compiler.name}"),
+        (POLICIES.get(settings.policy.name) is not settings.policy, "its policy is a function"),
+        (forward.sizes is not None, "it leaves sizes open"),
+        (bool(derived.premises), "it reads values"),
+        (derived.retains, "it calls retain_grad"),
+        (forward.state is not None, "it stores something in attributes or containers"),
+        (captured.gradients is not None, "it reads or writes .grad"),
+        (bool(captured.regions or captured.shared), "its inputs share memory"),
+        (
+            any(slot.spec.layout is not torch.strided or any(slot.spec.flags) for slot in
+                captured.inputs),
+            "it takes sparse, conjugated or negated tensors",
+        ),
+        (bool(captured.pattern), "it takes tensors that wrap others"),
+        (forward.in_place is not None, "it writes to inputs inside its graph"),
+    ):
+        if holds:
+            raise NotSavedError(what)
+
+
+def _reader_data(reader: Reader | None) -> Data:
+    if reader is None:
+        return None
+    if reader.ran is None:
+        raise NotSavedError("the code that it ran isn't known")
+    try:
+        users, libraries = keys_of(reader.ran)
+    except LookupError as error:
+        raise NotSavedError(str(error.args[0])) from error
+    return {
+        "users": [list(asdict(key).values()) for key in users],
+        "libraries": [list(asdict(key).values()) for key in libraries],
+        "reads_environ": reader.ran.reads_environ,
+        "keys": [list(key) for key in reader.keys],
+        "lines": described(reader),
+    }
+
+
+class _Writer:
+    """Writes segments with what was derived from them."""
+
+    def __init__(self, blobs: Blobs, roots: set[str], left_out: list[str]) -> None:
+        self._blobs, self._roots, self._left_out = blobs, roots, left_out
+
+    def segment(self, segment: Segment, functions: SegmentFunctions) -> Data:
+        made = {function.keeping: function for function in functions.made}
+        return {
+            **segment_data(segment),
+            "keeping": self._form(made[True]) if True in made else None,
+            "plain": self._form(made[False]) if False in made else None,
+        }
+
+    def _form(self, function: SegmentFunction) -> Data:
+        program = function.program
+        executable = None
+        if program.is_compiled:
+            executable = executable_data(program.lowered, self._blobs)
+        backwards = []
+        for key, (backward, functions) in function.derivatives.backwards.items():
+            try:
+                backwards.append(self._backward(key, backward, functions))
+            except NotSavedError as error:
+                self._left_out.append(f"a backward of {function.segment.name}: {error}")
+        return {
+            **form_data(function.segment, function.form, keeping=function.keeping),
+            "digest": graph_digest(function.form.graph.module),
+            "program": {
+                "arity": program.arity,
+                "used": list(program.used),
+                "kept": list(program.kept),
+                "draws": program.draws,
+                "executable": executable,
+            },
+            "backwards": backwards,
+        }
+
+    def _backward(
+        self, key: BackwardKey, backward: Backward, functions: SegmentFunctions
+    ) -> Data:
+        for holds, what in (
+            (backward.mutations, "it writes to tensors"),
+            (backward.premises, "it reads values"),
+            (backward.conditions is not None, "it leaves sizes open"),
+            (backward.read is not None, "it ran a user's rule"),
+            (backward.segment is not None and not functions.made, "it hasn't run yet"),
+        ):
+            if holds:
+                raise NotSavedError(what)
+        segment = backward.segment
+        return {
+            "key": _key_data(key),
+            "targets": list(backward.targets),
+            "reads": sorted({node.name for node in backward.reads} & self._roots),
+            "segment": None if segment is None else self.segment(segment, functions),
+        }
+
+
+def _key_data(key: BackwardKey) -> Data:
+    tangents = [None if spec is None else spec_data(spec) for spec in key.tangents]
+    autocast = scalar_data(key.autocast)
+    return [
+        list(key.needs), tangents, key.create_graph, list(key.edges), autocast, key.asked_by,
+        key.variant,
+    ]  # fmt: skip
+
+
+# --- making again -----------------------------------------------------------------------------
+
+
+def reader_from(
+    data: Data, function: Callable[..., Any], leaves: list[Any]
+) -> tuple[Reader | None, tuple[torch.Tensor, ...]]:
+    """The reader of a saved program in this process, and the tensors that it reads now.
+
+    Raises:
+        NotLoadedError: If the environment isn't the one that the program was made for.
+    """
+    if data is None:
+        return None, ()
+    users, libraries = (
+        [CodeKey(*key) for key in data["users"]],
+        [CodeKey(*key) for key in data["libraries"]],
+    )
+    try:
+        ran = found(users, libraries, reads_environ=data["reads_environ"])
+        tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
+        tracker.root = (function, *[leaves[index] for index in tracker.holders()])
+        keys = [tuple(key) for key in data["keys"]]
+        reader, tensors = remade_reader(tracker, keys)
+        now = described(reader)
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    except NotSavedError as error:
+        raise NotLoadedError(str(error)) from error
+    change = first_change(data["lines"], now)
+    if change:
+        raise NotLoadedError(f"no longer so: {change}")
+    return reader, tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Remade:
+    """A program that was saved.
+
+    Attributes:
+        forward: The program.
+        functions: What runs it.
+        derived: What only a tape knows.
+    """
+
+    forward: Forward
+    functions: LoadedFunctions
+    derived: Derived
+
+
+def forward_from(
+    data: Data,
+    signature: Signature,
+    reader: Reader | None,
+    contents: Contents,
+    settings: Settings,
+    capture: Callable[[], tuple[SegmentFunctions, Any]],
+) -> Remade:
+    """Make a program again.
+
+    Args:
+        data: What ``forward_data`` made.
+        signature: That of a call that it serves.
+        reader: What ``reader_from`` made.
+        contents: The file, whose code the caller trusts.
+        settings: Those of the compiled function.
+        capture: Captures the call, for what only a tape can answer; also gives that tape.
+
+    Raises:
+        NotLoadedError: If its code can't be run here.
+    """
+    loaded = Loaded(contents, settings)
+
+    def captured() -> SegmentFunctions:
+        functions, loaded.tape.captured = capture()
+        return functions
+
+    functions = LoadedFunctions(data["segment"], loaded, captured)
+    results = functions.loaded_segment.outputs
+    forward = Forward(
+        signature=signature,
+        capture=_capture_from(data, loaded),
+        effects=effects_from(data["effects"], results),
+        touched=Touched(*map(frozenset, data["touched"])),
+        segment=functions.loaded_segment,
+        in_place=None,
+        reader=reader,
+        state=None,
+        sizes=None,
+        watched=tuple(
+            Watched(source, result, loaded.root(name)) for source, result, name in data["watched"]
+        ),
+        reachable=tuple(data["reachable"]),
+        timings={},
+    )
+    forward.__dict__["grown"] = frozenset(data["grown"])
+    derived = Derived(frozenset(data["unreached"]), frozenset(data["used"]), False, ())
+    return Remade(forward, functions, derived)
+
+
+def _capture_from(data: Data, loaded: Loaded) -> Capture:
+    nothing: Any = None
+    inputs = []
+    for index, (spec, argument, kind) in enumerate(data["inputs"]):
+        node: Any = Token(f"input {index}")
+        inputs.append(
+            Input(spec_from(spec), nothing, nothing, node, argument, 0, None, (), kind)
+        )
+    tape: Any = loaded.tape
+    return Capture(
+        tape,
+        tuple(inputs),
+        (),
+        (),
+        tree_from(data["tree"]),
+        (),
+        (),
+        (),
+        InputEvents(reads_data=data["reads_data"]),
+        data["leaves_grad_mode"],
+        absent=tuple((position, name) for position, name in data["absent"]),
+    )
+
+
+def load_executables(functions: LoadedFunctions) -> None:
+    """Make the executables of a program that its next call runs.
+
+    Raises:
+        NotLoadedError: If one can't be made.
+    """
+    segment = functions.loaded_segment
+    if not segment.output_nodes:
+        return
+    form = functions.forms.get(segment.is_differentiable)
+    if form is None or form["program"]["executable"] is None:
+        raise NotLoadedError("its forward wasn't compiled")
+    chosen: Any = functions.keeping if segment.is_differentiable else functions.plain
+    chosen.program.load()
