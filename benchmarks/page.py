@@ -197,11 +197,36 @@ def operator(content: dict[str, Any]) -> list[str]:
     ]
 
 
+def deploy(content: dict[str, Any]) -> list[str]:
+    """A section on what is shipped: first gradients, and calls of an artifact."""
+    whos = ("torch.compile", "funcaot", "funcaot, artifacts")
+    gradients = [
+        [name, *(f"{made[who]['cpu']:.2f}" if who in made else "" for who in whos)]
+        for name, made in content["gradients"].items()
+    ]
+    calls = [[name, f"{value:.0f}"] for name, value in content["calls"].items()]
+    return [
+        "## Shipping",
+        "",
+        "CPU seconds from the first call to the first gradient in a second process, with what a "
+        "first one left: caches on disk, or a file of `compiled.save`. Imports that a call makes "
+        "are counted.",
+        "",
+        *table(["model", *whos], gradients),
+        "Microseconds per call of energy and forces of 27 atoms, one thread; in C++ a step of "
+        "molecular dynamics, and in ASE what a step asks of it.",
+        "",
+        *table(["way", "microseconds"], calls),
+        *notes(content),
+    ]
+
+
 SECTIONS = {
     "call_path": call_path,
     "training": training,
     "workloads": workloads,
     "cold_start": cold_start,
+    "deploy": deploy,
     "residuals": residuals,
     "operator": operator,
 }

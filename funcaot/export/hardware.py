@@ -8,6 +8,7 @@ from typing import Any
 from funcaot._torch.tensors.hardware import present
 from funcaot.errors import ArtifactError
 
+
 def check(path: str, wanted: Mapping[str, Any]) -> None:
     """Refuse an artifact whose code this machine can't run.
 

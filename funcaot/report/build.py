@@ -12,6 +12,7 @@ from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.runtime.artifact import LoadedEntry
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.module import compiled_of
@@ -114,6 +115,8 @@ def _function_of(compiled: Any) -> CompiledFunction:
 
 
 def _entry(entry: Entry, refusal: str | None) -> EntryReport:
+    if isinstance(entry, LoadedEntry):
+        return _loaded(entry)
     made = entry.functions.made
     programs = [function.program for function in made]
     if entry.in_place is not None:
@@ -138,6 +141,23 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
         closed=None if entry.sizes is not None else refusal,
         in_place=() if entry.in_place is None else entry.in_place.written,
+    )
+
+
+def _loaded(entry: LoadedEntry) -> EntryReport:
+    """A program from a file: its graphs are there only if something asked for them."""
+    return EntryReport(
+        signature=entry.signature,
+        forward_graph=None,
+        graphs=(),
+        residuals=(),
+        mutations=tuple(mutation.index for mutation in entry.effects.mutations),
+        aliases=tuple(str(output) for output in entry.effects.outputs),
+        backwards=(),
+        pushforwards=(),
+        timings={},
+        source=entry.source,
+        checks=() if entry.forward.reader is None else entry.forward.reader.checks,
     )
 
 

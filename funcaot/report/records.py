@@ -128,6 +128,8 @@ class EntryReport:
         guards: What must be true of the open sizes, besides that they are at least 2.
         closed: Why sizes couldn't be left open, if that was tried.
         reason: Why no earlier entry served the call that this was made for.
+        source: The file that it is from, if another process compiled it; then its graphs aren't
+            here.
         checks: What a call is compared by besides its signature: what it reads of its surroundings.
     """
 
@@ -145,6 +147,7 @@ class EntryReport:
     reason: str = ""
     checks: tuple[str, ...] = ()
     in_place: tuple[int, ...] = ()
+    source: str = ""
 
     @property
     def residual_bytes(self) -> int:

@@ -33,6 +33,8 @@ def _entry(number: int, entry: EntryReport) -> Iterator[str]:
     yield f"  [{number}] ({_shortened(str(entry.signature))})"
     if entry.reason:
         yield f"      made because of a change: {_shortened(entry.reason)}"
+    if entry.source:
+        yield f"      loaded from {entry.source}"
     if entry.checks:
         yield f"      reads {len(entry.checks)} thing(s) besides its arguments (see .checks)"
     if entry.guards:

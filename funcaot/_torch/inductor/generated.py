@@ -53,7 +53,7 @@ class Generated:
 
     Attributes:
         text: Its source.
-        kernels: For each variable that holds a kernel, the digest of its library and its name there.
+        kernels: For each variable that holds a kernel, its library's digest and its name there.
         libraries: By digest.
         constants: Tensors that the module got from outside.
     """
@@ -90,7 +90,7 @@ def taken_apart(run: Callable[..., Any]) -> Generated:
         owner = getattr(value, "__self__", None)
         if not isinstance(value, types.BuiltinFunctionType) or not _is_of_kernels(owner):
             continue
-        path = str(owner.__file__)
+        path = str(vars(owner)["__file__"])
         if path not in digests:
             content = Path(path).read_bytes()
             digests[path] = hashlib.sha256(content).hexdigest()

@@ -17,6 +17,7 @@ from typing import Any
 
 from funcaot.aot.closure.ran import Ran
 
+_HOLDERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial)
 _WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
 
 
@@ -204,9 +205,7 @@ def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
             pending += [vars(thing)["__wrapped__"]] if "__wrapped__" in vars(thing) else []
         elif isinstance(thing, type) and thing.__module__ == module.__name__:
             pending += list(vars(thing).values())
-        elif isinstance(
-            thing, staticmethod | classmethod | property | functools.cached_property
-        ) or isinstance(thing, functools.partial):
+        elif isinstance(thing, _HOLDERS):
             pending += [getattr(thing, name) for name in _WRAPPERS if hasattr(thing, name)]
 
 

@@ -1,4 +1,4 @@
-"""Programs in a file: ``compiled`` saves its entries, and finds those that another process saved."""
+"""Programs in a file: ``compiled`` saves its entries and finds those of another process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from funcaot.aot.saved.forwards import (
     forward_from,
     load_executables,
     reader_from,
+    settings_data,
     signature_data,
 )
 from funcaot.aot.saved.machine import difference, machine_data
@@ -166,9 +167,8 @@ class Artifacts:
         if change:
             raise NotLoadedError(change)
         alike = programs.get(json.dumps(signature_data(signature)), [])
-        alike = [each for each in alike if each.data["policy"] == settings.policy.name]
-        if settings.compiler.name != "inductor":
-            raise NotLoadedError(f"the backend is {settings.compiler.name}")
+        wanted = settings_data(settings)
+        alike = [each for each in alike if each.data["settings"] == wanted]
         reason = NotLoadedError("no call that looks like it was saved")
         for saved in alike:
             try:
@@ -234,4 +234,3 @@ def _like(spec: TensorSpec, kind: type) -> torch.Tensor:
     if issubclass(kind, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=spec.requires_grad)
     return made.requires_grad_(spec.requires_grad)
-

@@ -18,10 +18,12 @@ from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.pytree import tree_map
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.graph.settings import Settings
+from funcaot.aot.runtime import warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
@@ -145,6 +147,51 @@ class CompiledFunction(Generic[P, R]):
         """
         return save(path, self.entries, self.settings.name)
 
+    def warm_up(self, *args: Any, orders: int = 1, **kwargs: Any) -> None:
+        """Compile what a call like this one and its derivatives will need.
+
+        The function's Python code runs once, on tensors without values, as in any capture; a call
+        that looks the same doesn't run it again. The graphs run once; no tensor is written to,
+        nothing is stored and no random number is used up. Gradients are those of all results by
+        all that requires grad.
+
+        Args:
+            *args: Arguments; a tensor on the device ``meta`` stands for one on the CPU.
+            orders: How often to differentiate: 0 compiles the forward alone, 2 also the gradient
+                of the gradient.
+            **kwargs: Keyword arguments.
+
+        Raises:
+            UnsupportedError: For what can't be captured, and inside of a transform.
+            FuncaotError: If ``orders`` is no such number.
+            Exception: Whatever the function raises, unchanged.
+
+        Example:
+            >>> import funcaot, torch
+            >>> f = funcaot.compile(lambda x: x.sin().sum(), backend="eager")
+            >>> f.warm_up(torch.empty(3, requires_grad=True, device="meta"))
+            >>> f(torch.ones(3, requires_grad=True)).backward()
+            >>> funcaot.report(f).cache_misses, funcaot.report(f).backward_traces
+            (1, 1)
+        """
+        warm_up.check(self.settings.name, orders)
+        args, kwargs = tree_map(warm_up.on_the_cpu, (args, kwargs))
+        signature, leaves = read_signature(self.settings.name, args, kwargs)
+        with self.settings.lock, StateKept(), without_dynamo():
+            found = self._cache.find(signature, leaves) or self._loaded(signature, leaves)
+            if found is None:
+                self.settings.statistics.cache_misses += 1
+                try:
+                    found = self._captured(signature, leaves, (args, kwargs))
+                except FirstStepError:
+                    raise UnsupportedError(
+                        f"{self.settings.name} steps an optimizer for the first time, which makes "
+                        "its state.",
+                        remedy="call it once.",
+                    ) from None
+                self._cache.add(found[0])
+            warm_up.warm(found[0], leaves, found[1], orders)
+
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
@@ -261,6 +308,7 @@ class CompiledFunction(Generic[P, R]):
             return None
         found = self.artifacts.find(self.function, signature, leaves, self.settings)
         if found is not None:
+            self._history.sizes(signature, leaves)  # Another size next time is a change.
             self._cache.add(found[0])
         return found
 

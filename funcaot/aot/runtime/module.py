@@ -113,8 +113,13 @@ def _save(self: torch.nn.Module, path: str | os.PathLike[str]) -> Saved:
     return getattr(type(self), COMPILED).save(path)
 
 
+def _warm_up(self: torch.nn.Module, *args: Any, orders: int = 1, **kwargs: Any) -> None:
+    """Compile what a call will need (see ``CompiledFunction.warm_up``)."""
+    getattr(type(self), _COMPILED).warm_up(*args, orders=orders, **kwargs)
+
+
 # What a compiled module has besides, where its class has nothing of that name.
-_METHODS: dict[str, Callable[..., Any]] = {"save": _save}
+_METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
 
 _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 

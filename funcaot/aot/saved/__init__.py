@@ -1,1 +1,1 @@
-"""Programs as data: what ``runtime`` writes to a file and makes again without capturing or compiling."""
+"""Programs as data: what ``runtime`` writes to a file and makes again without capturing."""

@@ -39,7 +39,12 @@ class Blobs:
             raise NotSavedError(f"a constant is on {value.device} or not a plain tensor")
         dense = value.detach().resolve_conj().resolve_neg().contiguous()
         content = dense.flatten().view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-        return [list(value.shape), list(value.stride()), scalar_data(value.dtype), self.add(content)]
+        return [
+            list(value.shape),
+            list(value.stride()),
+            scalar_data(value.dtype),
+            self.add(content),
+        ]
 
 
 def tensor_from(data: Data, blobs: Mapping[str, bytes]) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.fx.immutable_collections import immutable_list
 
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot.aot.effects.actions.overwrite import Overwrite
@@ -15,6 +16,8 @@ from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.tape.views import StridedStep, View, ViewStep
 
 Data: TypeAlias = Any
+# A graph has lists of a type of their own.
+_SEQUENCES = (tuple, list, torch.Size, immutable_list)
 _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -31,8 +34,9 @@ def scalar_data(value: Any) -> Data:
         return {"float": value.hex()}
     if kind is complex:
         return {"complex": [value.real.hex(), value.imag.hex()]}
-    if kind in (tuple, list):
-        return {kind.__name__: [scalar_data(item) for item in value]}
+    if kind in _SEQUENCES:
+        name = "tuple" if isinstance(value, tuple) else "list"
+        return {name: [scalar_data(item) for item in value]}
     if isinstance(value, torch.device):
         return {"device": str(value)}
     if isinstance(value, _TORCH):

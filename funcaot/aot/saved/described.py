@@ -7,12 +7,13 @@ the same values, the same code, and objects of the same classes that are one whe
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import re
 import sys
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import torch
@@ -35,11 +36,12 @@ _BUILTIN = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+_FIELD: type = type(namedtuple("_OneField", "field").__dict__["field"])
 _HEAP_TYPE = 1 << 9
 # Types of Python's own whose instances show all that they hold.
 _OPEN_TYPES = (
     object, dict, list, tuple, set, frozenset, deque, OrderedDict, defaultdict, int, float, str,
-    bytes, BaseException, Exception,
+    bytes, BaseException, Exception, types.SimpleNamespace,
 )  # fmt: skip
 
 
@@ -153,6 +155,10 @@ def _kind_of(target: Any) -> str:
         return f"property of {', '.join(_kind_of(part) for part in parts if part is not None)}"
     if isinstance(target, _BUILTIN):
         return _builtin(target)
+    if isinstance(target, contextvars.ContextVar):
+        return f"context variable {target.name}"
+    if type(target) is _FIELD:
+        return f"field {target.__reduce__()[1][0]} of a named tuple"
     if isinstance(target, enum.Enum):
         return f"member {target.name} of {type(target).__module__}.{type(target).__qualname__}"
     kind = type(target)

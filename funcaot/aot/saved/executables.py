@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
 from funcaot._torch.inductor.generated import Generated, GeneratedError, made, taken_apart
-from funcaot.aot.graph import graphs
 from funcaot.aot.graph.layout import Layout, checking
-from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.blobs import Blobs, tensor_from
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.graphs import graph_data, graph_from
+from funcaot.backends import eager
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +52,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
         else [[list(layout.shape), list(layout.stride)] for layout in lowered.layouts],
     }
     if lowered.compiler == "eager":
-        return {**data, "picks": _picks(lowered.module)}
+        return {**data, "graph": graph_data(lowered.module, blobs)}
     if lowered.compiler != "inductor":
         raise NotSavedError(f"a graph was compiled by {lowered.compiler}")
     try:
@@ -70,15 +68,6 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     }
 
 
-def _picks(module: fx.GraphModule) -> list[int]:
-    """For a graph that computes nothing, which input each output is."""
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    output: Any = next(iter(reversed(module.graph.nodes)))
-    if any(node not in inputs for node in output.args[0]):
-        raise NotSavedError("a graph isn't compiled, but runs op by op")
-    return [inputs.index(node) for node in output.args[0]]
-
-
 def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     """Make a compiled graph runnable.
 
@@ -91,11 +80,9 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         NotLoadedError: If this torch can't run it.
     """
     run: Callable[[list[Any]], Sequence[Any]]
-    if "picks" in data:
-        picks = tuple(data["picks"])
-
-        def run(operands: list[Any]) -> Sequence[Any]:
-            return [operands[index] for index in picks]
+    if "graph" in data:
+        module = graph_from(data["graph"], contents.blobs)
+        run = eager.COMPILER.compile(module, [], "forward")
     else:
         constants = {
             name: tensor_from(value, contents.blobs) for name, value in data["constants"].items()
@@ -110,7 +97,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     if data["layouts"] is not None:
         layouts = tuple(Layout(tuple(shape), tuple(stride)) for shape, stride in data["layouts"])
     checked = executable if layouts is None else checking(executable, layouts, what)
-    empty = fx.GraphModule({}, fx.Graph())
+    empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, executable, empty, data["compiler"], layouts=layouts)
 
 
@@ -120,7 +107,9 @@ def _contract_data(contract: Contract) -> Data:
     return {
         "what": contract.what,
         "operands": list(contract.operands),
-        "results": [None if result is None else _result_data(result) for result in contract.results],
+        "results": [
+            None if result is None else _result_data(result) for result in contract.results
+        ],
         "written": sorted(contract.written),
     }
 
@@ -145,48 +134,3 @@ def _result_from(data: Data) -> Result:
     node, memory, stride, private, offset, dtype = data
     stride = None if stride is None else tuple(stride)
     return Result(node, memory, stride, private, offset, scalar_from(dtype))
-
-
-# --- graphs -----------------------------------------------------------------------------------
-
-
-def graph_digest(module: fx.GraphModule) -> str:
-    """A digest of what a graph computes of inputs that look the same."""
-    numbers: dict[fx.Node, int] = {}
-    found = hashlib.sha256()
-    for node in module.graph.nodes:
-        numbers[node] = len(numbers)
-        parts = [node.op, _target(node, module)]
-        if node.op == "placeholder":
-            value = graphs.value_of(node)
-            is_tensor = isinstance(value, torch.Tensor)
-            parts = [node.op, str(spec_of(value).without_grad() if is_tensor else value)]
-        parts += [_argument(node.args, numbers), _argument(node.kwargs, numbers)]
-        found.update("\n".join(parts).encode())
-    return found.hexdigest()
-
-
-def _target(node: fx.Node, module: fx.GraphModule) -> str:
-    if node.op == "get_attr":
-        value: Any = module
-        for name in str(node.target).split("."):
-            value = getattr(value, name)
-        if isinstance(value, torch.Tensor):
-            # Its numbers came from code, which is compared.
-            return str(spec_of(value))
-        return type(value).__qualname__
-    if graphs.is_function_node(node):
-        return getattr(node.target, "__name__", "") or type(node.target).__qualname__
-    return str(node.target)
-
-
-def _argument(value: Any, numbers: dict[fx.Node, int]) -> str:
-    if isinstance(value, fx.Node):
-        return f"%{numbers[value]}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_argument(item, numbers) for item in value)}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k}: {_argument(v, numbers)}' for k, v in value.items())}}}"
-    if isinstance(value, slice):
-        return _argument(("slice", value.start, value.stop, value.step), numbers)
-    return f"{type(value).__name__} {value!r}"

@@ -124,7 +124,11 @@ def _folder() -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+        if (
+            status.st_uid == os.getuid()
+            and not status.st_mode & 0o022
+            and os.access(folder, os.W_OK)
+        ):
             return folder
     except OSError:
         pass

@@ -6,6 +6,7 @@ and its segment with the forms, executables and backwards that were compiled so 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -16,7 +17,7 @@ from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.lifting import InputEvents
 from funcaot.aot.capture.shared_inputs import Touched
-from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
+from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
@@ -35,8 +36,9 @@ from funcaot.aot.saved.codec import (
 )
 from funcaot.aot.saved.described import described, first_change
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
-from funcaot.aot.saved.executables import Contents, executable_data, graph_digest
+from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
+from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.segments import Token, form_data, segment_data
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
@@ -44,7 +46,10 @@ from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import Constant, Identity, Signature
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.backends import eager, inductor
 
+# Those whose executables can be written down.
+_COMPILERS = (inductor.COMPILER, eager.COMPILER)
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -63,6 +68,22 @@ class Derived:
     used: frozenset[int]
     retains: bool
     premises: tuple[str, ...]
+
+
+def settings_data(settings: Settings) -> Data:
+    """The settings of a compiled function that decide what its programs are.
+
+    Raises:
+        NotSavedError: For a policy that code alone doesn't describe.
+    """
+    policy = settings.policy
+    name = policy.name
+    if POLICIES.get(name) is not policy:
+        choice = policy.choice
+        if not isinstance(choice, types.FunctionType) or choice.__closure__:
+            raise NotSavedError("its policy is an object, or a function that closes over something")
+        name = f"{name} {digest_of(choice.__code__)}"
+    return [settings.compiler.name, name]
 
 
 # --- signatures ---------------------------------------------------------------------------------
@@ -120,7 +141,7 @@ def forward_data(
     writer = _Writer(blobs, names, left_out)
     data = {
         "name": settings.name,
-        "policy": settings.policy.name,
+        "settings": settings_data(settings),
         "signature": signature_data(forward.signature),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
@@ -147,8 +168,7 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     """Refuse a program that has a part without a description."""
     settings, captured = forward.segment.settings, forward.capture
     for holds, what in (
-        (settings.compiler.name != "inductor", f"its backend is {settings.compiler.name}"),
-        (POLICIES.get(settings.policy.name) is not settings.policy, "its policy is a function"),
+        (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
         (forward.sizes is not None, "it leaves sizes open"),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
@@ -156,8 +176,10 @@ def _refuse(forward: Forward, derived: Derived) -> None:
         (captured.gradients is not None, "it reads or writes .grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
         (
-            any(slot.spec.layout is not torch.strided or any(slot.spec.flags) for slot in
-                captured.inputs),
+            any(
+                slot.spec.layout is not torch.strided or any(slot.spec.flags)
+                for slot in captured.inputs
+            ),
             "it takes sparse, conjugated or negated tensors",
         ),
         (bool(captured.pattern), "it takes tensors that wrap others"),
@@ -223,9 +245,7 @@ class _Writer:
             "backwards": backwards,
         }
 
-    def _backward(
-        self, key: BackwardKey, backward: Backward, functions: SegmentFunctions
-    ) -> Data:
+    def _backward(self, key: BackwardKey, backward: Backward, functions: SegmentFunctions) -> Data:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
@@ -357,9 +377,7 @@ def _capture_from(data: Data, loaded: Loaded) -> Capture:
     inputs = []
     for index, (spec, argument, kind) in enumerate(data["inputs"]):
         node: Any = Token(f"input {index}")
-        inputs.append(
-            Input(spec_from(spec), nothing, nothing, node, argument, 0, None, (), kind)
-        )
+        inputs.append(Input(spec_from(spec), nothing, nothing, node, argument, 0, None, (), kind))
     tape: Any = loaded.tape
     return Capture(
         tape,

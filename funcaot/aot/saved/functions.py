@@ -24,7 +24,8 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.codec import Data, scalar_from, spec_from
 from funcaot.aot.saved.errors import NotLoadedError
-from funcaot.aot.saved.executables import Contents, executable_from, graph_digest
+from funcaot.aot.saved.executables import Contents, executable_from
+from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.segments import LoadedSegment, LoadedTape, Token, same_residuals
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.errors import UnsupportedError
@@ -180,6 +181,7 @@ class LoadedFunction(SegmentFunction):
                     found = made.keeping if self.keeping else made.plain
                     same = graph_digest(found.form.graph.module) == self._data["digest"]
                     if not (same and same_residuals(found.form, self.form.residuals)):
+                        self._owner.forget()
                         raise self._loaded.changed()
                     self._captured = found
         return self._captured
@@ -193,7 +195,9 @@ class LoadedFunctions(SegmentFunctions):
         forms: What was saved of them.
     """
 
-    def __init__(self, data: Data, loaded: Loaded, captured: Callable[[], SegmentFunctions]) -> None:
+    def __init__(
+        self, data: Data, loaded: Loaded, captured: Callable[[], SegmentFunctions]
+    ) -> None:
         """Make none yet.
 
         Args:
@@ -213,14 +217,16 @@ class LoadedFunctions(SegmentFunctions):
             self._captured = self._capture()
         return self._captured
 
+    def forget(self) -> None:
+        """Let go of what was captured: it isn't what this stands for."""
+        self._captured = None
+
     def _make(self, keeping: bool) -> SegmentFunction:
         data = self.forms.get(keeping)
         if data is None:
             made = self.captured()
             return made.keeping if keeping else made.plain
-        return LoadedFunction(
-            self.loaded_segment, data, self._loaded, keeping=keeping, owner=self
-        )
+        return LoadedFunction(self.loaded_segment, data, self._loaded, keeping=keeping, owner=self)
 
 
 def _forms_of(data: Data) -> dict[bool, Data]:

@@ -123,7 +123,9 @@ def form_data(segment: Segment, form: Form, *, keeping: bool) -> Data:
 class LoadedSegment(Segment):
     """A segment that was saved; it has no tape."""
 
-    def __init__(self, data: Data, forms: dict[bool, Data], tape: LoadedTape, settings: Settings):
+    def __init__(
+        self, data: Data, forms: dict[bool, Data], tape: LoadedTape, settings: Settings
+    ) -> None:
         """Make what ``segment_data`` and ``form_data`` described."""
         outputs: Any = tuple(
             KnownOutput((), torch.float32, torch.device("cpu"), graded)
@@ -149,9 +151,7 @@ class LoadedSegment(Segment):
         self.draws = data["draws"]
         self.calls_functions = data["calls_functions"]
         loose: set[Any] = set()
-        self._forms = {
-            keeping: self._loaded_form(form, loose) for keeping, form in forms.items()
-        }
+        self._forms = {keeping: self._loaded_form(form, loose) for keeping, form in forms.items()}
         self.unchecked = frozenset(loose)
 
     def _loaded_form(self, data: Data, loose: set[Any]) -> Form:
@@ -178,7 +178,4 @@ _NO_GRAPH = _NoGraph()
 
 def same_residuals(form: Form, known: Sequence[Residual]) -> bool:
     """Whether a captured form keeps what a saved one kept."""
-    return [(r.operand, r.output) for r in form.residuals] == [
-        (r.operand, r.output) for r in known
-    ]
-
+    return [(r.operand, r.output) for r in form.residuals] == [(r.operand, r.output) for r in known]

@@ -1,0 +1,110 @@
+"""Compiling what a call and its derivatives will need, for ``compiled.warm_up``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.levels import functorch
+from funcaot._torch.tracing import tracing
+from funcaot.aot.graph import graphs
+from funcaot.aot.runtime.entry import Entry
+from funcaot.classes.premise import PremiseFailed, leaving
+from funcaot.errors import FuncaotError, UnsupportedError
+
+
+def on_the_cpu(leaf: Any) -> Any:
+    """A tensor of zeros for one without memory, which is on the device ``meta``."""
+    if not isinstance(leaf, torch.Tensor) or leaf.device.type != "meta":
+        return leaf
+    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
+    return made.zero_().requires_grad_(leaf.requires_grad)
+
+
+def check(name: str, orders: Any) -> None:
+    """Refuse a place or a number that it can't be done for.
+
+    Raises:
+        UnsupportedError: Inside of a transform or a capture.
+        FuncaotError: For a number of orders that isn't one.
+    """
+    if functorch.transforms_active() or tracing.is_abstract():
+        raise UnsupportedError(
+            f"{name}.warm_up was called inside of a transform or of a capture.",
+            remedy="compile the function under the transform, and warm that up.",
+        )
+    if type(orders) is not int or orders < 0:
+        raise FuncaotError(
+            f"{name}.warm_up can't take these orders.",
+            expected="0 for the forward alone, 1 for its gradients, 2 for theirs, and so on",
+            got=repr(orders),
+            remedy="leave it out for the gradients.",
+        )
+
+
+def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], orders: int) -> None:
+    """Compile a program's forward and its derivatives.
+
+    The graphs run once, on the call's values, since a backward is compiled for what the forward
+    keeps, as the compiler laid it out. Nothing is written to: they are functional, and effects
+    come after them.
+
+    Args:
+        entry: The program.
+        leaves: Flat leaves of a call.
+        lifted: The tensors that it closes over.
+        orders: How often to differentiate.
+    """
+    if entry.in_place is not None:
+        _ = entry.in_place.program.lowered
+        return
+    segment = entry.forward.segment
+    tape = entry.capture.tape
+    nodes = getattr(tape, "graph", _NOTHING).nodes
+    opaque = any(graphs.is_opaque(node) and not graphs.is_premise(node) for node in nodes)
+    if not segment.output_nodes or entry.capture.regions or opaque or tape.wrappers.used:
+        return
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(entry.differentiable):
+        try:
+            with leaving(bool(entry.premises)):
+                _run(entry, [*_given(entry, leaves), *lifted], orders)
+        except PremiseFailed:
+            pass  # Compiled, and left half way.
+        finally:
+            tape.forget_values()
+
+
+class _Nothing:
+    nodes = ()
+
+
+_NOTHING: Any = _Nothing()
+
+
+def _given(entry: Entry, leaves: Sequence[Any]) -> list[torch.Tensor]:
+    return [leaves[slot.argument] for slot in entry.capture.inputs if slot.argument is not None]
+
+
+def _run(entry: Entry, tensors: Sequence[torch.Tensor], orders: int) -> None:
+    operands = [
+        tensor.detach().requires_grad_(operand.leaf is not None)
+        for tensor, operand in zip(tensors, entry.forward.segment.operands, strict=True)
+    ]
+    if not entry.differentiable:
+        entry.functions.plain.forward(*operands)
+        return
+    wanted = [operand for operand in operands if operand.requires_grad]
+    made: Sequence[Any] = entry.functions.keeping(operands)
+    for order in range(orders):
+        made = [value for value in made if value is not None and value.requires_grad]
+        if not made or not wanted:
+            return
+        made = torch.autograd.grad(
+            made,
+            wanted,
+            [torch.ones_like(value, memory_format=torch.contiguous_format) for value in made],
+            create_graph=order + 1 < orders,
+            allow_unused=True,
+        )

@@ -1,0 +1,157 @@
+"""Graphs as data: those that run op by op, and a digest by which two graphs are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from funcaot._torch.tensors.ops import OpOverload
+from funcaot.aot.graph import graphs
+from funcaot.aot.graph.tensor_spec import spec_of
+from funcaot.aot.saved.blobs import Blobs, tensor_from
+from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
+from funcaot.aot.saved.errors import NotSavedError
+
+# Namespaces of ops that torch itself and funcaot define.
+_KNOWN_OPS = {"aten", "prims", "inductor", "funcaot"}
+
+
+def graph_data(module: fx.GraphModule, blobs: Blobs) -> Data:
+    """A graph of torch's ops.
+
+    Raises:
+        NotSavedError: If it has anything else in it.
+    """
+    numbers: dict[fx.Node, int] = {}
+    nodes: list[Data] = []
+    for node in module.graph.nodes:
+        numbers[node] = len(numbers)
+        if node.op == "placeholder":
+            nodes.append(["placeholder"])
+        elif node.op == "get_attr":
+            nodes.append(["constant", blobs.tensor(_attribute(module, str(node.target)))])
+        elif node.op == "output":
+            nodes.append(["output", _argument_data(node.args[0], numbers)])
+        else:
+            call = [_argument_data(part, numbers) for part in (node.args, node.kwargs)]
+            nodes.append(["call", _target_data(node.target), *call])
+    return nodes
+
+
+def graph_from(data: Data, blobs: Mapping[str, bytes]) -> fx.GraphModule:
+    """The graph that ``graph_data`` described."""
+    graph = fx.Graph()
+    constants: dict[str, torch.Tensor] = {}
+    nodes: list[Any] = []
+    for kind, *parts in data:
+        if kind == "placeholder":
+            nodes.append(graph.placeholder(f"input_{len(nodes)}"))
+        elif kind == "constant":
+            name = f"_constant_{len(constants)}"
+            constants[name] = tensor_from(parts[0], blobs)
+            nodes.append(graph.get_attr(name))
+        elif kind == "output":
+            nodes.append(graph.output(_argument_from(parts[0], nodes)))
+        else:
+            target, args, kwargs = parts
+            args, kwargs = (_argument_from(part, nodes) for part in (args, kwargs))
+            nodes.append(graph.call_function(_target_from(target), args, kwargs))
+    root = torch.nn.Module()
+    for name, value in constants.items():
+        root.register_buffer(name, value)
+    return fx.GraphModule(root, graph)
+
+
+def _attribute(module: fx.GraphModule, target: str) -> torch.Tensor:
+    value: Any = module
+    for name in target.split("."):
+        value = getattr(value, name)
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotSavedError(f"a graph holds a {type(value).__qualname__}")
+    return value
+
+
+def _target_data(target: Any) -> str:
+    if target is graphs.GETITEM:
+        return "getitem"
+    if isinstance(target, OpOverload) and target.namespace in _KNOWN_OPS:
+        return str(target)
+    raise NotSavedError(f"a graph calls {getattr(target, '__name__', target)}")
+
+
+def _target_from(name: str) -> Any:
+    if name == "getitem":
+        return graphs.GETITEM
+    namespace, packet, overload = name.split(".")
+    if namespace not in _KNOWN_OPS:
+        raise TypeError(f"{name} is no op of torch's")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def _argument_data(value: Any, numbers: Mapping[fx.Node, int]) -> Data:
+    if isinstance(value, fx.Node):
+        return {"node": numbers[value]}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_argument_data(item, numbers) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[key, _argument_data(item, numbers)] for key, item in value.items()]}
+    return {"value": scalar_data(value)}
+
+
+def _argument_from(data: Data, nodes: list[Any]) -> Any:
+    ((kind, value),) = data.items()
+    if kind == "node":
+        return nodes[value]
+    if kind == "value":
+        return scalar_from(value)
+    if kind == "dict":
+        return {key: _argument_from(item, nodes) for key, item in value}
+    items = [_argument_from(item, nodes) for item in value]
+    return tuple(items) if kind == "tuple" else items
+
+
+def graph_digest(module: fx.GraphModule) -> str:
+    """A digest of what a graph computes of inputs that look the same."""
+    numbers: dict[fx.Node, int] = {}
+    found = hashlib.sha256()
+    for node in module.graph.nodes:
+        numbers[node] = len(numbers)
+        parts = [node.op, _target(node, module)]
+        if node.op == "placeholder":
+            value = graphs.value_of(node)
+            is_tensor = isinstance(value, torch.Tensor)
+            parts = [node.op, str(spec_of(value).without_grad() if is_tensor else value)]
+        parts += [_argument(node.args, numbers), _argument(node.kwargs, numbers)]
+        found.update("\n".join(parts).encode())
+    return found.hexdigest()
+
+
+def _target(node: fx.Node, module: fx.GraphModule) -> str:
+    if node.op == "get_attr":
+        value: Any = module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if isinstance(value, torch.Tensor):
+            # Its numbers came from code, which is compared.
+            return str(spec_of(value))
+        return type(value).__qualname__
+    if graphs.is_function_node(node):
+        return getattr(node.target, "__name__", "") or type(node.target).__qualname__
+    return str(node.target)
+
+
+def _argument(value: Any, numbers: dict[fx.Node, int]) -> str:
+    if isinstance(value, fx.Node):
+        return f"%{numbers[value]}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_argument(item, numbers) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_argument(v, numbers)}' for k, v in value.items())}}}"
+    if isinstance(value, slice):
+        return _argument(("slice", value.start, value.stop, value.step), numbers)
+    return f"{type(value).__name__} {value!r}"

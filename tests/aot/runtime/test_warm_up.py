@@ -1,0 +1,142 @@
+"""Warming up compiles what calls need, and does nothing else."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import funcaot
+from funcaot.errors import FuncaotError, UnsupportedError
+from tests.aot.saved.reloading import compiled_function
+
+BACKENDS = ["eager", "inductor"]
+
+
+def energy(x, w):
+    return (x @ w).tanh().square().sum()
+
+
+def example(*shape, seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def meta(*shape):
+    return torch.empty(*shape, dtype=torch.float64, requires_grad=True, device="meta")
+
+
+def counters(compiled):
+    found = compiled_function(compiled).settings.statistics
+    return found.cache_misses, found.backward_traces, found.graphs_compiled
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_first_call_and_its_gradient_compile_nothing(backend):
+    compiled = funcaot.compile(energy, backend=backend)
+    compiled.warm_up(meta(5, 4), meta(4, 3))
+    before = counters(compiled)
+    assert before[:2] == (1, 1)
+    x, w = example(5, 4), example(4, 3)
+    for _ in range(3):
+        found = torch.autograd.grad(compiled(x, w), (x, w))
+        torch.testing.assert_close(found, torch.autograd.grad(energy(x, w), (x, w)))
+    assert counters(compiled) == before
+
+
+def second(function, x, w):
+    gradients = torch.autograd.grad(function(x, w), (x, w), create_graph=True)
+    return torch.autograd.grad(gradients, (x, w), [torch.ones_like(x), torch.ones_like(w)])
+
+
+def test_orders():
+    compiled = funcaot.compile(energy, backend="eager")
+    compiled.warm_up(example(5, 4), example(4, 3), orders=2)
+    before = counters(compiled)
+    x, w = example(5, 4), example(4, 3)
+    torch.testing.assert_close(second(compiled, x, w), second(energy, x, w))
+    assert counters(compiled) == before
+
+
+def test_the_forward_alone():
+    compiled = funcaot.compile(energy, backend="eager")
+    compiled.warm_up(meta(5, 4), meta(4, 3), orders=0)
+    assert counters(compiled)[:2] == (1, 0)
+    with torch.no_grad():
+        compiled.warm_up(meta(5, 4), meta(4, 3))
+        before = counters(compiled)
+        torch.testing.assert_close(
+            compiled(example(5, 4), example(4, 3)), energy(example(5, 4), example(4, 3))
+        )
+    assert counters(compiled) == before
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(4).double(), None
+        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        self.last = x.detach().clone()
+        self.total += x.detach().sum()
+        x.mul_(2)
+        return F.dropout(self.norm(x), 0.5).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_is_written_stored_or_drawn(backend):
+    torch.manual_seed(0)
+    module = Counting()
+    hooked = []
+    module.norm.weight.register_hook(hooked.append)
+    x = example(6, 4).detach()
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    versions = [value._version for value in [x, *module.state_dict().values()]]
+    numbers, given = torch.get_rng_state(), x.clone()
+    compiled = funcaot.compile(module, backend=backend)
+    compiled.warm_up(x)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert torch.equal(x, given)
+    assert (module.last, hooked, module.norm.weight.grad) == (None, [], None)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    assert versions == [value._version for value in [x, *module.state_dict().values()]]
+    compiled(x)
+    assert torch.equal(module.last, given)
+    assert torch.equal(x, given * 2)
+
+
+def test_a_whole_step_is_compiled_and_not_taken():
+    w = example(4, 3).detach()
+
+    @funcaot.compile(backend="inductor")
+    def step(x):
+        w.sub_(0.1 * x.t() @ (x @ w))
+
+    before = w.clone()
+    x = example(5, 4).detach()
+    step.warm_up(x)
+    assert torch.equal(w, before)
+    known = step.settings.statistics.graphs_compiled
+    step(x)
+    torch.testing.assert_close(w, before - 0.1 * x.t() @ (x @ before))
+    assert step.settings.statistics.graphs_compiled == known == 1
+
+
+def test_what_can_not_be_warmed_up():
+    compiled = funcaot.compile(energy, backend="eager")
+    for orders in (-1, 1.0, "2", True):
+        with pytest.raises(FuncaotError, match="orders"):
+            compiled.warm_up(meta(5, 4), meta(4, 3), orders=orders)
+    with pytest.raises(UnsupportedError, match="inside of a transform"):
+        torch.func.grad(lambda x: compiled.warm_up(x, x))(torch.ones(3, 3))
+    with pytest.raises(ZeroDivisionError):
+        funcaot.compile(lambda x: x / (1 // 0), backend="eager").warm_up(meta(3))
+
+
+def test_a_branch_on_values_is_compiled_for_those_of_the_example():
+    compiled = funcaot.compile(lambda x: x.sin() if x.sum() > 0 else -x, backend="eager")
+    compiled.warm_up(torch.ones(3, requires_grad=True))
+    before = counters(compiled)
+    compiled(torch.ones(3, requires_grad=True)).backward(torch.ones(3))
+    assert counters(compiled) == before
