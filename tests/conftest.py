@@ -11,6 +11,8 @@ os.environ.setdefault(
     "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "inductor")
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Artifacts are signed; tests leave no key in anybody's home.
+os.environ.setdefault("FUNCAOT_ARTIFACT_KEY", "the key of the tests, which nobody else has")
 # Every graph that a test compiles is proved to return nothing that shares memory.
 os.environ.setdefault("FUNCAOT_CHECK_ALIASES", "1")
 

@@ -149,6 +149,22 @@ def scripted_fork():
     return made
 
 
+def changed_after_call():
+    kept = {"scale": 2.0}
+
+    def function(x):
+        return x.sin() * kept["scale"] if kept["scale"] > 1 else x.cos()
+
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = funcaot.compile(function, backend="eager")
+        compiled(torch.ones(3, requires_grad=True))
+        compiled.save(f"{folder}/programs")
+        again = funcaot.compile(function, backend="eager", artifacts=f"{folder}/programs")
+        y = again(torch.ones(3, requires_grad=True))
+        kept["scale"] = 0.0
+        y.sum().backward()
+
+
 def exported(function, dynamic_shapes=None):
     with tempfile.TemporaryDirectory() as folder:
         funcaot.export(function, (ones(),), path=f"{folder}/f.pt2", dynamic_shapes=dynamic_shapes)
@@ -224,6 +240,7 @@ LIMITS = {
         UnsupportedError,
         lambda: exported(lambda x: x * len(x), ({0: torch.export.Dim("n", min=2, max=9)},)),
     ),
+    "a derivative of a changed function, not in its file": (UnsupportedError, changed_after_call),
     "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),
     "backend": (FuncaotError, lambda: funcaot.compile(torch.sin, backend="no such")),
 }

@@ -139,11 +139,17 @@ class CompiledFunction(Generic[P, R]):
 
         Example:
             >>> import funcaot, tempfile, torch
-            >>> f = funcaot.compile(lambda x: x.sin().sum(), backend="eager")
+            >>> def function(x):
+            ...     return x.sin().sum()
+            >>> path = f"{tempfile.mkdtemp()}/programs"
+            >>> f = funcaot.compile(function, backend="eager")
             >>> y = f(torch.ones(3))
-            >>> saved = f.save(f"{tempfile.mkdtemp()}/programs")
-            >>> saved.programs, "backend is eager" in saved.left_out[0]
-            (0, True)
+            >>> f.save(path).programs
+            1
+            >>> g = funcaot.compile(function, backend="eager", artifacts=path)
+            >>> y = g(torch.ones(3))
+            >>> funcaot.report(g).cache_misses
+            0
         """
         return save(path, self.entries, self.settings.name)
 

@@ -1,7 +1,5 @@
 """Functions whose programs were saved, as another process would have them."""
 
-import os
-
 import torch
 
 import funcaot
@@ -40,6 +38,3 @@ def reloaded(function, first, path, *, backend="eager", **options):
     saved = compiled.save(path)
     assert saved.programs, saved
     return funcaot.compile(function, backend=backend, artifacts=path, **options)
-
-
-os.environ.setdefault("FUNCAOT_ARTIFACT_KEY", "the key of the tests, which nobody else has")
