@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from funcaot import config
-    from funcaot.export.export import export
-    from funcaot.export.load import load
+    from funcaot.exported.export import export
+    from funcaot.exported.load import load
     from funcaot.public import (
         CustomVJPPrimal,
         Function,
@@ -48,8 +48,8 @@ __version__ = "0.1.0.dev0"
 
 # Where to find the functions that aren't imported with the others.
 _APART = {
-    "load": "funcaot.export.load",
-    "export": "funcaot.export.export",
+    "load": "funcaot.exported.load",
+    "export": "funcaot.exported.export",
     "lower": "funcaot.staged.lower",
 }
 
@@ -57,7 +57,7 @@ _APART = {
 _MODULES = ("config", "errors")
 
 # A function has the name of its room.
-_ROOMS = ("export", "report")
+_ROOMS = ("report",)
 
 __all__ = [
     "CustomVJPPrimal",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from funcaot.errors import ArgumentError, FuncaotError
-from funcaot.export.load import load
+from funcaot.exported.load import load
 
 try:
     from ase.calculators.calculator import Calculator as _Calculator  # pyright: ignore

@@ -11,8 +11,8 @@ import torch
 
 from funcaot._torch.tensors import artifacts
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
-from funcaot.export import expressions, files, hardware, trees
-from funcaot.export.signature import ArtifactSignature, Made, TensorSignature
+from funcaot.exported import expressions, files, hardware, trees
+from funcaot.exported.signature import ArtifactSignature, Made, TensorSignature
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot.errors import ArgumentError, UnsupportedError
-from funcaot.export import expressions
+from funcaot.exported import expressions
 
 Leaf = Callable[[Any, str], dict[str, Any]]
 

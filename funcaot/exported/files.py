@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from funcaot.errors import ArtifactError
-from funcaot.export.signature import ArtifactSignature, foreign
+from funcaot.exported.signature import ArtifactSignature, foreign
 
 SUFFIX = ".pt2"
 _NAME = "extra/funcaot.json"

@@ -13,7 +13,7 @@ from torch import nn
 
 import funcaot
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
-from tests.export.potentials import ATOMS, ForceField, positions, with_forces
+from tests.exported.potentials import ATOMS, ForceField, positions, with_forces
 
 FIELD = ForceField()
 EAGER = with_forces(FIELD)

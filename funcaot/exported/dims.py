@@ -18,7 +18,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeEnvironment, Sizes, symbolic_strides
 from funcaot.errors import ArgumentError, UnsupportedError
-from funcaot.export.call import ExportedCall
+from funcaot.exported.call import ExportedCall
 
 UNBOUNDED = sys.maxsize
 # The most sizes at which a condition is looked at one by one.

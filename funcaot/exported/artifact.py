@@ -21,13 +21,13 @@ from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.backends import inductor
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import UnsupportedError
-from funcaot.export import hardware, refusals, trees
-from funcaot.export.call import ExportedCall
-from funcaot.export.dims import UNBOUNDED, OpenDim, OpenSizes, check_conditions, opened
-from funcaot.export.names import tensor_names
-from funcaot.export.outputs import ResultPlan
-from funcaot.export.program import Program, make_program
-from funcaot.export.signature import ArtifactSignature, TensorSignature, Tree
+from funcaot.exported import hardware, refusals, trees
+from funcaot.exported.call import ExportedCall
+from funcaot.exported.dims import UNBOUNDED, OpenDim, OpenSizes, check_conditions, opened
+from funcaot.exported.names import tensor_names
+from funcaot.exported.outputs import ResultPlan
+from funcaot.exported.program import Program, make_program
+from funcaot.exported.signature import ArtifactSignature, TensorSignature, Tree
 
 
 @dataclass(frozen=True, eq=False)

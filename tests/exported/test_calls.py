@@ -11,8 +11,8 @@ from torch.utils import _pytree
 
 import funcaot
 from funcaot.errors import ArgumentError
-from funcaot.export.call import ExportedCall
-from tests.export.potentials import ATOMS, ForceField, positions, with_forces
+from funcaot.exported.call import ExportedCall
+from tests.exported.potentials import ATOMS, ForceField, positions, with_forces
 
 Dim = torch.export.Dim
 Pair = namedtuple("Pair", "first second")
@@ -303,3 +303,10 @@ def test_of_what_was_compiled_the_original_is_exported():
     compiled = funcaot.compile(module, backend="eager")
     assert ExportedCall.of(compiled, (), None, "baked").owner is module
     assert ExportedCall.of(funcaot.compile(torch.sin), (), None, "baked").owner is torch.sin
+
+
+def test_the_room_does_not_hide_the_function():
+    import funcaot.exported.load as loading
+
+    assert loading.load is funcaot.load
+    assert callable(funcaot.export)

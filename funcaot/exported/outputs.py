@@ -15,9 +15,9 @@ from funcaot.aot.effects.origin import Origin
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.tape.views import StridedStep, View
 from funcaot.errors import UnsupportedError
-from funcaot.export import trees
-from funcaot.export.dims import OpenDim
-from funcaot.export.signature import Made, Tree
+from funcaot.exported import trees
+from funcaot.exported.dims import OpenDim
+from funcaot.exported.signature import Made, Tree
 
 
 class ResultPlan:

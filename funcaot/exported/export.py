@@ -14,10 +14,10 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph.settings import Settings
 from funcaot.backends import inductor
 from funcaot.errors import FuncaotError, StageError, UnsupportedError
-from funcaot.export import files
-from funcaot.export.artifact import Artifact, captured
-from funcaot.export.call import ExportedCall, Parameters
-from funcaot.export.dims import read_dynamic_shapes
+from funcaot.exported import files
+from funcaot.exported.artifact import Artifact, captured
+from funcaot.exported.call import ExportedCall, Parameters
+from funcaot.exported.dims import read_dynamic_shapes
 
 
 def export(

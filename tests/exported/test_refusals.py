@@ -9,7 +9,7 @@ from torch import nn
 
 import funcaot
 from funcaot.errors import ArgumentError, UnsupportedError
-from tests.export.potentials import ATOMS, ForceField, positions
+from tests.exported.potentials import ATOMS, ForceField, positions
 
 Dim = torch.export.Dim
 
@@ -17,7 +17,7 @@ Dim = torch.export.Dim
 @pytest.fixture(autouse=True)
 def _nothing_is_compiled(monkeypatch):
     _ = funcaot.export
-    monkeypatch.setattr(sys.modules["funcaot.export.export"], "_compiled", _never)
+    monkeypatch.setattr(sys.modules["funcaot.exported.export"], "_compiled", _never)
 
 
 def _never(artifact, name):

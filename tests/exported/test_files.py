@@ -13,8 +13,8 @@ import torch
 
 import funcaot
 from funcaot.errors import ArtifactError
-from funcaot.export import files
-from funcaot.export.signature import ArtifactSignature
+from funcaot.exported import files
+from funcaot.exported.signature import ArtifactSignature
 
 
 def package(text):
@@ -71,7 +71,7 @@ def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from funcaot.export import files
+from funcaot.exported import files
 with files.whole(sys.argv[1]) as place:
     place.write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
