@@ -233,3 +233,21 @@ def test_exporting_again_replaces_the_file_and_not_what_was_loaded(tmp_path):
     torch.testing.assert_close(first(torch.ones(3)), torch.ones(3).sin())
     torch.testing.assert_close(funcaot.load(target)(torch.ones(4)), 2 * torch.ones(4))
     assert [each.name for each in tmp_path.iterdir()] == ["sine.pt2"]
+
+
+@pytest.mark.slow
+def test_gradients_of_a_linear_layer_with_two_open_sizes(tmp_path):
+    def gradients(x, w, b):
+        x, w, b = (each.detach().requires_grad_() for each in (x, w, b))
+        return torch.autograd.grad(nn.functional.linear(x, w, b).tanh().sum(), (x, w, b))
+
+    first, second = (torch.export.Dim(name, min=2, max=64) for name in ("first", "second"))
+    w, b = torch.rand(3, 4, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+    example = torch.rand(5, 6, 4, dtype=torch.float64)
+    path = tmp_path / "gradients.pt2"
+    shapes = ({0: first, 1: second}, None, None)
+    funcaot.export(gradients, (example, w, b), path=path, dynamic_shapes=shapes)
+    loaded = funcaot.load(path)
+    for sizes in ((5, 6), (7, 3), (2, 9)):
+        x = torch.rand(*sizes, 4, dtype=torch.float64)
+        torch.testing.assert_close(tuple(loaded(x, w, b)), gradients(x, w, b))

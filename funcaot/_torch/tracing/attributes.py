@@ -19,6 +19,7 @@ __all__ = ["attributes_of", "noticing_lookups"]
 # What torch keeps on symbolic tensors, and marks that Dynamo and others leave on real ones.
 _OWN = frozenset({"elem", "_mode_key", "_inference_mode_base", "_is_param"})
 _MARKS = ("_dynamo_", "_funcaot_", "_is_view", "_sym_sizes_", "_sym_strides_")
+_MARKS += ("_sizes_capsule", "_strides_capsule")
 
 Look = Callable[[torch.Tensor, str], None]
 

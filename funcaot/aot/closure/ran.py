@@ -76,6 +76,20 @@ def is_torchs(function: types.FunctionType) -> bool:
     return named is function
 
 
+def _is_asked_by_machinery() -> bool:
+    """Whether what runs now was called by torch's machinery, maybe through other libraries.
+
+    What that reads of the process says nothing of the user's program.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module != __name__ and (is_machinery(module) or not is_library(module)):
+            return is_machinery(module)
+        frame = frame.f_back
+    return False
+
+
 @dataclass(eq=False)
 class Ran:
     """The code that ran.
@@ -108,7 +122,9 @@ class Ran:
         if is_library(module):
             if module.startswith(_READING_LIBRARIES) or module in _COPYING:
                 self.libraries.add(code)
-            self.reads_environ |= module == "os" and code.co_qualname.startswith("_Environ.")
+            if module == "os" and code.co_qualname.startswith("_Environ."):
+                self._seen.discard(code)  # Each time somebody else may ask.
+                self.reads_environ |= not _is_asked_by_machinery()
             return False
         self.users[code] = namespace
         return True

@@ -115,7 +115,7 @@ def _save(self: torch.nn.Module, path: str | os.PathLike[str]) -> Saved:
 
 def _warm_up(self: torch.nn.Module, *args: Any, orders: int = 1, **kwargs: Any) -> None:
     """Compile what a call will need (see ``CompiledFunction.warm_up``)."""
-    getattr(type(self), _COMPILED).warm_up(*args, orders=orders, **kwargs)
+    getattr(type(self), COMPILED).warm_up(*args, orders=orders, **kwargs)
 
 
 # What a compiled module has besides, where its class has nothing of that name.

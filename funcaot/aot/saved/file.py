@@ -7,11 +7,13 @@ been compared, and nothing is run but the code of programs that were found to be
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import hmac
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,11 +137,12 @@ def _folder() -> Path:
     return Path(_temporary())
 
 
-_made: list[tempfile.TemporaryDirectory[str]] = []
+_made: list[str] = []
 
 
 def _temporary() -> str:
     """A folder of this process, where there is no other."""
     if not _made:
-        _made.append(tempfile.TemporaryDirectory(prefix="funcaot-libraries-"))
-    return _made[0].name
+        _made.append(tempfile.mkdtemp(prefix="funcaot-libraries-"))
+        atexit.register(shutil.rmtree, _made[0], ignore_errors=True)
+    return _made[0]

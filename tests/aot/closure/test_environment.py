@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 import types
 
 import optree
@@ -376,3 +377,20 @@ def test_a_large_container_of_tensors_is_compared_as_one(kind, change, fast):
             assert_close(compiled(torch.ones(2)), function(torch.ones(2)))
     checks = funcaot.report(compiled).entries[0].checks
     assert sum("items" in check for check in checks) < 6
+
+
+@pytest.mark.parametrize("who", ["torch._made_up", "users_library"])
+def test_environment_variables_count_where_the_users_code_asks(who, monkeypatch):
+    """Torch's machinery asks for some while it traces, which says nothing of the program."""
+    module = types.ModuleType(who)
+    exec("import os\ndef asks(): return os.getenv('FUNCAOT_MADE_UP')", vars(module))
+    monkeypatch.setitem(sys.modules, who, module)
+
+    def function(x):
+        return x * 2 if module.asks() else x.sin()
+
+    compiled = funcaot.compile(function, backend="eager")
+    compiled(torch.ones(2))
+    monkeypatch.setenv("FUNCAOT_ANOTHER", "1")
+    compiled(torch.ones(2))
+    assert compilations(compiled) == (1 if who.startswith("torch.") else 2)
