@@ -21,6 +21,7 @@ import torch
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
+from funcaot.aot.closure.look import dictionary_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.reader.reader import Reader
@@ -140,7 +141,7 @@ def _kind_of(target: Any) -> str:
     if isinstance(target, types.CodeType):
         return f"code {target.co_qualname} {digest_of(target)}"
     if isinstance(target, type):
-        return f"class {target.__module__}.{target.__qualname__}"
+        return f"class {_class(target)}"
     if isinstance(target, types.ModuleType):
         return f"module {target.__name__}"
     if isinstance(target, types.FunctionType):
@@ -164,7 +165,27 @@ def _kind_of(target: Any) -> str:
     kind = type(target)
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
-    return f"object of {kind.__module__}.{kind.__qualname__}"
+    return f"object of {_class(kind)}{_attributes(target)}"
+
+
+def _class(kind: type) -> str:
+    """A class by name; one of the user's with its bases, which code may ask for."""
+    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    return names[0] if is_library(kind.__module__) else f"{' < '.join(names)} by {type(kind)}"
+
+
+def _attributes(target: Any) -> str:
+    """The constants that an object of a library holds, whose code isn't followed.
+
+    What a module or an optimizer holds is read by code that is.
+    """
+    kind = type(target)
+    followed = isinstance(target, torch.nn.Module | torch.optim.Optimizer)
+    if followed or not is_library(str(kind.__module__)):
+        return ""
+    own = dictionary_of(target) or {}
+    found = {name: value for name, value in own.items() if is_setting(value)}
+    return f" with {_text(fingerprint(found))}" if found else ""
 
 
 def _builtin(target: Any) -> str:
