@@ -22,6 +22,8 @@ class Config:
             every call takes the general path, which means the same and is slower.
         entries_per_function: Captured programs that one compiled function keeps; the one that
             was used least recently is dropped first, with a warning that names what changes.
+        recompile_warning: Captured programs of one function after which the next one comes with a
+            warning that names what changes; 0 for none.
         entries_in_all: Captured programs that all compiled functions keep together.
         fast_calls: Signatures per function that get generated code.
         fast_backwards: Layouts of grad_outputs per program that get generated code.
@@ -38,6 +40,8 @@ class Config:
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
+        open_numbers: Whether a number among the arguments that changes is left open, where the
+            function only computes with it. Otherwise each value has a program of its own.
         check_aliases: Whether what each stage hands on is verified, and each graph is checked for
             results that share memory with an input or with each other, which the epilogue should
             have made. Read when something is compiled.
@@ -47,6 +51,7 @@ class Config:
 
     fast_path: bool = True
     entries_per_function: int = 64
+    recompile_warning: int = 8
     entries_in_all: int = 4096
     fast_calls: int = 8
     fast_backwards: int = 4
@@ -55,6 +60,7 @@ class Config:
     fallback_random: bool = False
     exact_special_values: bool = False
     specialize_on_values: bool = True
+    open_numbers: bool = True
     check_aliases: bool = False
     without_patches: str = ""
 

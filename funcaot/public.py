@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from funcaot import config
 from funcaot.aot.runtime.cache import clear_all as clear
+from funcaot.aot.runtime.mark_static import mark_static
 from funcaot.aot.signature.dynamic import mark_dynamic
 from funcaot.api import aot_function, aot_module, compile
 from funcaot.derivatives.table import register_derivative

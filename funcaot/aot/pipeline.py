@@ -35,8 +35,9 @@ from funcaot.aot.segment.forward import Forward, make_segment
 from funcaot.aot.segment.forward_mode import FusedPushforward, Pushforward
 from funcaot.aot.segment.in_place import plan_in_place
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import Conditions, Sizes
+from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 
@@ -49,7 +50,7 @@ def compile_forward(
     leaves: Sequence[Any],
     call: Call,
     settings: Settings,
-    sizes: Sizes | None = None,
+    opening: Opening | None = None,
 ) -> tuple[Forward, tuple[torch.Tensor, ...]]:
     """Capture a call and prepare its program; nothing of a backward is traced.
 
@@ -57,11 +58,11 @@ def compile_forward(
 
     Args:
         function: The user's function.
-        signature: The call's signature, with symbols for open sizes.
+        signature: The call's signature, with symbols for open sizes, tensors for open numbers.
         leaves: Flat leaves of the call.
         call: Its ``(args, kwargs)``.
         settings: Those of the compiled function.
-        sizes: What the signature's open sizes belong to.
+        opening: What the program leaves open.
 
     Returns:
         The program, and the tensors that the function closes over, which it doesn't keep.
@@ -71,15 +72,18 @@ def compile_forward(
         Exception: Whatever the function raises, unchanged.
     """
     run = Stages(settings.name)
-    name, open_to = settings.name, None if sizes is None else sizes.environment
+    name = settings.name
+    sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
     tracker = StateTracker(function, leaves, call, name)
-    captured = run("capture", capture_call, tracker, signature, open_to=open_to)
+    captured = run("capture", capture_call, tracker, signature, opening=opening)
     effects = run("effects", analyse, captured, name)
     run("effects", check_gradients, captured, effects, name)
     touched = run("sharing", touched_inputs, captured, effects.written)
     sharing = run("sharing", sharing_of, captured, leaves, touched, signature, sizes)
     if sharing is not None:
-        captured = run("capture again", capture_call, tracker, signature, sharing=sharing)
+        captured = run(
+            "capture again", capture_call, tracker, signature, sharing=sharing, opening=opening
+        )
         effects = run("effects again", analyse, captured, name)
     segment = run("segment", make_segment, captured, effects, settings)
     in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
@@ -96,6 +100,7 @@ def compile_forward(
         reader=reader,
         state=state,
         sizes=sizes,
+        numbers=numbers,
         watched=owned,
         reachable=handed,
         timings=run.timings,

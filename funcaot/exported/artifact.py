@@ -16,6 +16,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import decomposed
 from funcaot.aot.pipeline import compile_forward
 from funcaot.aot.segment.forward import Forward
+from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import read_signature
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.backends import inductor
@@ -110,7 +111,12 @@ def captured(
     with answering:
         try:
             forward, lifted = compile_forward(
-                call.function, signature, leaves, (call.args, call.kwargs), settings, sizes.sizes
+                call.function,
+                signature,
+                leaves,
+                (call.args, call.kwargs),
+                settings,
+                Opening(signature, leaves, sizes.sizes, None),
             )
         except FirstStepError:
             raise UnsupportedError(

@@ -24,6 +24,7 @@ from funcaot._torch.levels.functorch import (
     transforms_active,
     unwrap_dead,
 )
+from funcaot._torch.tensors.open_numbers import all_settled
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import ArgumentError, MissingRuleError
@@ -85,6 +86,7 @@ class CustomFunctionCall(HigherOrderOperator):
                     return (plan.direct or self._direct(plan))(*args)
                 return self._plainly(plan, args)
         if plan.program is None and function_mode_active() and current_captor() is not None:
+            args = all_settled(args)
             return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
         return self._at_base(plan, args)
 

@@ -181,7 +181,7 @@ def fixes(question: Any, answer: Any, symbol: Symbol) -> bool:
         and condition.free_symbols == {symbol}
         and condition.has(symbol)
         and any(side.is_Integer for side in condition.args)
-        and any(side == symbol or (side / symbol).is_Integer for side in condition.args)
+        and any(side.has(symbol) and (side / symbol).is_Integer for side in condition.args)
     )
 
 

@@ -23,13 +23,14 @@ from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
+from funcaot.aot.capture.number_calls import put_numbers, returned
 from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
 from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
-from funcaot.aot.signature.signature import Constant, Signature
-from funcaot.aot.signature.sizes import SizeEnvironment
+from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.signature import Signature
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape import storages
 from funcaot.aot.tape.tape import Tape
@@ -168,7 +169,7 @@ def capture(
     leaves: Sequence[Any],
     name: str,
     sharing: Sharing | None = None,
-    sizes: SizeEnvironment | None = None,
+    opening: Opening | None = None,
 ) -> Capture:
     """Run a function on fake, functional, proxied tensors with autograd recording.
 
@@ -180,13 +181,14 @@ def capture(
         leaves: Flat leaves of ``(args, kwargs)``.
         name: The user's function, for messages.
         sharing: Inputs that share memory, if an earlier run found that this matters.
-        sizes: What the signature's open sizes belong to.
+        opening: What the program leaves open.
 
     Raises:
         UnsupportedError: For what can't be captured (data-dependent values, and so on).
         Exception: Whatever the function raises, unchanged.
     """
-    tape = Tape(sizes)
+    sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
+    tape = Tape(None if sizes is None else sizes.environment)
     if signature.ambient.forward_mode or functorch.transforms_active():
         tape.expect_tangents()
     sharing = sharing or Sharing()
@@ -195,11 +197,14 @@ def capture(
     entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
     known = entrance.add_arguments(leaves, signature)
     traced = [known.get(id(leaf), leaf) for leaf in leaves]
+    if numbers is not None:
+        put_numbers(numbers, leaves, traced)
     args, kwargs = tree_unflatten(traced, signature.tree)
     grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
     events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
     in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, events)
     lifting = Lifting(in_progress, known, entrance.add)
+    lifting.numbers = numbers
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
@@ -214,7 +219,7 @@ def capture(
             after = read_ambient()
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
-        outputs = tuple(lifting.replace(value) for value in (*flat, *gradients))
+        outputs = tuple(lifting.replace(returned(value)) for value in (*flat, *gradients))
         if events.history.changes:
             events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = events.history.refreshed(outputs, name)

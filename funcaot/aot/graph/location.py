@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from functools import cache
 from types import FrameType
 from typing import NamedTuple
@@ -35,6 +36,17 @@ def _is_users(file: str) -> bool:
     if file.startswith("<"):
         return file.startswith(("<stdin>", "<ipython"))
     return not file.startswith(_SKIPPED)
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn of the innermost line that belongs neither to torch nor to funcaot."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    for _ in range(_DEPTH):
+        if frame is None or _is_users(frame.f_code.co_filename):
+            break
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level if frame is not None else 2)
 
 
 def calling_line() -> Location | None:

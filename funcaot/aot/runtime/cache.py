@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +14,13 @@ import torch
 from funcaot import config
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import too_deep
+from funcaot.aot.graph.location import warn_user
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime import fast_call
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_call import FastCall
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.what_changed import describe_changes
+from funcaot.aot.signature.what_changed import describe_changes, describe_difference
 from funcaot.errors import RecompileWarning
 
 _REGENERATIONS = 4
@@ -43,7 +43,7 @@ class EntryCache:
         self._general: tuple[Entry, ...] = ()
         self._order: OrderedDict[Entry, int] = OrderedDict()
         self._chain: tuple[tuple[FastCall, Entry], ...] = ()
-        self._warned = self._warned_of_values = False
+        self._warned = self._warned_of_values = self._warned_of_many = False
         _caches.add(self)
 
     @property
@@ -93,8 +93,8 @@ class EntryCache:
         alike = self._buckets.get(signature, ())
         if alike:
             return f"no longer so: {alike[-1].explain(self._function, leaves)}"
-        known = [entry.signature for entry in self.entries]
-        return describe_changes(known, signature) if known else ""
+        known = [entry.made_for or entry.signature for entry in self.entries]
+        return describe_difference(known, signature, self._function) if known else ""
 
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
         """Entries of a signature; then those with open sizes, which run below all transforms."""
@@ -105,7 +105,7 @@ class EntryCache:
         yield from alike
         if self._general and not functorch.under_transforms(leaves):
             for entry in self._general:
-                if entry.sizes is not None and entry.sizes.match(signature):
+                if entry.matches(signature):
                     yield entry
 
     def hit(self, entry: Entry, leaves: list[Any], lifted: tuple[torch.Tensor, ...]) -> None:
@@ -136,9 +136,10 @@ class EntryCache:
             while self._order and len(self._order) >= max(bound, 1):
                 self._warn(entry, bound)
                 self.discard(next(iter(self._order)))
+            self._warn_of_many(entry)
             self._order[entry] = 0
             self._warn_of_values(entry)
-            if entry.sizes is not None:
+            if entry.is_general:
                 self._general = (entry, *self._general)
             self._buckets[entry.signature] = (*self._buckets.get(entry.signature, ()), entry)
         _sweep(self, entry)
@@ -162,7 +163,7 @@ class EntryCache:
         with self._settings.lock:
             for entry in self.entries:
                 self.discard(entry)
-            self._warned = self._warned_of_values = False
+            self._warned = self._warned_of_values = self._warned_of_many = False
 
     def drop_generated(self) -> None:
         """Take the general path from now on."""
@@ -193,29 +194,45 @@ class EntryCache:
         if alike < _PROGRAMS_FOR_VALUES or self._warned_of_values:
             return
         self._warned_of_values = True
-        warnings.warn(
+        warn_user(
             f"{self._settings.name} has been compiled {alike + 1} times for calls that differ in "
             f"values only, which it reads: {'; '.join(entry.premises)}. Compute with the tensor "
             "itself, or keep that part outside; funcaot.config's specialize_on_values=False makes "
             "it an error.",
             RecompileWarning,
-            stacklevel=2,
+        )
+
+    def _warn_of_many(self, entry: Entry) -> None:
+        """Say once that calls keep being compiled, and why."""
+        bound = config.get().recompile_warning
+        if not bound or len(self._order) < bound or self._warned_of_many:
+            return
+        self._warned_of_many = True
+        warn_user(
+            f"{self._settings.name} has been compiled for {len(self._order)} different calls, and "
+            f"now for one more. {self._changing(entry)} Keep it fixed or pass a tensor; "
+            "funcaot.mark_dynamic leaves sizes open; "
+            "funcaot.config.set(recompile_warning=...) says how many are too many.",
+            RecompileWarning,
         )
 
     def _warn(self, entry: Entry, bound: int) -> None:
         if self._warned:
             return
         self._warned = True
-        changes = entry.reason or describe_changes(
-            [known.signature for known in self._order], entry.signature
-        )
-        warnings.warn(
+        warn_user(
             f"{self._settings.name} has been compiled for {bound} different calls, and one more "
-            f"drops the least recently used. What keeps changing: {changes}. Keep that fixed, "
+            f"drops the least recently used. {self._changing(entry)} Keep that fixed, "
             "make it a tensor, or raise funcaot.config.set(entries_per_function=...).",
             RecompileWarning,
-            stacklevel=2,
         )
+
+    def _changing(self, entry: Entry) -> str:
+        known = [kept.made_for or kept.signature for kept in self._order]
+        new = entry.made_for or entry.signature
+        if new in known:
+            return f"What changed this time: {entry.reason}."
+        return f"What keeps changing: {describe_changes(known, new, self._function)}."
 
 
 # --- all functions together ---------------------------------------------------------------------

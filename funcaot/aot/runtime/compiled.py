@@ -20,6 +20,7 @@ from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot._torch.tracing import tracing
+from funcaot.aot.graph.location import calling_line
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.graph.settings import Settings
@@ -30,7 +31,13 @@ from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
-from funcaot.aot.signature.dynamic import SizeHistory, refuse_closed_marks, refuse_marks
+from funcaot.aot.signature.dynamic import (
+    Opening,
+    SizeHistory,
+    refuse_closed_marks,
+    refuse_marks,
+)
+from funcaot.aot.signature.leaf_names import positions_of
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
@@ -77,6 +84,7 @@ class CompiledFunction(Generic[P, R]):
         self.settings = settings
         self._cache = EntryCache(function, settings)
         self._history = SizeHistory(settings.dynamic)
+        self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
         self._in_stages = settings.dynamic is not False
@@ -118,6 +126,12 @@ class CompiledFunction(Generic[P, R]):
     def open_dimensions(self, dims: Sequence[frozenset[int]]) -> None:
         """Leave these dimensions of each argument open from the first compilation on."""
         self._history.always = dims
+
+    def keep_static(self, names: frozenset[str]) -> None:
+        """Leave nothing open of the arguments of these names, from the next compilation on."""
+        kept = frozenset(self._static | names)
+        self._static = kept
+        self._history.static = lambda tree: positions_of(self.function, tree, kept)
 
     def adopt(self, entry: Entry) -> None:
         """Keep a program of this function that was captured apart from a call."""
@@ -266,7 +280,9 @@ class CompiledFunction(Generic[P, R]):
                 self.settings.statistics.cache_misses += 1
                 reason = self._cache.why_missed(signature, leaves) or self._why_not_loaded
                 if reason:
-                    _LOG.info("%s is captured again: %s", self.settings.name, reason)
+                    where = calling_line()
+                    at = f" (called at {where})" if where else ""
+                    _LOG.info("%s is captured again%s: %s", self.settings.name, at, reason)
                 answers = self._answers(leaves)
                 try:
                     with answering(answers):
@@ -282,7 +298,7 @@ class CompiledFunction(Generic[P, R]):
                     if isinstance(self.function, Answered):
                         raise
                     return self._run_sized(*call)
-                found[0].reason = reason
+                found[0].reason, found[0].made_for = reason, signature
                 self._cache.add(found[0])
         entry, lifted = found
         entry.refuse_missing_memory(leaves, lifted)
@@ -290,20 +306,23 @@ class CompiledFunction(Generic[P, R]):
             with leaving(bool(entry.premises)):
                 return entry(leaves, lifted, call)
         except (StageError, SizeError) as error:
-            if entry.sizes is None or entry.calls:
+            if not entry.is_general or entry.calls:
                 raise
-            failure_of_sizes = error
-        except PremiseFailed as failure:
+            failure = error
+        except PremiseFailed as other:
             raise UnsupportedError(
                 f"{self.settings.name} was compiled for values that the same call then didn't "
-                f"have: {failure}.",
+                f"have: {other}.",
                 remedy="under vmap, shapes and numbers have to be the same for each example; "
                 "otherwise keep what reads values outside of the compiled function.",
             ) from None
         finally:
             entry.capture.tape.forget_values()
         self._cache.discard(entry)
-        self._close(signature, leaves, failure_of_sizes)
+        if entry.numbers is not None:
+            self._history.close_numbers(signature, entry.numbers.kinds)
+        else:
+            self._close(signature, leaves, failure)
         return self._capture_and_run(signature, leaves, call, ())
 
     def _loaded(
@@ -325,25 +344,53 @@ class CompiledFunction(Generic[P, R]):
     def _captured(
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        """Capture a call, with open sizes where that is asked for and possible."""
-        sizes = None
+        """Capture a call, with open sizes and numbers where that is asked for and possible."""
+        opening = None
         if not functorch.under_transforms(leaves):
-            sizes = self._history.sizes(signature, leaves)
-        if sizes is None:
+            opening = self._history.opening(signature, leaves)
+        if opening is None:
             return make_entry(self.function, signature, leaves, call, self.settings)
+        if opening.numbers is not None:
+            try:
+                return self._open(opening, signature, leaves, call)
+            except (FirstStepError, SizesNeededError):
+                raise
+            except Exception:  # noqa: BLE001  (raised again below if it is the user's)
+                numbers, opening = opening.numbers, None
+            opening = self._history.opening(signature, leaves, with_numbers=False)
+            if opening is None:
+                found = make_entry(self.function, signature, leaves, call, self.settings)
+            else:
+                found = self._with_open_sizes(opening, signature, leaves, call)
+            self._history.close_numbers(signature, numbers.kinds)
+            return found
+        return self._with_open_sizes(opening, signature, leaves, call)
+
+    def _open(
+        self, opening: Opening, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """Capture a call with something open, and for itself if nothing stays open."""
+        found = make_general_entry(self.function, opening, leaves, call, self.settings)
+        if opening.sizes is not None:
+            refuse_closed_marks(opening.sizes, leaves, self.settings.name)
+        self._history.note_settled(signature, opening)
+        if opening.stays_open():
+            return found
+        # Such a program serves this call only, which one without symbols does faster.
+        if opening.numbers is None:
+            self._history.note_fixed(signature)
+        return make_entry(self.function, signature, leaves, call, self.settings)
+
+    def _with_open_sizes(
+        self, opening: Opening, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """Capture a call with open sizes where that is possible."""
         try:
-            found = make_general_entry(self.function, sizes, leaves, call, self.settings)
+            return self._open(opening, signature, leaves, call)
         except (FirstStepError, SizesNeededError):
             raise
         except Exception as error:  # noqa: BLE001  (raised again below if it is the user's)
             reason = error
-        else:
-            refuse_closed_marks(sizes, leaves, self.settings.name)
-            if not sizes.are_fixed:
-                return found
-            # Such a program serves this call only, which one without symbols does faster.
-            self._history.note_fixed(signature)
-            return make_entry(self.function, signature, leaves, call, self.settings)
         # It may be the user's own error: then it is raised here.
         found = make_entry(self.function, signature, leaves, call, self.settings)
         self._close(signature, leaves, reason)

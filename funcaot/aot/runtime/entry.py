@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -30,8 +31,9 @@ from funcaot.aot.saved.forwards import Derived as KnownOfTape
 from funcaot.aot.segment.backward_sizes import refuse_opaque
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.unreached import unreached
+from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import Sizes, concrete
+from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
@@ -48,11 +50,13 @@ class Entry:
         effects: Mutations and aliases.
         differentiable: Whether autograd records calls.
         sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
+        numbers: Numbers that it leaves open, if it does.
         functions: The segment and the Functions made for it.
         in_place: The graph that writes to inputs by itself, if there is one.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
         reason: Why no other entry served the call that it was made for.
+        made_for: What that call looked like, without anything open.
     """
 
     def __init__(self, forward: Forward, settings: Settings) -> None:
@@ -62,12 +66,13 @@ class Entry:
         self.capture = forward.capture
         self.effects = forward.effects
         self.differentiable = forward.differentiable
-        self.sizes = forward.sizes
+        self.sizes, self.numbers = forward.sizes, forward.numbers
         self.functions = SegmentFunctions(forward.segment)
         self.in_place = None if forward.in_place is None else InPlace(forward.in_place, settings)
         self.calls = 0
         self.generations = 0
         self.reason = ""
+        self.made_for: Signature | None = None
         self._effects: Derived[tuple[int, ...], Effects] = Derived()
         self._places = graphs.places_in_groups(self.capture.effect_nodes)
 
@@ -118,6 +123,26 @@ class Entry:
         """Whether an input has another spec once a mutation was replayed."""
         spec = self.capture.slots[mutation.index].spec
         return any(action.changes_looks(spec) for action in mutation.actions)
+
+    @property
+    def is_general(self) -> bool:
+        """Whether it serves calls of other sizes or numbers."""
+        return self.sizes is not None or self.numbers is not None
+
+    def matches(self, signature: Signature) -> bool:
+        """Whether it serves calls of a signature, which need not be its own."""
+        opened: Signature | None = signature
+        if self.numbers is not None:
+            opened = self.numbers.signature(signature)
+            if opened is None or not self.numbers.hold(signature):
+                return False
+        if self.sizes is not None and opened is not None:
+            return self.sizes.match(opened)
+        return opened == self.signature
+
+    def opened(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """A call's leaves, with tensors in place of open numbers."""
+        return leaves if self.numbers is None else self.numbers.leaves(leaves)
 
     def lifted(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -210,7 +235,7 @@ class Entry:
         """The effects of a call with these leaves."""
         if self.sizes is None:
             return self.effects
-        numbers = self.sizes.read(leaves)
+        numbers = self.sizes.read(self.opened(leaves))
         found = self._effects.get(numbers)
         if found is None:
             symbols = self.sizes.environment.symbols
@@ -219,6 +244,7 @@ class Entry:
         return found
 
     def _inputs(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = self.opened(leaves)
         inputs = [
             leaves[entry.argument] for entry in self.capture.inputs if entry.argument is not None
         ]
@@ -350,12 +376,12 @@ class Entry:
 
 def make_general_entry(
     function: Callable[..., Any],
-    sizes: Sizes,
+    opening: Opening,
     leaves: Sequence[Any],
     call: Call,
     settings: Settings,
 ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-    """Capture a call for all sizes that its program can leave open.
+    """Capture a call for all sizes and numbers that its program can leave open.
 
     The backward is traced too, for gradients as they usually come: what can't be done with open
     sizes has to be known before the program has run.
@@ -363,14 +389,21 @@ def make_general_entry(
     Raises:
         Exception: Whatever goes wrong; then the call has to be captured for its own sizes.
     """
-    with sizes.environment.answering(sizes.read(leaves), sizes.conditions.answers):
-        made = compile_forward(function, sizes.signature, leaves, call, settings, sizes)
+    sizes, given = opening.sizes, opening.leaves
+    noting: Any = nullcontext()
+    if sizes is not None:
+        noting = sizes.environment.answering(sizes.read(given), sizes.conditions.answers)
+    with noting:
+        made = compile_forward(function, opening.signature, given, call, settings, opening)
         entry, segment = Entry(made[0], settings), made[0].segment
-        refuse_opaque(segment)
-        if segment.output_nodes:
-            chosen = entry.functions.keeping if entry.differentiable else entry.functions.plain
-    if segment.output_nodes and entry.differentiable:
-        chosen.derivatives.foresee_backward(sizes.read(leaves))
+        if opening.numbers is not None:
+            opening.numbers.close(leaves)
+        if sizes is not None:
+            refuse_opaque(segment)
+            if segment.output_nodes:
+                chosen = entry.functions.keeping if entry.differentiable else entry.functions.plain
+    if sizes is not None and segment.output_nodes and entry.differentiable:
+        chosen.derivatives.foresee_backward(sizes.read(given))
     return entry, made[1]
 
 

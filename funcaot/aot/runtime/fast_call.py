@@ -63,6 +63,7 @@ def generate(
         lifted: The closed-over tensors now.
         leaves: Flat leaves of a call that the entry serves.
     """
+    leaves = list(entry.opened(leaves))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not _is_common(entry, [*tensors, *lifted]):
         return None
@@ -134,6 +135,8 @@ class _Writer:
         for name, described in zip(self.names, self.entry.signature.leaves, strict=True):
             if isinstance(described, Constant):
                 require(self.source, flattening.constant_condition(self.source, name, described))
+        if self.entry.numbers is not None:
+            self.entry.numbers.write(self.source, self.names)
 
     def _write_attributes(self) -> None:
         """Compare what users' code has set on arguments, and what the function looked for."""

@@ -15,6 +15,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.reader.reader import Reader
 from funcaot.aot.segment.segment import Operand, Segment
+from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes
 from funcaot.aot.state.state_effects import StateEffects
@@ -38,6 +39,7 @@ class Forward:
         state: What the function stores in attributes and the like, if it does; then the captured
             function returns ``(result, values)``: new objects may be in both.
         sizes: Sizes that it leaves open, if it does; the effects have expressions of them.
+        numbers: Numbers that it leaves open, if it does; it is given tensors for them.
         watched: Tensors of the caller whose versions a backward checks.
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         timings: Seconds per stage.
@@ -52,6 +54,7 @@ class Forward:
     reader: Reader | None
     state: StateEffects | None
     sizes: Sizes | None
+    numbers: Numbers | None
     watched: tuple[Watched, ...]
     reachable: tuple[int, ...]
     timings: dict[str, float]

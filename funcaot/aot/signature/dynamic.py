@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from funcaot import config
+from funcaot._torch.tensors.pytree import TreeSpec
 from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.signature.numbers import Numbers, can_be_open, number_of
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
 from funcaot.errors import FuncaotError, UnsupportedError
 
 _MARKS = "_funcaot_dynamic"
+_CLOSED = "_funcaot_static"
 _KEPT = 256
+# How often a number may turn out to be a special case before calls are compiled for each value.
+_STRIKES = 2
 _NONE: frozenset[int] = frozenset()
 
 
@@ -51,28 +58,73 @@ def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
             remedy="mark each tensor among the arguments.",
         )
     dims = tuple(dim) if isinstance(dim, Iterable) and not isinstance(dim, str) else (dim,)
+    marks = getattr(tensor, _MARKS, frozenset()) | dimensions_of(tensor, dims, "mark_dynamic")
+    setattr(tensor, _MARKS, marks)
+
+
+def mark_closed(tensor: torch.Tensor, dims: frozenset[int]) -> None:
+    """Never leave dimensions of a tensor open."""
+    setattr(tensor, _CLOSED, getattr(tensor, _CLOSED, frozenset()) | dims)
+
+
+def dimensions_of(tensor: torch.Tensor, dims: Sequence[Any], who: str) -> frozenset[int]:
+    """Dimensions of a tensor, counted from 0.
+
+    Args:
+        tensor: The tensor.
+        dims: What a user gave.
+        who: The function that it was given to, for messages.
+
+    Raises:
+        FuncaotError: For what is no dimension of the tensor.
+    """
     rank = tensor.dim()
     for each in dims:
         if not isinstance(each, int) or isinstance(each, bool):
             raise FuncaotError(
-                "mark_dynamic was given something else than a dimension.",
+                f"{who} was given something else than a dimension.",
                 expected="a number, or several in a list",
                 got=repr(each),
                 remedy="count dimensions from 0, or from -1 backward.",
             )
         if not -rank <= each < rank:
             raise FuncaotError(
-                "mark_dynamic was given a dimension that the tensor doesn't have.",
+                f"{who} was given a dimension that the tensor doesn't have.",
                 expected=f"a dimension of a tensor of {rank} dimensions",
                 got=str(each),
                 remedy="count dimensions from 0, or from -1 backward.",
             )
-    marks = getattr(tensor, _MARKS, frozenset()) | {each % rank for each in dims}
-    setattr(tensor, _MARKS, marks)
+    return frozenset(each % rank for each in dims)
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """What a program leaves open of the call that it is captured for.
+
+    Attributes:
+        signature: The call's, with tensors in place of open numbers and symbols for open sizes.
+        leaves: The call's leaves, with tensors in place of open numbers.
+        sizes: The open sizes, if there are any.
+        numbers: The open numbers, if there are any.
+    """
+
+    signature: Signature
+    leaves: Sequence[Any]
+    sizes: Sizes | None
+    numbers: Numbers | None
+
+    def stays_open(self) -> bool:
+        """Whether what was assumed leaves more than one value of something."""
+        if self.sizes is not None and not self.sizes.are_fixed:
+            return True
+        numbers = self.numbers
+        return numbers is not None and any(
+            kind is float and at not in numbers.log.fixed for at, kind in numbers.kinds.items()
+        )
 
 
 class SizeHistory:
-    """The sizes that a function was called with, as far as it was compiled for them.
+    """The sizes and numbers that a function was called with, as far as it was compiled for them.
 
     Callers hold the function's lock.
     """
@@ -86,27 +138,114 @@ class SizeHistory:
         """
         self.dynamic = dynamic
         self.always: Sequence[frozenset[int]] = ()
+        self.static: Callable[[TreeSpec], Collection[int]] = lambda tree: ()
         self._seen: OrderedDict[Any, list[list[int | None]]] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._fixed: set[Any] = set()
+        self._numbers: OrderedDict[Any, dict[int, Any]] = OrderedDict()
+        self._settled: dict[Any, dict[int, int]] = {}
 
-    def sizes(self, signature: Signature, leaves: Sequence[Any]) -> Sizes | None:
-        """What to leave open of a call that has to be compiled; None for nothing."""
+    def opening(
+        self, signature: Signature, leaves: Sequence[Any], *, with_numbers: bool = True
+    ) -> Opening | None:
+        """What to leave open of a call that has to be compiled; None for nothing.
+
+        Args:
+            signature: Of the call.
+            leaves: Its leaves.
+            with_numbers: Whether numbers may be.
+        """
+        kinds = self._open_numbers(signature)
+        numbers = Numbers(kinds) if kinds and with_numbers else None
+        sizes = self.sizes(signature, leaves, numbers)
+        if sizes is None and numbers is None:
+            return None
+        opened = signature if numbers is None else numbers.signature(signature)
+        if opened is None:
+            return None
+        given = leaves if numbers is None else numbers.leaves(leaves)
+        return Opening(opened if sizes is None else sizes.signature, given, sizes, numbers)
+
+    def _open_numbers(self, signature: Signature) -> dict[int, type]:
+        """The numbers that had another value once, and may be open."""
+        closed = self.dynamic is False or not config.get().open_numbers
+        if closed or signature.ambient.forward_mode or signature.has_wrappers:
+            return {}
+        key = _skeleton(signature)
+        given = {at: str(leaf) for at, leaf in enumerate(signature.leaves) if _is_number(leaf)}
+        seen = self._numbers.setdefault(key, dict(given))
+        if len(self._numbers) > _KEPT:
+            self._numbers.popitem(last=False)
+        for at, value in given.items():
+            if seen[at] != value:
+                seen[at] = None
+        settled, static = self._settled.get(key, {}), self.static(signature.tree)
+        return {
+            at: type(number_of(signature.leaves[at]))
+            for at in given
+            if seen[at] is None
+            and at not in static
+            and settled.get(at, 0) < _STRIKES
+            and can_be_open(signature.leaves[at])
+        }
+
+    def close_numbers(self, signature: Signature, positions: Iterable[int]) -> None:
+        """Compile calls like this one for their own values of some numbers from now on."""
+        settled = self._settled.setdefault(_skeleton(signature), {})
+        settled.update(dict.fromkeys(positions, _STRIKES))
+
+    def note_settled(self, signature: Signature, opening: Opening) -> None:
+        """Note which numbers turned out to be right for one value only.
+
+        A size or a number that was compared with one value may be a special case, once.
+        """
+        numbers, sizes = opening.numbers, opening.sizes
+        if numbers is None:
+            return
+        settled = self._settled.setdefault(_skeleton(signature), {})
+        for at in numbers.log.fixed:
+            settled[at] = _STRIKES
+        if sizes is None:
+            return
+        for symbol, (leaf, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
+            if leaf in numbers.kinds and sizes.conditions.only_size(symbol) is not None:
+                settled[leaf] = settled.get(leaf, 0) + 1
+
+    def sizes(
+        self, signature: Signature, leaves: Sequence[Any], numbers: Numbers | None = None
+    ) -> Sizes | None:
+        """The sizes to leave open of a call that has to be compiled; None for none.
+
+        Args:
+            signature: Of the call.
+            leaves: Its leaves.
+            numbers: Numbers that are left open; the whole ones are sizes.
+        """
         if self.dynamic is False or signature.ambient.forward_mode or signature.has_wrappers:
             return None
         marked = [_marks(leaf) for leaf in leaves]
         always = self.always if len(self.always) == len(leaves) else [_NONE] * len(leaves)
         key = _skeleton(signature)
         changed = self._changed(key, signature)
+        whole = [at for at, kind in numbers.kinds.items() if kind is int] if numbers else []
         if key in self._refused and not any(marked):
-            return None
+            dims = [_NONE] * len(leaves)
+        else:
+            dims = [
+                _open(leaf) if self.dynamic else new | own | (_open(leaf) & wanted)
+                for leaf, new, own, wanted in zip(
+                    signature.leaves, changed, marked, always, strict=True
+                )
+            ]
+        static = self.static(signature.tree)
         dims = [
-            _open(leaf) if self.dynamic else new | own | (_open(leaf) & wanted)
-            for leaf, new, own, wanted in zip(
-                signature.leaves, changed, marked, always, strict=True
-            )
+            _NONE if at in static else found - _closed(leaf)
+            for at, (found, leaf) in enumerate(zip(dims, leaves, strict=True))
         ]
-        return generalized(signature, dims, marked) if any(dims) else None
+        for at in whole:
+            dims[at] = marked[at] = frozenset({0})
+        opened = signature if numbers is None else numbers.signature(signature)
+        return generalized(opened, dims, marked) if opened is not None and any(dims) else None
 
     def refuse(self, signature: Signature, reason: str) -> None:
         """Compile calls like this one for their own sizes from now on."""
@@ -131,6 +270,8 @@ class SizeHistory:
         self._seen.clear()
         self._refused.clear()
         self._fixed.clear()
+        self._numbers.clear()
+        self._settled.clear()
 
     def _changed(self, key: Any, signature: Signature) -> list[frozenset[int]]:
         """For each leaf the dimensions that had another size once."""
@@ -183,9 +324,17 @@ def _marks(leaf: Any) -> frozenset[int]:
     return getattr(leaf, _MARKS, frozenset())
 
 
+def _closed(leaf: Any) -> frozenset[int]:
+    return getattr(leaf, _CLOSED, _NONE) if isinstance(leaf, torch.Tensor) else _NONE
+
+
 def _shape(leaf: Any) -> tuple[int, ...]:
     strided = isinstance(leaf, TensorSpec) and leaf.layout is torch.strided
     return leaf.shape if strided else ()
+
+
+def _is_number(leaf: Any) -> bool:
+    return number_of(leaf) is not None
 
 
 def _open(leaf: Any) -> frozenset[int]:
@@ -193,10 +342,12 @@ def _open(leaf: Any) -> frozenset[int]:
 
 
 def _skeleton(signature: Signature) -> Any:
-    """A signature without sizes and strides."""
+    """A signature without sizes, strides and the values of numbers."""
     leaves = tuple(
         (leaf.dtype, leaf.device, len(leaf.shape), leaf.requires_grad, leaf.is_leaf, leaf.flags)
         if isinstance(leaf, TensorSpec) and leaf.layout is torch.strided
+        else type(number_of(leaf))
+        if _is_number(leaf)
         else leaf
         for leaf in signature.leaves
     )

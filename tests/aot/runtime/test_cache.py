@@ -74,18 +74,18 @@ def test_the_warning_names_what_keeps_changing():
     with funcaot.config.patch(entries_per_function=3), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for step in range(6):
-            compiled(torch.ones(2, 2), 0.5 + step, "mean")
+            compiled(torch.ones(2, 2), 0.5, f"mean_{step}")
     (warning,) = seen
     assert warning.category is RecompileWarning
-    assert "the value of leaf 1 (4 values, now 3.5)" in str(warning.message)
-    assert "leaf 0" not in str(warning.message)
-    assert "leaf 2" not in str(warning.message)
+    assert "What keeps changing: kind (4 values, now 'mean_3')" in str(warning.message)
+    assert "scale" not in str(warning.message)
+    assert warning.filename == __file__
     assert "entries_per_function" in str(warning.message)
 
 
 def test_what_keeps_changing_may_be_a_shape():
     compiled = compiled_double()
-    said = r"the shape of leaf 0 \(3 values, now \[3, 1\]\)"
+    said = r"the shape of x \(3 values, now \[3, 1\]\)"
     with funcaot.config.patch(entries_per_function=2):
         compiled(torch.ones(1, 1)), compiled(torch.ones(2, 1))
         with pytest.warns(RecompileWarning, match=said):

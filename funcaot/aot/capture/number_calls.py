@@ -1,0 +1,262 @@
+"""Calls of torch with open numbers among the arguments: ``Lifting`` asks here what to run.
+
+A function of a table gets a tensor of no dimensions in place of a float, of the dtype that torch
+would compute with: a number doesn't decide the dtype of a result, a tensor may. Any other function
+gets the number of the present call, for which the program is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.open_numbers import OpenFloat, OpenInt, all_settled
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot.aot.signature.numbers import Numbers
+from funcaot.aot.signature.signature import Constant, Signature
+
+__all__ = ["put_numbers", "returned", "with_numbers"]
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_HALF = (torch.bfloat16, torch.float16)
+_FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> None:
+    """Put what a function sees in place of the tensors that stand for its numbers.
+
+    Args:
+        numbers: The open ones.
+        leaves: A call's leaves, with the tensors' values.
+        traced: The same on the tape; changed in place.
+    """
+    numbers.log.restart()
+    for position, kind in numbers.kinds.items():
+        tensor = traced[position]
+        if kind is float:
+            value, text = float(leaves[position]), f"number_{position}"
+            made: Any = OpenFloat(
+                numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
+            )
+        else:
+            made = OpenInt(tensor.shape[0].node, numbers.log, position, numbers.largest)
+        traced[position] = made
+
+
+def returned(value: Any) -> Any:
+    """A number among a function's results, as a program can return it."""
+    if type(value) is OpenInt:
+        return value.plain
+    return value.settle() if type(value) is OpenFloat else value
+
+
+def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """What to call instead of a function that may be given open numbers.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+    """
+    kinds = {type(leaf) for leaf in tree_flatten((args, kwargs))[0]}
+    if OpenInt in kinds:
+        if getattr(func, "__module__", "") == _OF_OPERATOR:
+            args, kwargs = all_settled((args, kwargs))
+        args, kwargs = tree_map(_plain, (args, kwargs))
+    if OpenFloat not in kinds:
+        return func, args, kwargs
+    rule = _RULES.get(_name_of(func))
+    found = None if rule is None else rule(func, args, kwargs)
+    if found is not None:
+        return found
+    return func, *all_settled((args, kwargs))
+
+
+_OF_OPERATOR = "funcaot.operator.operator"
+
+
+def _plain(value: Any) -> Any:
+    return value.plain if type(value) is OpenInt else value
+
+
+def _name_of(func: Any) -> str:
+    """The name of an op or of the method that is the same."""
+    module = getattr(func, "__module__", None)
+    name = getattr(func, "__name__", "")
+    if module is not None and not str(module).startswith("torch"):
+        return ""
+    return name
+
+
+def _is_full(*tensors: Any) -> bool:
+    """Whether all of them are tensors of one dtype that torch computes with as it is."""
+    return (
+        all(isinstance(tensor, torch.Tensor) and tensor.dtype in _FULL for tensor in tensors)
+        and len({tensor.dtype for tensor in tensors}) == 1
+    )
+
+
+def _is_real(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+
+
+def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A tensor and a number, added, multiplied and so on."""
+    if kwargs or len(args) != 2 or not isinstance(args[0], torch.Tensor):
+        return None
+    tensor, number = args
+    if type(number) is not OpenFloat:
+        return None
+    dtype = torch.result_type(tensor, 1.0)
+    name = func.__name__
+    in_place = _is_in_place(name)
+    if dtype in _FULL:
+        if in_place and tensor.dtype is not dtype:
+            return None
+        return func, (tensor, number.tensor().to(dtype)), {}
+    if in_place or dtype not in _HALF:
+        return None
+
+    # Such numbers are computed with as float32, and rounded once.
+    def rounded(tensor: torch.Tensor, number: torch.Tensor) -> Any:
+        return func(tensor.to(torch.float32), number).to(dtype)
+
+    return rounded, (tensor, number.tensor().to(torch.float32)), {}
+
+
+def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A sum or difference, with a factor by keyword at most."""
+    if not kwargs:
+        return _arithmetic(func, args, kwargs)
+    factor = kwargs.get("alpha")
+    if set(kwargs) != {"alpha"} or len(args) != 2 or type(factor) is not OpenFloat:
+        return None
+    if not _is_full(*args):
+        return None
+    return func, (args[0], args[1] * factor.tensor().to(args[1].dtype)), {}
+
+
+def _comparison(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A tensor, compared with a number in the dtype of both."""
+    if kwargs or len(args) != 2 or type(args[1]) is not OpenFloat:
+        return None
+    if not isinstance(args[0], torch.Tensor) or args[0].is_complex():
+        return None
+    tensor, number = args
+    dtype = torch.result_type(tensor, 1.0)
+    return func, (tensor.to(dtype), number.tensor().to(dtype)), {}
+
+
+def _product_added(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``addcmul`` and ``addcdiv``, whose factor multiplies the first of the two."""
+    factor = kwargs.get("value")
+    if set(kwargs) != {"value"} or len(args) != 3 or not _is_full(*args):
+        return None
+    if type(factor) is not OpenFloat:
+        return None
+    first = args[1] * factor.tensor().to(args[1].dtype)
+    return func, (args[0], first, args[2]), {}
+
+
+def _interpolation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``lerp`` by a weight."""
+    if kwargs or len(args) != 3 or not _is_full(*args[:2]) or type(args[2]) is not OpenFloat:
+        return None
+    return func, (*args[:2], args[2].tensor().to(args[0].dtype)), {}
+
+
+def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``clamp`` between numbers."""
+    if len(args) not in (1, 2, 3) or not _is_real(args[0]) or set(kwargs) - {"min", "max"}:
+        return None
+    tensor: torch.Tensor = args[0]
+
+    def limit(value: Any) -> Any:
+        if type(value) is OpenFloat:
+            return value.tensor().to(tensor.dtype)
+        if isinstance(value, (int, float)):
+            return torch.scalar_tensor(value, dtype=tensor.dtype, device=tensor.device)
+        return value
+
+    return (
+        func,
+        (tensor, *[limit(value) for value in args[1:]]),
+        {name: limit(v) for name, v in kwargs.items()},
+    )
+
+
+def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``where``, of a tensor and a number."""
+    if kwargs or len(args) != 3 or not isinstance(args[0], torch.Tensor):
+        return None
+    tensors = [value for value in args[1:] if isinstance(value, torch.Tensor)]
+    if len(tensors) != 1:
+        return None
+    dtype = torch.result_type(tensors[0], 1.0)
+    chosen = (v.tensor().to(dtype) if type(v) is OpenFloat else v.to(dtype) for v in args[1:])
+    return func, (args[0], *chosen), {}
+
+
+def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``fill_``, ``masked_fill`` and an assignment by index, whose last argument is the value."""
+    if kwargs or not args or not _is_real(args[0]) or type(args[-1]) is not OpenFloat:
+        return None
+    if any(type(value) is OpenFloat for value in tree_flatten(args[:-1])[0]):
+        return None
+    return func, (*args[:-1], args[-1].tensor().to(args[0].dtype)), {}
+
+
+def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``torch.tensor`` of a number, and ``full``."""
+    if len(args) not in (1, 2) or type(args[-1]) is not OpenFloat or set(kwargs) - {"dtype"}:
+        return None
+    number: OpenFloat = args[-1]
+    size: Any = () if len(args) == 1 else args[0]
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    if not dtype.is_floating_point or not isinstance(size, list | tuple):
+        return None
+
+    def make() -> torch.Tensor:
+        value = number.tensor().to(dtype)
+        return value.expand(size).clone(memory_format=torch.contiguous_format)
+
+    return make, (), {}
+
+
+def _is_in_place(name: str) -> bool:
+    """Whether an op by its name writes to its first argument."""
+    if name.startswith("__"):
+        return name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__")
+    return name.endswith("_")
+
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Call | None]
+_ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide")
+_SUMS = ("add", "sub", "subtract")
+_BY_SIGN = ("__mul__", "__rmul__", "__imul__", "__truediv__", "__div__", "__itruediv__", "__idiv__")
+_SUMS_BY_SIGN = ("__add__", "__radd__", "__iadd__", "__sub__", "__isub__", "__rsub__", "rsub")
+_COMPARISONS = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "not_equal"),
+    *("greater", "greater_equal", "less", "less_equal"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+)
+
+
+def _both(names: Sequence[str]) -> list[str]:
+    """Names of ops, and of those that write to their first argument."""
+    return [*names, *(f"{name}_" for name in names)]
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
+    **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(_both(("addcmul", "addcdiv")), _product_added),
+    **dict.fromkeys(_both(("lerp",)), _interpolation),
+    **dict.fromkeys(_both(("clamp", "clip")), _limits),
+    "where": _choice,
+    **dict.fromkeys(("fill_", "masked_fill", "masked_fill_", "__setitem__"), _filling),
+    **dict.fromkeys(("tensor", "full"), _made),
+}

@@ -1,0 +1,166 @@
+"""Number arguments that a program leaves open: how a call's are given to it, what must be true.
+
+A float is given as a float64 tensor of no dimensions. A whole number of at least 2 is given as a
+tensor without elements of which it is the first size, so that it is a size like others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.open_numbers import NumberLog
+from funcaot._torch.tensors.shapes import SizeError
+from funcaot.aot.closure.code_names import names_of
+from funcaot.aot.graph.source import Source
+from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.signature.signature import Constant, Signature
+
+__all__ = ["Numbers", "can_be_open", "number_of", "tensor_of_float", "tensor_of_int"]
+
+# Products of two of them, and of some sizes, are numbers of 64 bits.
+LARGEST = 2**31
+_CPU = torch.device("cpu")
+_FLOAT = TensorSpec((), (), torch.float64, _CPU, torch.strided, False, True)
+
+
+def number_of(leaf: Any) -> float | int | None:
+    """The number that a leaf of a signature is; None for anything else."""
+    if not isinstance(leaf, Constant):
+        return None
+    if leaf.kind is float:
+        return float(leaf.value)
+    return leaf.value if leaf.kind is int else None
+
+
+def can_be_open(leaf: Any) -> bool:
+    """Whether a program can leave a leaf of a signature open."""
+    number = number_of(leaf)
+    return number is not None and (type(number) is float or 2 <= number < LARGEST)
+
+
+def tensor_of_float(number: float) -> torch.Tensor:
+    """What a program is given for a float."""
+    return torch.scalar_tensor(number, dtype=torch.float64, device=_CPU)
+
+
+def tensor_of_int(number: int) -> torch.Tensor:
+    """What a program is given for a whole number."""
+    return torch.empty((number, 0), dtype=torch.float32, device=_CPU)
+
+
+def _spec_of_int(number: int) -> TensorSpec:
+    return TensorSpec((number, 0), (1, 1), torch.float32, _CPU, torch.strided, False, True)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The open numbers of one program.
+
+    Attributes:
+        kinds: ``float`` or ``int`` of each, by position among the leaves.
+        log: What the capture asked about them.
+    """
+
+    kinds: Mapping[int, type]
+    log: NumberLog = field(default_factory=NumberLog)
+    largest = LARGEST
+
+    def signature(self, signature: Signature) -> Signature | None:
+        """A call's signature with tensors in place of these numbers; None if it has others."""
+        leaves: list[Any] = list(signature.leaves)
+        for position, kind in self.kinds.items():
+            leaf = leaves[position] if position < len(leaves) else None
+            number = number_of(leaf)
+            if type(number) is not kind or number is None or not can_be_open(leaf):
+                return None
+            leaves[position] = _FLOAT if type(number) is float else _spec_of_int(int(number))
+        return dataclasses.replace(signature, leaves=tuple(leaves))
+
+    def leaves(self, leaves: Sequence[Any]) -> list[Any]:
+        """A call's leaves with tensors in place of these numbers."""
+        found = list(leaves)
+        for position in self.kinds:
+            number = found[position]
+            if type(number) is float:
+                found[position] = tensor_of_float(number)
+            elif type(number) is int:
+                found[position] = tensor_of_int(number)
+        return found
+
+    def hold(self, signature: Signature) -> bool:
+        """Whether what was assumed is true of a call's numbers."""
+        conditions = self.conditions()
+        if not conditions:
+            return True
+        names = {f"number_{at}": number_of(signature.leaves[at]) for at in self.kinds}
+        try:
+            return all(eval(condition, {}, names) for condition in conditions)
+        except ArithmeticError:
+            return False
+
+    def conditions(self) -> tuple[str, ...]:
+        """What must be true, in Python, of ``number_<position>``."""
+        asked = list(self.log.answers.items())
+        return tuple(text if answer else f"not ({text})" for text, answer in asked)
+
+    def write(self, source: Source, names: Sequence[str]) -> None:
+        """Write the lines that compare a call's numbers and make their tensors.
+
+        Args:
+            source: The function being written; it leaves by ``MISS``.
+            names: The variable that holds each leaf.
+        """
+        asked = " and ".join(self.conditions())
+        for position, kind in self.kinds.items():
+            name = names[position]
+            limits = "" if kind is float else f" and 2 <= {name} < {LARGEST}"
+            source.line(f"if not (type({name}) is {kind.__name__}{limits}): return MISS")
+            if f"number_{position}" in asked:
+                source.line(f"number_{position} = {name}")
+        if asked:
+            source.line(f"if not ({asked}): return MISS")
+        for position, kind in self.kinds.items():
+            make = tensor_of_float if kind is float else tensor_of_int
+            source.line(f"{names[position]} = {source.constant(make)}({names[position]})")
+
+    def refuse_classes(self, codes: Iterable[types.CodeType]) -> None:
+        """Refuse code that may ask for the very class of an open number, which isn't the plain one.
+
+        Args:
+            codes: The user's code that ran.
+
+        Raises:
+            SizeError: If one of them names ``type``.
+        """
+        for code in codes:
+            if "type" in names_of(code).loaded:
+                raise SizeError(
+                    f"{code.co_qualname} asks for classes by type().", remedy="use isinstance."
+                )
+
+    def close(self, values: Sequence[Any]) -> None:
+        """Take note that the capture is over, for which the function was called.
+
+        Args:
+            values: The call's leaves.
+
+        Raises:
+            SizeError: If the function kept a number where later code finds it.
+        """
+        self.log.end()
+        if self.log.are_kept():
+            gc.collect()  # A frame may be part of a cycle.
+        if self.log.are_kept():
+            raise SizeError(
+                "The function keeps an open number.", remedy="set open_numbers to False."
+            )
+        for position in sorted(self.log.fixed):
+            if self.kinds[position] is float:
+                self.log.answers[f"repr(number_{position}) == {repr(values[position])!r}"] = True

@@ -1,0 +1,169 @@
+"""Functions of a tensor and a number, for the tests of open numbers.
+
+Each stands with the programs that it may take for the values of `test_numbers`: two where it only
+computes with the number, three where it branches on it, None where each value has its own.
+"""
+
+import copy
+import decimal
+import fractions
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import funcaot
+
+
+class Scaled(torch.autograd.Function):
+    """It keeps the number on its context."""
+
+    @staticmethod
+    def forward(x, number):
+        return x * number
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.number = inputs[1]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.number, None
+
+
+def written(x, a):
+    y = x.clone()
+    y[0] = a
+    return y.mul_(a).add_(x, alpha=a)
+
+
+def hooked(x, a):
+    y = x.sin()
+    y.register_hook(lambda gradient: gradient * a)
+    return y * 2
+
+
+def checkpointed(x, a):
+    body = lambda z: z.sin() * a  # noqa: E731
+    return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)
+
+
+def classed(x, a):
+    return x * 2 if type(a) is float else x
+
+
+def matched(x, a):
+    match a:
+        case float():
+            return x * a
+    return x
+
+
+COMPUTED: dict[str, Callable[[Any, float], Any]] = {
+    "add": lambda x, a: x + a,
+    "rsub": lambda x, a: a - x,
+    "div": lambda x, a: x / a,
+    "rdiv": lambda x, a: a / x,
+    "arithmetic": lambda x, a: x * (1 - a) + a * a * x / (a + 2) - (-a) + abs(a - 1) * x,
+    "infinite": lambda x, a: x * (a * float("inf")),
+    "literals": lambda x, a: x * (a * 3) * (2 - a) / 7,
+    "class": lambda x, a: x * 2 if isinstance(a, float) else x,
+    "match": matched,
+    "clamp": lambda x, a: x.clamp(-a, a + 1),
+    "clamp_min": lambda x, a: x.clamp(min=a),
+    "where": lambda x, a: torch.where(x > a, x, a),
+    "full": lambda x, a: torch.full((3,), a) + x[:3],
+    "tensor": lambda x, a: torch.tensor(a) * x,
+    "masked_fill": lambda x, a: x.masked_fill(x > 0, a),
+    "lerp": lambda x, a: x.lerp(x.sin(), a),
+    "add_alpha": lambda x, a: torch.add(x, x.sin(), alpha=a),
+    "addcmul": lambda x, a: torch.addcmul(x, x, x, value=a),
+    "addcdiv": lambda x, a: torch.addcdiv(x, x, x + 9, value=a),
+    "written": written,
+    "bfloat16": lambda x, a: x.to(torch.bfloat16) * a,
+    "half": lambda x, a: x.half() + a,
+    "int64": lambda x, a: (x > 0).long() * a,
+    "bool": lambda x, a: (x > 0) + a,
+    "int32": lambda x, a: x.int() / a,
+    "complex": lambda x, a: torch.complex(x, x) * a,
+    "float64": lambda x, a: x.double() * a,
+    "half_number": lambda x, a: x.sum().half() * a,
+    "compared": lambda x, a: x * (x < a),
+    "int_compared": lambda x, a: x * ((x * 3).long() > a),
+    "bfloat16_compared": lambda x, a: x * (x.bfloat16() > a),
+    "compares": lambda x, a: x * (a <= x),
+    "grad": lambda x, a: torch.func.grad(lambda z: (z.sin() * a).sum())(x),
+    "vmap": lambda x, a: torch.vmap(lambda z: z * a)(x),
+    "vmap_none": lambda x, a: torch.vmap(lambda z, b: z * b, in_dims=(0, None))(x, a),
+    "checkpoint": checkpointed,
+    "sum": lambda x, a: x * sum([a, 1.0]),
+    "copy": lambda x, a: x * copy.deepcopy(a),
+}
+BRANCHES: dict[str, Callable[[Any, float], Any]] = {
+    "branch": lambda x, a: x * a if a > 0.5 else x - a,
+    "truth": lambda x, a: x * a if a else x,
+    "max": lambda x, a: x * max(a, 0.5),
+    "sorted": lambda x, a: x * sorted([a, 0.3])[0] - sorted([a, 0.3])[1],
+    "equal": lambda x, a: x if a == 0.25 else x * a,
+}
+SETTLED: dict[str, Callable[[Any, float], Any]] = {
+    "sine": lambda x, a: x * math.sin(a),
+    "power": lambda x, a: x.abs() ** a,
+    "square": lambda x, a: x * a**2,
+    "format": lambda x, a: x * len(f"{a:.6f}"),
+    "text": lambda x, a: x * len(str(a)),
+    "repr": lambda x, a: x * len(repr(a)),
+    "percent": lambda x, a: x * len("%g" % a),  # noqa: UP031
+    "key": lambda x, a: x * {0.5: 2}.get(a, 3),
+    "set": lambda x, a: x * (2 if a in {0.25, 0.5} else 1),
+    "own_key": lambda x, a: x * {a: 2.0}[a],
+    "type": classed,
+    "index": lambda x, a: x[int(a * 4) :],
+    "round": lambda x, a: x * round(a, 1),
+    "floor": lambda x, a: x * (a // 0.2) + a % 0.2,
+    "numpy": lambda x, a: x * float(np.sqrt(np.abs(a))),
+    "array": lambda x, a: x * float((np.ones(2) * a).sum()),
+    "numpy_scalar": lambda x, a: x * float(a * np.float64(2.0)),
+    "decimal": lambda x, a: x * float(decimal.Decimal(a)),
+    "fraction": lambda x, a: x * float(fractions.Fraction(a)),
+    "pickle": lambda x, a: x * pickle.loads(pickle.dumps(a)),
+    "method": lambda x, a: x * (a.is_integer() + 1),
+    "hex": lambda x, a: x * len(a.hex()),
+    "function": lambda x, a: Scaled.apply(x, a) * a,
+    "hook": hooked,
+    "norm": lambda x, a: x.norm(1 + a),
+    "slope": lambda x, a: torch.nn.functional.leaky_relu(x, a),
+    "foreach": lambda x, a: torch._foreach_mul([x, x], a)[1],
+    "linspace": lambda x, a: torch.linspace(0, a, 3) + x[:3],
+    "arange": lambda x, a: torch.arange(0, a, 0.05).sum() + x,
+    "returned": lambda x, a: (x * a, a),
+    "inner": funcaot.compile(lambda x, a: x * math.cos(a), backend="eager"),
+}
+WHOLE: dict[str, tuple[Callable[[Any, int], Any], int | None]] = {
+    "factor": (lambda x, n: x * n - n, 2),
+    "divided": (lambda x, n: x / n + (n - x) * (n + 1), 2),
+    "reciprocal": (lambda x, n: n / (x.abs() + 1), 2),
+    "size": (lambda x, n: x + torch.zeros(n, 1), 2),
+    "view": (lambda x, n: x.reshape(n, -1) * 2, 2),
+    "slice": (lambda x, n: x[:n] * 2, 2),
+    "roll": (lambda x, n: x.roll(n), 2),
+    "expand": (lambda x, n: x.expand(n, 24).clone(), 2),
+    "branch": (lambda x, n: x * n if n > 6 else x - n, 3),
+    "class": (lambda x, n: x * 2 if isinstance(n, int) else x, 2),
+    "returned": (lambda x, n: (x * n, n + 1), 2),
+    "range": (lambda x, n: sum(x * i for i in range(n)), None),
+    "item": (lambda x, n: x * [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13][n], None),
+    "text": (lambda x, n: x * len(f"{n}") + int(str(n)), None),
+    "key": (lambda x, n: x * {3: 2}.get(n, 3), None),
+    "quotient": (lambda x, n: x * (1 / n), None),
+    "power": (lambda x, n: x * n**3, None),
+    "bits": (lambda x, n: x * (n & 1) + n.bit_length(), None),
+    "type": (lambda x, n: x * 2 if type(n) is int else x, None),
+    "dimension": (lambda x, n: x.reshape(2, 3, 2, 2).sum(n % 3), None),
+    "float": (lambda x, n: x * float(n), None),
+    "function": (lambda x, n: Scaled.apply(x, n) * n, None),
+    "array": (lambda x, n: x * float(np.arange(n).sum()), None),
+}
