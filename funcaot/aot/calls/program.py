@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from funcaot import config
+from funcaot._torch.autograd import autograd
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
@@ -208,6 +209,9 @@ class GraphProgram:
             operands: The tensors.
             trusting: Whether they are known to have the layouts that the graph was made for.
         """
+        if any(map(autograd.is_zero_tensor, operands)):
+            # Autograd's formulas return zeros without memory, which a kernel would read.
+            operands = [t.clone() if autograd.is_zero_tensor(t) else t for t in operands]
         lowered, used, sizes = self._lowered, self._used, self.sizes
         numbers: tuple[Any, ...] = ()
         if sizes is not None:

@@ -30,7 +30,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.dynamic import Opening
-from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape import storages
 from funcaot.aot.tape.tape import Tape

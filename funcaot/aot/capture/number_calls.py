@@ -15,7 +15,6 @@ import torch
 from funcaot._torch.tensors.open_numbers import OpenFloat, OpenInt, all_settled
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.signature.numbers import Numbers
-from funcaot.aot.signature.signature import Constant, Signature
 
 __all__ = ["put_numbers", "returned", "with_numbers"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.autograd import set_versions
+from funcaot._torch.autograd.autograd import is_zero_tensor, set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.in_place_call import are_apart
@@ -89,6 +89,7 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
         and not ambient.modes
         and not functorch.transforms_active()
         and not functorch.has_legacy_batched(tensors)
+        and not any(map(is_zero_tensor, tensors))
         and all(type(tensor) in _PLAIN_KINDS for tensor in tensors)
         and all(tensor.layout is torch.strided for tensor in tensors)
     )
