@@ -42,6 +42,10 @@ class Config:
             again where it finds something else; otherwise it is refused.
         open_numbers: Whether a number among the arguments that changes is left open, where the
             function only computes with it. Otherwise each value has a program of its own.
+        logs: What is logged on stderr, by commas: ``compile``, ``recompiles``, ``graphs``,
+            ``code``, ``effects``, ``all``.
+        progress_after: Seconds after which a compilation says on stderr what it is doing; 0 for
+            never.
         check_aliases: Whether what each stage hands on is verified, and each graph is checked for
             results that share memory with an input or with each other, which the epilogue should
             have made. Read when something is compiled.
@@ -61,6 +65,8 @@ class Config:
     exact_special_values: bool = False
     specialize_on_values: bool = True
     open_numbers: bool = True
+    logs: str = ""
+    progress_after: int = 5
     check_aliases: bool = False
     without_patches: str = ""
 
@@ -100,9 +106,15 @@ def set(**options: Any) -> Config:
 def restore(config: Config) -> None:
     """Put a whole configuration in force."""
     global _current
-    _current = config
-    for listener in _listeners:
-        listener(config)
+    before, _current = _current, config
+    try:
+        for listener in _listeners:
+            listener(config)
+    except FuncaotError:
+        _current = before
+        for listener in _listeners:
+            listener(before)
+        raise
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import analyse, watched
 from funcaot.aot.effects.retained import check_gradients
 from funcaot.aot.graph.functional_graph import FunctionalGraph
+from funcaot.aot.graph.logs import show_effects, show_graph
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.stages import Stages
 from funcaot.aot.lowering.executable_cache import Executables
@@ -86,6 +87,7 @@ def compile_forward(
         )
         effects = run("effects again", analyse, captured, name)
     segment = run("segment", make_segment, captured, effects, settings)
+    show_effects(name, effects)
     in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
     reader, state = run("environment", make_reader, tracker, captured.visible)
     owned = run("versions", watched, captured, effects)
@@ -160,6 +162,10 @@ def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -
     return replace(pushed, timings=run.timings, read=read)
 
 
+def _ops(graph: FunctionalGraph) -> int:
+    return sum(node.op == "call_function" for node in graph.module.graph.nodes)
+
+
 def compile_graph(
     graph: FunctionalGraph,
     settings: Settings,
@@ -182,7 +188,8 @@ def compile_graph(
     if inner is not None:
         return inner.around(compile_graph(inner.graph, settings, executables))
     request = Request(graph, settings.compiler, settings.name, writes)
-    run = Stages(request.what)
+    run = Stages(request.what, _ops(graph))
+    show_graph(request.what, graph.module)
     found = None if executables is None else run("share", executables.find, request)
     if found is not None and found.lowered is not None:
         return replace(found.lowered, timings=run.timings)

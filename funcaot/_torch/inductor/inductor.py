@@ -24,9 +24,11 @@ from funcaot._torch.inductor.decompositions import corrected
 from funcaot._torch.inductor.mended import code_mended, prepare
 from funcaot._torch.inductor.product_calls import taken_over
 from funcaot._torch.patches import applied, without_those_for_time
+from funcaot._torch.tensors.trace_log import artifact, is_tracing
 from funcaot.errors import PatchWarning
 
 _LOG = logging.getLogger(__name__)
+_CODE = logging.getLogger("funcaot.code")
 
 # In an output node's meta: the positions of outputs whose strides Inductor chooses.
 FREE_LAYOUTS = "free_layouts"
@@ -239,6 +241,7 @@ def _compiled(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
             )
     # What the artifact's own __call__ calls, after checks of its own.
+    _show_code(compiled)
     return getattr(compiled, "current_callable", None) or compiled  # type: ignore[return-value]
 
 
@@ -287,3 +290,11 @@ def example_fake_mode(example_inputs: Sequence[Any], module: fx.GraphModule) -> 
     values = [node.meta.get("val") for node in module.graph.nodes]
     tensors = [value for value in [*example_inputs, *values] if isinstance(value, torch.Tensor)]
     return detect_fake_mode(tensors)
+
+
+def _show_code(compiled: Any) -> None:
+    """Log what Inductor wrote (``FUNCAOT_LOGS=code``)."""
+    if _CODE.isEnabledFor(logging.DEBUG) or is_tracing():
+        code = str(getattr(compiled, "source_code", ""))
+        _CODE.debug("%s", code)
+        artifact("code", code)

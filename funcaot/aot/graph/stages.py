@@ -1,15 +1,15 @@
-"""How ``pipeline`` runs the stages of one compilation: each is timed, logged and verified."""
+"""How ``pipeline`` runs the stages of a compilation: each is timed, shown, logged and verified."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from funcaot import config
-
-_LOG = logging.getLogger("funcaot.stages")
+from funcaot._torch.tensors import trace_log
+from funcaot.aot.graph import logs
+from funcaot.aot.graph.progress import showing
 
 Parameters = ParamSpec("Parameters")
 Record = TypeVar("Record")
@@ -29,12 +29,13 @@ class Stages:
 
     Attributes:
         what: What is compiled, for the log.
+        ops: How many ops its graph has; 0 if that isn't known yet.
         timings: Seconds per stage; one that runs twice counts both.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, ops: int = 0) -> None:
         """Run nothing yet."""
-        self.what = what
+        self.what, self.ops = what, ops
         self.timings: dict[str, float] = {}
 
     def __call__(
@@ -47,13 +48,16 @@ class Stages:
         """Run a stage; its record is verified where ``config.check_aliases`` is on."""
         began = time.perf_counter()
         try:
-            record = stage(*args, **kwargs)
+            profiled = trace_log.in_profile(f"funcaot: {self.what}: {name}")
+            with profiled, showing(self.what, name, self.ops):
+                record = stage(*args, **kwargs)
         finally:
             seconds = time.perf_counter() - began
             self.timings[name] = self.timings.get(name, 0.0) + seconds
         if config.get().check_aliases:
             _verify(record)
-        _LOG.debug("%s: %s took %.1f ms", self.what, name, seconds * 1e3)
+        logs.STAGES.debug("%s: %s took %.1f ms", self.what, name, seconds * 1e3)
+        trace_log.stage(self.what, name, seconds, self.ops)
         return record
 
 

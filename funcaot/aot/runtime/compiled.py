@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 import threading
@@ -20,7 +19,7 @@ from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot._torch.tracing import tracing
-from funcaot.aot.graph.location import calling_line
+from funcaot.aot.graph.logs import show_recompile
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.graph.settings import Settings
@@ -47,9 +46,6 @@ from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
-
-_LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -280,9 +276,7 @@ class CompiledFunction(Generic[P, R]):
                 self.settings.statistics.cache_misses += 1
                 reason = self._cache.why_missed(signature, leaves) or self._why_not_loaded
                 if reason:
-                    where = calling_line()
-                    at = f" (called at {where})" if where else ""
-                    _LOG.info("%s is captured again%s: %s", self.settings.name, at, reason)
+                    show_recompile(self.settings.name, reason)
                 answers = self._answers(leaves)
                 try:
                     with answering(answers):
