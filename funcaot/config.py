@@ -46,6 +46,8 @@ class Config:
             ``code``, ``effects``, ``all``.
         progress_after: Seconds after which a compilation says on stderr what it is doing; 0 for
             never.
+        full_traceback: Whether tracebacks of errors in a captured function show frames of funcaot
+            and of torch too.
         check_aliases: Whether what each stage hands on is verified, and each graph is checked for
             results that share memory with an input or with each other, which the epilogue should
             have made. Read when something is compiled.
@@ -67,6 +69,7 @@ class Config:
     open_numbers: bool = True
     logs: str = ""
     progress_after: int = 5
+    full_traceback: bool = False
     check_aliases: bool = False
     without_patches: str = ""
 

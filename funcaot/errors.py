@@ -78,5 +78,9 @@ class RecompileWarning(UserWarning):
     """A function keeps being compiled for calls that differ; the message names what changes."""
 
 
+class CaptureWarning(UserWarning):
+    """A function does something that happens when it is captured, and not in each call."""
+
+
 class PrecisionWarning(UserWarning):
     """A rule of a Function is less precise than its dtype, or wrong where it may not be meant."""

@@ -4,7 +4,6 @@ import functools
 
 import pytest
 import torch
-
 from funcaot.export.names import tensor_names
 
 SHIFT = torch.ones(2)

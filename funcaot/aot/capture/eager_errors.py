@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import comes_of_symbolic_op
@@ -44,6 +45,41 @@ def error_of_eager(
     """
     if not comes_of_symbolic_op(error) or tracing.is_untraceable(error):
         return None
+    return _of_real_tensors(tape, function, call)
+
+
+def refuse_mixed_products(
+    tape: Tape, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise what eager does for a product of matrices of several dtypes, which symbols allow.
+
+    Args:
+        tape: The tape.
+        function: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+
+    Raises:
+        Exception: Eager's.
+    """
+    if getattr(function, "__name__", "") not in _PRODUCTS or guards.any_autocast_enabled():
+        return
+    tensors = [leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)]
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        theirs = _of_real_tensors(tape, function, (args, kwargs))
+        if theirs is not None:
+            raise theirs
+
+
+_PRODUCTS = frozenset(
+    ("mm", "matmul", "__matmul__", "__rmatmul__", "bmm", "mv", "dot", "linear", "bilinear")
+) | {"addmm", "addmv", "addbmm", "baddbmm", "inner", "vdot", "ger", "outer", "einsum"}
+
+
+def _of_real_tensors(
+    tape: Tape, function: Callable[..., Any], call: tuple[tuple[Any, ...], dict[str, Any]]
+) -> Exception | None:
+    """What eager raises for a call; None for nothing, or if that can't be found out."""
     leaves, tree = tree_flatten(call)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):

@@ -13,7 +13,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.ragged import is_placeholder_of_torch
 from funcaot._torch.tracing import tracing
-from funcaot.aot.capture.eager_errors import error_of_eager
+from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.table import handled
 from funcaot.aot.capture.number_calls import with_numbers
@@ -81,6 +81,7 @@ class Lifting(TorchFunctionMode):
         if self.capture.events.history.changes:
             (args, keywords), stale = self._with_fresh_views(func, args, keywords)
         try:
+            refuse_mixed_products(self.capture.tape, func, args, keywords)
             with untraced() if calls_no_user(func) else _RECORDED:
                 result = handled(Call.of(func, args, keywords), self.capture)
         except Exception as error:

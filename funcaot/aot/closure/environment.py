@@ -337,7 +337,11 @@ class Walk:
     def _visit_class(self, kind: type) -> None:
         if self._ran is None:
             for step in children.entries(
-                {name: value for name, value in vars(kind).items() if not name.startswith(_NOT_FOLLOWED)},
+                {
+                    name: value
+                    for name, value in vars(kind).items()
+                    if not name.startswith(_NOT_FOLLOWED)
+                },
                 "{parent}.__dict__",
                 named=True,
             ):

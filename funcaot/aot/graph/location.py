@@ -32,7 +32,8 @@ class Location(NamedTuple):
 
 
 @cache
-def _is_users(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Whether a file belongs neither to torch nor to funcaot."""
     if file.startswith("<"):
         return file.startswith(("<stdin>", "<ipython"))
     return not file.startswith(_SKIPPED)
@@ -43,7 +44,7 @@ def warn_user(message: str, category: type[Warning]) -> None:
     frame: FrameType | None = sys._getframe(1)
     level = 2
     for _ in range(_DEPTH):
-        if frame is None or _is_users(frame.f_code.co_filename):
+        if frame is None or is_users_file(frame.f_code.co_filename):
             break
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level if frame is not None else 2)
@@ -55,7 +56,7 @@ def calling_line() -> Location | None:
     for _ in range(_DEPTH):
         if frame is None:
             return None
-        if _is_users(frame.f_code.co_filename):
+        if is_users_file(frame.f_code.co_filename):
             return Location(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None

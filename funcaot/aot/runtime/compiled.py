@@ -23,6 +23,7 @@ from funcaot.aot.graph.logs import show_recompile
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tracebacks import shortened
 from funcaot.aot.runtime import warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
@@ -250,7 +251,10 @@ class CompiledFunction(Generic[P, R]):
                 continue
             self._cache.hit(entry, leaves, lifted)
             return result
-        return self._capture_and_run(signature, leaves, (args, kwargs), tried)
+        try:
+            return self._capture_and_run(signature, leaves, (args, kwargs), tried)
+        except Exception as error:  # noqa: BLE001 (it is raised again)
+            raise shortened(error)  # noqa: B904 (it is the same error)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _inlined.depth += 1

@@ -95,7 +95,7 @@ def test_whole_numbers(name):
 @pytest.mark.parametrize("name", ["arithmetic", "rdiv", "written", "bfloat16", "int64", "lerp"])
 def test_on_inductor(name):
     compiled = funcaot.compile(COMPUTED[name])
-    agree(COMPUTED[name], compiled, (0.25, 0.5, 0.75, float("nan")))
+    agree(COMPUTED[name], compiled, (0.25, 0.5, 0.75, -0.1))
     assert programs(compiled) == 2
 
 

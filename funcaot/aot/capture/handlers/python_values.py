@@ -13,7 +13,9 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot.aot.graph.location import warn_user
 from funcaot.aot.tape.premises import numbers_in
+from funcaot.errors import CaptureWarning
 
 __all__ = ["as_lists", "as_text", "assembled", "assembled_like", "copied", "formatted"]
 
@@ -33,7 +35,13 @@ def formatted(tensor: torch.Tensor, spec: str) -> str:
 
 def as_text(tensor: torch.Tensor, **_: Any) -> str:
     """``str`` and ``print``, which happen once, in the capture; in the middle of it no value is."""
-    return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+    kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    warn_user(
+        f"A tensor {kind} is written as text while the function is captured: that happens once, "
+        "and the numbers aren't there. Print outside, or return the tensor.",
+        CaptureWarning,
+    )
+    return f"{kind} (being captured)"
 
 
 def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:

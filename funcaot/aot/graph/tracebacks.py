@@ -1,0 +1,64 @@
+"""Tracebacks without what happens inside: ``runtime`` shortens those of errors of a call."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable
+
+from funcaot import config
+from funcaot.aot.graph.location import is_users_file
+from funcaot.errors import StageError
+
+__all__ = ["shortened"]
+
+
+def shortened(error: BaseException) -> BaseException:
+    """An error whose traceback shows lines of the user's only, if it has some.
+
+    A compiler's own errors stay as they are, and all do with ``FUNCAOT_FULL_TRACEBACK``.
+    """
+    if not config.get().full_traceback:
+        found: BaseException | None = error
+        for _ in range(_LINKS):
+            if found is None or isinstance(found, StageError):
+                break
+            found.__traceback__ = _of_user(found.__traceback__)
+            found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return error
+
+
+_LINKS = 16
+_PYTHONS = os.path.dirname(os.__file__) + os.sep
+
+
+def _is_of(entry: types.TracebackType, wanted: Callable[[str], bool]) -> bool:
+    return wanted(entry.tb_frame.f_code.co_filename)
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither torch's, nor ours, nor Python's."""
+    library = file.startswith(_PYTHONS) and "site-packages" not in file
+    return is_users_file(file) and not library
+
+
+def _is_a_module(file: str) -> bool:
+    """Whether a file has modules of torch, and isn't what calls them."""
+    return f"torch{os.sep}nn{os.sep}modules" in file and not file.endswith(f"{os.sep}module.py")
+
+
+def _of_user(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The entries of a traceback that are in files of the user, or in modules of torch."""
+    everything: list[types.TracebackType] = []
+    each = trace
+    while each is not None:
+        everything.append(each)
+        each = each.tb_next
+    entries = [entry for entry in everything if _is_of(entry, _is_users)]
+    entries = entries or [entry for entry in everything if _is_of(entry, _is_a_module)]
+    if not entries:
+        return trace
+    made: types.TracebackType | None = None
+    for entry in reversed(entries):
+        made = types.TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
