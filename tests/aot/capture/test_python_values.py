@@ -34,6 +34,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients(name):

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import gc
+import linecache
 import os
 import pickle
 import signal
@@ -81,6 +82,32 @@ def test_the_warning_names_what_keeps_changing():
     assert "scale" not in str(warning.message)
     assert warning.filename == __file__
     assert "entries_per_function" in str(warning.message)
+
+
+def test_the_ninth_program_comes_with_a_warning_at_the_users_line():
+    compiled = funcaot.compile(lambda x, kind: x * len(kind), backend="eager")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for step in range(12):
+            compiled(torch.ones(2), f"mean_{step}")
+    (warning,) = seen
+    assert "compiled for 8 different calls" in str(warning.message)
+    assert "kind (9 values, now 'mean_8')" in str(warning.message)
+    assert warning.filename == __file__
+    assert "compiled(torch.ones(2), f" in linecache.getline(__file__, warning.lineno)
+
+
+def test_entries_say_what_differed():
+    compiled = funcaot.compile(lambda x, parts, *, kind="a": x + parts[0], backend="eager")
+    compiled(torch.ones(2), [torch.ones(2)])
+    compiled(torch.ones(2), [torch.ones(2)], kind="b")
+    compiled(torch.ones(2), [torch.ones(2, dtype=torch.float64)], kind="b")
+    compiled(torch.ones(2), [torch.ones(2), 1], kind="b")
+    first, *reasons = [entry.reason for entry in funcaot.report(compiled).entries]
+    assert first == ""
+    assert "is now (., [.], kind=.)" in reasons[0]
+    assert reasons[1] == "the dtype of parts[0] was torch.float32 and is now torch.float64"
+    assert "the structure of the arguments was (., [.], kind=.) and is now" in reasons[2]
 
 
 def test_what_keeps_changing_may_be_a_shape():
