@@ -103,8 +103,7 @@ def test_entries_say_what_differed():
     compiled(torch.ones(2), [torch.ones(2)], kind="b")
     compiled(torch.ones(2), [torch.ones(2, dtype=torch.float64)], kind="b")
     compiled(torch.ones(2), [torch.ones(2), 1], kind="b")
-    first, *reasons = [entry.reason for entry in funcaot.report(compiled).entries]
-    assert first == ""
+    reasons = [entry.reason for entry in funcaot.report(compiled).entries][1:]
     assert "is now (., [.], kind=.)" in reasons[0]
     assert reasons[1] == "the dtype of parts[0] was torch.float32 and is now torch.float64"
     assert "the structure of the arguments was (., [.], kind=.) and is now" in reasons[2]
