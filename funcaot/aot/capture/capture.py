@@ -30,6 +30,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape import storages
@@ -196,10 +197,7 @@ def capture(
     attributes = Attributes(name)
     entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
     known = entrance.add_arguments(leaves, signature)
-    traced = [known.get(id(leaf), leaf) for leaf in leaves]
-    if numbers is not None:
-        put_numbers(numbers, leaves, traced)
-    args, kwargs = tree_unflatten(traced, signature.tree)
+    args, kwargs = tree_unflatten(_traced(leaves, known, numbers), signature.tree)
     grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
     events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
     in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, events)
@@ -241,6 +239,16 @@ def capture(
         absent=tuple(attributes.missing),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
+
+
+def _traced(
+    leaves: Sequence[Any], known: dict[int, torch.Tensor], numbers: Numbers | None
+) -> list[Any]:
+    """The leaves of a call as the function is to see them."""
+    traced = [known.get(id(leaf), leaf) for leaf in leaves]
+    if numbers is not None:
+        put_numbers(numbers, leaves, traced)
+    return traced
 
 
 def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:

@@ -31,12 +31,7 @@ from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
-from funcaot.aot.signature.dynamic import (
-    Opening,
-    SizeHistory,
-    refuse_closed_marks,
-    refuse_marks,
-)
+from funcaot.aot.signature.dynamic import Opening, SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.signature.leaf_names import positions_of
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError

@@ -15,7 +15,7 @@ import torch
 
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.capture.capture import Capture, Input
-from funcaot.aot.capture.lifting import InputEvents
+from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.shared_inputs import Touched
 from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.effects.effects import Watched
@@ -170,6 +170,7 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     for holds, what in (
         (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
         (forward.sizes is not None, "it leaves sizes open"),
+        (forward.numbers is not None, "it leaves numbers open"),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
         (forward.state is not None, "it stores something in attributes or containers"),
@@ -361,6 +362,7 @@ def forward_from(
         reader=reader,
         state=None,
         sizes=None,
+        numbers=None,
         watched=tuple(
             Watched(source, result, loaded.root(name)) for source, result, name in data["watched"]
         ),
