@@ -111,7 +111,8 @@ def what_compiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms straight over a compiled function enter their levels, as others do."""
-    monkeypatch.setattr("funcaot.aot.runtime.outermost._is_outermost", lambda: False)
+    off = frozenset({"transform calls"})
+    monkeypatch.setattr("funcaot.aot.runtime.outermost.switched_off", lambda: off)
 
 
 @pytest.fixture(params=["whole", "by level"])
