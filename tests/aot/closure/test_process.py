@@ -115,7 +115,7 @@ CASES = {
 def changed(get, set_, value):
     before = get()
     # Torch's own tests, once imported, forbid to set flags of backends in another way.
-    allowed = getattr(torch.backends, "__allow_nonbracketed_mutation")  # noqa: B009
+    allowed = getattr(torch.backends, "__allow_nonbracketed_mutation")
     with allowed():
         set_(value)
     try:
