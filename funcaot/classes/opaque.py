@@ -18,7 +18,33 @@ import torch
 from funcaot.errors import RuleError
 from funcaot.scopes import holding
 
-__all__ = ["Captor", "Layout", "Opaque", "capturing", "current_captor", "layout_of"]
+__all__ = [
+    "Captor",
+    "Layout",
+    "Opaque",
+    "capturing",
+    "count_run",
+    "current_captor",
+    "layout_of",
+    "runs_so_far",
+]
+
+
+class _Runs(threading.local):
+    count = 0
+
+
+_runs = _Runs()
+
+
+def count_run() -> None:
+    """Note that a capture runs a Function whose side effects come without the call's doing."""
+    _runs.count += 1
+
+
+def runs_so_far() -> int:
+    """How often that happened in this thread."""
+    return _runs.count
 
 
 @dataclass(frozen=True)

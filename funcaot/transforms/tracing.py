@@ -24,7 +24,8 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
-from funcaot.classes.opaque import Captor, Opaque, current_captor
+from funcaot.classes.opaque import Captor, Opaque, count_run, current_captor
+from funcaot.classes.stores import may_store
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -227,6 +228,8 @@ def _value(
     captor: Captor | None, known: Opaque | None, function: type, operands: tuple[Any, ...]
 ) -> tuple[Any, Opaque | None]:
     """The traced value of a call; where forward can't be traced, why and how it looks."""
+    if captor is not None and may_store(function):
+        count_run()
     if known is not None:
         return known.fake_output(), known
     if captor is None:
@@ -263,6 +266,7 @@ def _run_for_real(
     reason: str,
     error: Exception | None,
 ) -> tuple[Any, Opaque]:
+    count_run()
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     values = captor.real_values(tensors)
     known = values is not None

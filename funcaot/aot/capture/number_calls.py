@@ -59,7 +59,12 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         args: Its arguments, with the tape's tensors.
         kwargs: Its keywords.
     """
-    kinds = {type(leaf) for leaf in tree_flatten((args, kwargs))[0]}
+    leaves = tree_flatten((args, kwargs))[0]
+    kinds = {type(leaf) for leaf in leaves}
+    computes = _name_of(func) in _RULES
+    if computes and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        # The result is a number to torch, wrapped for the tape.
+        return func, *all_settled((args, kwargs))
     if OpenInt in kinds:
         if getattr(func, "__module__", "") == _OF_OPERATOR:
             args, kwargs = all_settled((args, kwargs))

@@ -126,7 +126,7 @@ def scan_what_ran(
     root: Any,
     ran: Ran,
     texts: Iterable[str] = (),
-    changed: Container[tuple[int, Any]] = (),
+    changed: Container[tuple[int, Any]] | None = None,
 ) -> Environment:
     """Walk what the code that ran can have read.
 
@@ -134,7 +134,8 @@ def scan_what_ran(
         root: The function, and objects among its arguments.
         ran: The code.
         texts: Strings among the arguments, which may be names of attributes.
-        changed: Attributes and globals that it gave new values, each with what it is of.
+        changed: Attributes and globals that it gave new values, each with what it is of; those of
+            classes with a zero. None if nobody looked.
     """
     names = ReadNames.of(ran.users, ran.libraries)
     if names.is_dynamic:
@@ -150,7 +151,8 @@ def scan_what_ran(
     found.settings = [
         (place, value)
         for place, value in found.settings
-        if found.is_read(place) or _may_be_assigned(place, value, names, changed)
+        if found.is_read(place)
+        or (changed is not None and _may_be_assigned(place, value, names, changed))
     ]
     for kept in ("identities", "arrays"):
         setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
@@ -161,7 +163,7 @@ def _may_be_assigned(
     place: Place, value: Any, names: ReadNames, changed: Container[tuple[int, Any]]
 ) -> bool:
     """Whether code may have assigned the value that was there, which shows where it is another."""
-    if not is_scalar(value) or (place.parent, place.name) in changed:
+    if not is_scalar(value) or (place.parent, place.name) in changed or (0, place.name) in changed:
         return False
     return bool(place.name) and (names.assigns(place.name) or names.counts(place.name))
 

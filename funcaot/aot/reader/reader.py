@@ -87,7 +87,8 @@ def make_reader(
     function, leaves, name = tracker.function, tracker.leaves, tracker.name
     root = tracker.root
     changed = {
-        (bag.holder, name_of(bag, key, tracker.environment))
+        # A class is compared wherever an object of it is.
+        (0 if isinstance(bag.thing, type) else bag.holder, name_of(bag, key, tracker.environment))
         for bag, change in tracker.found
         for key, _ in (*change.assigned, *change.counted)
         if key not in change.made_of_old

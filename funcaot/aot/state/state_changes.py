@@ -20,7 +20,12 @@ from funcaot.errors import UnsupportedError
 
 
 class Changes:
-    """Finds what changed, and collects the new values, each once."""
+    """Finds what changed, and collects the new values, each once.
+
+    Attributes:
+        only_tensors: Whether what neither holds tensors nor is read is left as it is: a Function
+            that isn't captured may have changed it, and does so in each call.
+    """
 
     def __init__(self, name: str, environment: Environment) -> None:
         """Start without values.
@@ -33,6 +38,7 @@ class Changes:
         self._environment = environment
         self._values: list[Any] = []
         self._positions: dict[int, int] = {}
+        self.only_tensors = False
 
     def has_changed(self, bag: Bag) -> bool:
         """Whether a thing holds other objects than before, or in another order."""
@@ -61,6 +67,8 @@ class Changes:
             new = tuple(item for item in items if item not in set(before))
             items = (*before, *new) if len(items) == len(before) + len(new) else items
         grown = len(items) > len(before) and all(map(_same, items, before))
+        if self.only_tensors and not (read or any(map(holds_tensor, items))):
+            return None
         if not grown:
             counted = () if read else self._counted_items(bag, items, before)
             return Change(path, counted=counted) if counted else self._of_contents(bag, path, items)
@@ -90,7 +98,7 @@ class Changes:
             name = state.name_of(bag, key, self._environment)
             matters = read and self._environment.names.reads(name)
             holds = holds_tensor(new) or (new is MISSING and holds_tensor(old))
-            if not (matters or holds) and self._is_a_librarys(name):
+            if not (matters or holds) and (self.only_tensors or self._is_a_librarys(name)):
                 continue
             if not matters and self._counts(bag, key):
                 if _is_count(old) and _is_count(new):

@@ -22,6 +22,7 @@ from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, holds_tensor
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
+from funcaot.classes.opaque import runs_so_far
 from funcaot.errors import FuncaotError, UnsupportedError
 
 
@@ -111,8 +112,10 @@ class StateTracker:
         changes = Changes(self.name, environment)
         draws = Draws(environment)
         try:
+            opaque = runs_so_far()
             with recorder:
                 result = self.function(*args, **kwargs)
+            changes.only_tensors = runs_so_far() != opaque
             draws.refuse_drawn(self.name)
             refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)
