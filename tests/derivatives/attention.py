@@ -58,8 +58,9 @@ def leaves(tensors):
 
 
 def weights(tensor, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype)
+    """Numbers of both signs, which a compiled function can make too."""
+    places = torch.arange(tensor.numel(), dtype=torch.float64)
+    return (places * (1.37 + 0.71 * seed) + seed).sin().reshape(tensor.shape).to(tensor.dtype)
 
 
 def repeated(order):
