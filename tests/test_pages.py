@@ -14,6 +14,15 @@ from tests.pages import DOCS, ROOT
 SLOW = {"deploy", "testing"}
 # What a page doesn't say again: names that its blocks use, and what stands in a file of its own.
 BEFORE = {
+    "distributed": (
+        "import torch, funcaot\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "store = torch.distributed.HashStore()\n"
+        "torch.distributed.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
+        "from torch.nn import Linear, Sequential, Tanh\n"
+        "module = Sequential(Linear(3, 4), Tanh(), Linear(4, 1, bias=False))\n"
+        "x, forces = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)\n"
+    ),
     "recompilation": "import funcaot",
     "testing": (
         "import torch\n"
@@ -45,6 +54,9 @@ def test_python(path, tmp_path):
             found = found[1:]
         exec(BEFORE.get(path.stem, ""), namespace)
         for block in found:
+            if path.stem == "distributed" and "vectors" in block.text:
+                namespace["parameters"] = found_parameters = list(namespace["model"].parameters())
+                namespace["vectors"] = found_parameters
             if "raise_for_failures" in block.text:
                 # The page's Function has mistakes.
                 from funcaot.testing.generator import Mismatch
@@ -53,6 +65,8 @@ def test_python(path, tmp_path):
                     pages.run(path, block, namespace)
             else:
                 pages.run(path, block, namespace)
+    if path.stem == "distributed":
+        namespace["torch"].distributed.destroy_process_group()
     if path.stem == "testing":
         namespace["test_gradient"].hypothesis.inner_test  # noqa: B018 (hypothesis took it)
 

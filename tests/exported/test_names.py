@@ -4,7 +4,8 @@ import functools
 
 import pytest
 import torch
-from funcaot.export.names import tensor_names
+
+from funcaot.exported.names import tensor_names
 
 SHIFT = torch.ones(2)
 TABLE = {"first": torch.ones(2), "rows": [torch.ones(1)]}

@@ -288,7 +288,7 @@ class WrongWhenCompiled(Correct):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        sign = 1 if type(x) is torch.Tensor and type(grad) is torch.Tensor else -1
+        sign = -1 if hasattr(x, "elem") or hasattr(grad, "elem") else 1
         return sign * grad * x.cos()
 
 
