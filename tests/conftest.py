@@ -46,11 +46,14 @@ SAMPLED = {
         "test_grad_mode_outside": 7,
         "test_grad_of_anything": 11,
         "test_matrix": 3,
+        "test_numbers": 3,
         "test_objects_as_arguments": 2,
         "test_reinterpreted": 3,
         "test_saved_tensor_hooks": 2,
         "test_shared_memory_under_transforms": 2,
         "test_transforms_outside": 5,
+        "test_what_is_stored": 3,
+        "test_wrapped_containers": 4,
     },
     "slow": {
         "test_autograd_function_db": 2,
@@ -60,6 +63,7 @@ SAMPLED = {
         "test_left_memory": 5,
         "test_operators": 4,
         "test_strided_windows": 9,
+        "test_what_is_stored": 7,
     },
 }
 
