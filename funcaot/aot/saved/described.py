@@ -21,7 +21,7 @@ import torch
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
-from funcaot.aot.closure.look import dictionary_of
+from funcaot.aot.closure.look import dictionary_of, module_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.reader.reader import Reader
@@ -170,8 +170,8 @@ def _kind_of(target: Any) -> str:
 
 def _class(kind: type) -> str:
     """A class by name; one of the user's with its bases, which code may ask for."""
-    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    return names[0] if is_library(kind.__module__) else f"{' < '.join(names)} by {type(kind)}"
+    names = [f"{module_of(base)}.{base.__qualname__}" for base in kind.__mro__]
+    return names[0] if is_library(module_of(kind)) else f"{' < '.join(names)} by {type(kind)}"
 
 
 def _attributes(target: Any) -> str:
@@ -181,7 +181,7 @@ def _attributes(target: Any) -> str:
     """
     kind = type(target)
     followed = isinstance(target, torch.nn.Module | torch.optim.Optimizer)
-    if followed or not is_library(str(kind.__module__)):
+    if followed or not is_library(module_of(kind)):
         return ""
     own = dictionary_of(target) or {}
     found = {name: value for name, value in own.items() if is_setting(value)}
