@@ -13,8 +13,9 @@ from funcaot import config
 
 __all__ = ["showing"]
 
-# Stages that follow one another so fast belong to one compilation.
+# Stages that follow one another so fast belong to one compilation, but for those that begin one.
 _PAUSE = 0.05
+_FIRST = ("capture", "tangents")
 # Shorter stages aren't worth a line.
 _SHORT = 0.2
 
@@ -86,7 +87,7 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
         yield
         return
     began = time.monotonic()
-    if began - _now.ended > _PAUSE:
+    if stage in _FIRST or began - _now.ended > _PAUSE:
         _now.began = began
     line, since = _Line(), _now.began
 
