@@ -59,11 +59,16 @@ SAMPLED = {
         "test_autograd_function_db": 2,
         "test_closures": 2,
         "test_effects": 3,
+        "test_effects_levels": 3,
         "test_functions_everywhere": 2,
         "test_left_memory": 5,
+        "test_shared_memory_under_transforms": 2,
         "test_operators": 4,
         "test_strided_windows": 9,
+        "test_transforms_outside": 2,
         "test_what_is_stored": 7,
+        "test_wrapped": 3,
+        "test_wrappers": 3,
     },
 }
 

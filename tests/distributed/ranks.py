@@ -135,6 +135,9 @@ def _called(place: str, arguments: tuple[Any, ...], group: tuple[str, int, int, 
     import torch
     import torch.distributed as dist
 
+    # Its functions keep the group that is there when they are imported as their default.
+    import torch.distributed.nn.functional
+
     store, rank, count, deadline = group
     torch.manual_seed(0)
     torch.set_num_threads(1)
