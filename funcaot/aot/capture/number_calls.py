@@ -61,7 +61,7 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """
     leaves = tree_flatten((args, kwargs))[0]
     kinds = {type(leaf) for leaf in leaves}
-    computes = _name_of(func) in _RULES
+    computes = _RULES.get(_name_of(func), _made) is not _made
     if computes and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         # The result is a number to torch, wrapped for the tape.
         return func, *all_settled((args, kwargs))
