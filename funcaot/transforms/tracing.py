@@ -25,11 +25,11 @@ from funcaot._torch.tracing.tracing import (
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.classes.opaque import Captor, Opaque, count_run, current_captor
-from funcaot.classes.stores import may_store
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
+from funcaot.rules.stores import may_store
 from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from funcaot.aot.closure.ran import Ran
+from funcaot.rules.operands.reached import is_filled
 
 _HOLDERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial)
 _WRAPPERS = ("__wrapped__", "__func__", "fget", "fset", "func")
@@ -200,17 +201,10 @@ def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
         if isinstance(thing, types.FunctionType):
             if thing.__globals__ is vars(module):
                 yield from _with_inner(thing.__code__)
-            cells = thing.__closure__ or ()
-            pending += [cell.cell_contents for cell in cells if _is_function_in(cell)]
+            held = [cell.cell_contents for cell in thing.__closure__ or () if is_filled(cell)]
+            pending += [each for each in held if isinstance(each, types.FunctionType)]
             pending += [vars(thing)["__wrapped__"]] if "__wrapped__" in vars(thing) else []
         elif isinstance(thing, type) and thing.__module__ == module.__name__:
             pending += list(vars(thing).values())
         elif isinstance(thing, _HOLDERS):
             pending += [getattr(thing, name) for name in _WRAPPERS if hasattr(thing, name)]
-
-
-def _is_function_in(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, types.FunctionType)
-    except ValueError:  # it isn't filled yet
-        return False

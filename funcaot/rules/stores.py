@@ -11,6 +11,8 @@ import functools
 import types
 from typing import Any
 
+from funcaot.rules.operands.reached import is_filled
+
 __all__ = ["may_store"]
 
 _STORES = {"STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_SUBSCR", "DELETE_ATTR"}
@@ -53,20 +55,13 @@ def _stores(function: types.FunctionType, depth: int) -> bool:
     if depth == _DEEPEST:
         return True
     called = [function.__globals__.get(name) for name in function.__code__.co_names]
-    called += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    called += [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
     return any(
         isinstance(each, types.FunctionType)
         and not str(each.__module__).startswith(("torch.", "funcaot."))
         and _stores(each, depth + 1)
         for each in called
     )
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
 
 
 @functools.lru_cache(maxsize=1024)
