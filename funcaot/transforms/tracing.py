@@ -80,12 +80,15 @@ class FunctionNode:
             return self._call(tensors)
 
     def _call(self, tensors: tuple[Any, ...]) -> Any:
-        if not (transforms_active() or dispatch_mode_count() or torch.is_grad_enabled()):
+        modes = dispatch_mode_count()
+        if not (transforms_active() or modes or torch.is_grad_enabled()):
             return self._execute(tensors)
+        if not modes:  # Without one, there are no symbolic tensors.
+            return self._through_operator(tensors)
         with classes_shown():
-            return self._trace(tensors)
+            return self._through_operator(tensors)
 
-    def _trace(self, tensors: tuple[Any, ...]) -> Any:
+    def _through_operator(self, tensors: tuple[Any, ...]) -> Any:
         if self.opaque is None or transforms_active():
             return custom_function_call(self.function, *self.operands(*tensors))
         with _known_output(self.opaque):
