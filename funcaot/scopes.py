@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["PausableTrace", "SharedPatch", "holding", "untraced"]
+__all__ = ["PausableTrace", "SharedPatch", "holding", "tracing_here", "untraced"]
 
 
 @contextlib.contextmanager
@@ -40,6 +40,11 @@ class PausableTrace:
         """See a frame that starts."""
         raise NotImplementedError
 
+    def passed_on(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """What the trace function that was there before makes of it."""
+        before = self.before
+        return None if before is None else before(frame, event, argument)
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """See nothing inside."""
@@ -54,10 +59,16 @@ class PausableTrace:
 _AS_IT_IS = contextlib.nullcontext()
 
 
+def tracing_here() -> PausableTrace | None:
+    """The pausable trace function of this thread, if that is what traces it."""
+    owner = getattr(sys.gettrace(), "__self__", None)
+    return owner if isinstance(owner, PausableTrace) else None
+
+
 def untraced() -> contextlib.AbstractContextManager[None]:
     """Where no code of the user's runs: a pausable trace function of this thread sees nothing."""
-    owner = getattr(sys.gettrace(), "__self__", None)
-    return owner.paused() if isinstance(owner, PausableTrace) else _AS_IT_IS
+    owner = tracing_here()
+    return _AS_IT_IS if owner is None else owner.paused()
 
 
 class _User:

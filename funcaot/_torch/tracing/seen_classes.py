@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
-from funcaot.scopes import PausableTrace, SharedPatch
+from funcaot.scopes import PausableTrace, SharedPatch, tracing_here
 
 __all__ = ["TYPE", "classes_shown", "enter_as", "show_classes", "showing_classes"]
 
@@ -98,8 +98,7 @@ TYPE = _Type()
 
 def _shown_class(tensor: torch.Tensor) -> type:
     """``x.__class__``, which ``isinstance`` asks too."""
-    tracing = isinstance(getattr(sys.gettrace(), "__self__", None), PausableTrace)
-    return _class_of(tensor) if tracing else type(tensor)
+    return type(tensor) if tracing_here() is None else _class_of(tensor)
 
 
 _PROPERTY = property(_shown_class)
@@ -170,14 +169,13 @@ class _Shows(PausableTrace):
         namespace = frame.f_globals
         if str(namespace.get("__name__")).partition(".")[0] not in ("torch", "funcaot"):
             show_classes(frame.f_code, namespace)
-        before = self.before
-        return None if before is None else before(frame, event, argument)
+        return self.passed_on(frame, event, argument)
 
 
 @contextlib.contextmanager
 def classes_shown() -> Iterator[None]:
     """Where code of the user's runs again on symbolic tensors, and no recorder is there."""
-    if isinstance(getattr(sys.gettrace(), "__self__", None), PausableTrace):
+    if tracing_here() is not None:
         yield
         return
     with showing_classes(), _Shows():

@@ -208,8 +208,7 @@ class Recorder(PausableTrace):
             if self._started is not None:
                 self._started(code, frame.f_globals)
             show_classes(code, frame.f_globals)
-        before = self.before
-        return None if before is None else before(frame, event, argument)
+        return self.passed_on(frame, event, argument)
 
 
 def _module_of(frame: types.FrameType) -> str:
