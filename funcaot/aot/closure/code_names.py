@@ -276,16 +276,17 @@ class ReadNames:
 def names_of(code: types.CodeType) -> Names:
     """The names that a code object uses."""
     used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
-    read = set(_read_in(code, used))
-    found = [item for item in dis.get_instructions(code) if item.opname in _OUTSIDE]
+    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+    read = set(_read_in(instructions, used))
+    found = [item for item in instructions if item.opname in _OUTSIDE]
     loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
     stored = {str(item.argval) for item in found if item.opname in _STORES}
     imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if _catches(code) else set()
-    assigned, counted = _assigned_in(code, used)
-    items_assigned, items_counted = _items_in(code, used)
+    assigned, counted = _assigned_in(instructions, used)
+    items_assigned, items_counted = _items_in(instructions, used)
     identity = "id" in loaded or _compares_identity(code)
     fragments: set[str] = set()
     if used & _BY_NAME:
@@ -338,8 +339,7 @@ def _compares_identity(code: types.CodeType) -> bool:
     return False
 
 
-def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:
-    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+def _read_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterator[str]:
     for position, item in enumerate(instructions):
         if not isinstance(item.argval, str) or item.argval not in names:
             continue
@@ -349,9 +349,10 @@ def _read_in(code: types.CodeType, names: set[str]) -> Iterator[str]:
             yield item.argval
 
 
-def _assigned_in(code: types.CodeType, names: set[str]) -> tuple[set[str], set[str]]:
+def _assigned_in(
+    instructions: Sequence[dis.Instruction], names: set[str]
+) -> tuple[set[str], set[str]]:
     """Names that get new values, and those that are counted in."""
-    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
     stores = Counter(item.argval for item in instructions if item.opname in _ASSIGNS)
     updates = Counter(
         item.argval
@@ -363,9 +364,10 @@ def _assigned_in(code: types.CodeType, names: set[str]) -> tuple[set[str], set[s
     return {name for name, count in stores.items() if count > updates[name]}, {*updates}
 
 
-def _items_in(code: types.CodeType, names: set[str]) -> tuple[set[str], set[str]]:
+def _items_in(
+    instructions: Sequence[dis.Instruction], names: set[str]
+) -> tuple[set[str], set[str]]:
     """Names of containers whose items are assigned, and of those whose items are counted in."""
-    instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
     assigned, counted = set[str](), set[str]()
     for position, item in enumerate(instructions):
         following = instructions[position + 1 : position + 10]
