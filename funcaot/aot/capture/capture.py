@@ -200,9 +200,8 @@ def capture(
     args, kwargs = tree_unflatten(_traced(leaves, known, numbers), signature.tree)
     grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
     events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
-    in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, events)
+    in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events)
     lifting = Lifting(in_progress, known, entrance.add)
-    lifting.numbers = numbers
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():

@@ -20,7 +20,6 @@ from funcaot.aot.capture.number_calls import with_numbers
 from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.capture.wrapped_inside import WrappedInside
 from funcaot.aot.closure.ran import calls_no_user
-from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape import writes
@@ -37,7 +36,6 @@ class Lifting(TorchFunctionMode):
     Attributes:
         lifted: The real tensors met so far that weren't arguments, in order.
         capture: The capture in progress.
-        numbers: Arguments that are open numbers, if there are any.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class Lifting(TorchFunctionMode):
         self.capture = capture
         self._known = known
         self._real: dict[int, torch.Tensor] = {}
-        self.numbers: Numbers | None = None
         self._add = add
         self._wrapped = WrappedInside(capture.name)
 
@@ -75,7 +72,7 @@ class Lifting(TorchFunctionMode):
         self._wrapped.refuse(func, args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
-        if self.numbers is not None:
+        if self.capture.numbers is not None:
             func, args, keywords = with_numbers(func, args, keywords)
         stale: dict[int, torch.Tensor] = {}
         if self.capture.events.history.changes:

@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.tape import writes
 from funcaot.aot.tape.tape import Tape
 
@@ -70,6 +71,7 @@ class InProgress:
         grad_mode: Grad mode of the call.
         forward_mode: Whether the call's tensors may carry tangents.
         inputs: The inputs so far.
+        numbers: Arguments that are open numbers, if there are any.
         events: What happened that can't be seen afterwards.
     """
 
@@ -78,6 +80,7 @@ class InProgress:
     grad_mode: bool
     forward_mode: bool
     inputs: Sequence[Any]
+    numbers: Numbers | None = None
     events: InputEvents = field(default_factory=InputEvents)
 
     def slot_of(self, tensor: torch.Tensor) -> Any:
