@@ -8,11 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from funcaot.aot.capture.capture_call import capture_call
-from funcaot.aot.capture.shared_inputs import sharing_of, touched_inputs
 from funcaot.aot.closure.ran import Recorder
-from funcaot.aot.effects.analysis import analyse, watched
-from funcaot.aot.effects.retained import check_gradients
+from funcaot.aot.effects.analysis import watched
+from funcaot.aot.effects.settled import settle
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.logs import show_effects, show_graph
 from funcaot.aot.graph.settings import Settings
@@ -76,16 +74,8 @@ def compile_forward(
     name = settings.name
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
     tracker = StateTracker(function, leaves, call, name)
-    captured = run("capture", capture_call, tracker, signature, opening=opening)
-    effects = run("effects", analyse, captured, name)
-    run("effects", check_gradients, captured, effects, name)
-    touched = run("sharing", touched_inputs, captured, effects.written)
-    sharing = run("sharing", sharing_of, captured, leaves, touched, signature, sizes)
-    if sharing is not None:
-        captured = run(
-            "capture again", capture_call, tracker, signature, sharing=sharing, opening=opening
-        )
-        effects = run("effects again", analyse, captured, name)
+    settled = settle(run, tracker, signature, opening)
+    captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)
     show_effects(name, effects)
     in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
@@ -96,7 +86,7 @@ def compile_forward(
         signature=signature,
         capture=replace(captured, lifted=()),
         effects=effects,
-        touched=touched,
+        touched=settled.touched,
         segment=segment,
         in_place=in_place,
         reader=reader,

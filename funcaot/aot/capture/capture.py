@@ -154,6 +154,11 @@ class Sharing:
     regions: tuple[Region | Joined, ...] = ()
 
     @property
+    def is_of_several(self) -> bool:
+        """Whether a region has several inputs; one alone may need one for its gaps."""
+        return bool(self.joined) or any(len(region.members) > 1 for region in self.flat)
+
+    @property
     def flat(self) -> tuple[Region, ...]:
         """Regions that are inputs of the graph."""
         return tuple(region for region in self.regions if isinstance(region, Region))

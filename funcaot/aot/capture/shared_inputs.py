@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -47,6 +46,10 @@ class Touched:
         """Whether there is one."""
         return bool(self.written or self.placed)
 
+    def __or__(self, other: Touched) -> Touched:
+        """What either touches."""
+        return Touched(self.written | other.written, self.placed | other.placed)
+
 
 def touched_inputs(captured: Capture, written: Collection[int]) -> Touched:
     """What a first run touched.
@@ -72,18 +75,18 @@ def _placed(captured: Capture) -> frozenset[int]:
 
 
 def sharing_of(
-    captured: Capture,
-    leaves: Sequence[Any],
+    given: Sequence[torch.Tensor],
+    lifted: tuple[torch.Tensor, ...],
     touched: Touched,
     signature: Signature,
     sizes: Sizes | None,
-) -> Sharing | None:
-    """Memory that a call's inputs share with one that the function writes to, if any.
+) -> Sharing:
+    """Memory that a call's inputs share with one that the function writes to.
 
     Args:
-        captured: The first run.
-        leaves: The call's flat leaves.
-        touched: What it touched.
+        given: The call's tensors, each once.
+        lifted: Those that the function closes over, as far as known.
+        touched: What it touches.
         signature: The call's signature.
         sizes: What it leaves open.
 
@@ -92,16 +95,15 @@ def sharing_of(
         UnsupportedError: They do, inside forward mode.
     """
     if not touched:
-        return None
-    given = [leaves[entry.argument] for entry in captured.inputs if entry.argument is not None]
+        return Sharing()
     regions = find_regions(
-        [*given, *captured.lifted],
+        [*given, *lifted],
         touched.written,
         touched.placed,
         differentiable=signature.ambient.grad_mode,
     )
     if not regions:
-        return None
+        return Sharing()
     if sizes is not None:
         raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.")
     if signature.ambient.forward_mode and isinstance(regions[0], Region):
@@ -109,4 +111,4 @@ def sharing_of(
             f"Inside forward mode, {regions[0]} and one of them is written to.",
             remedy="pass one tensor and make the views of it inside the compiled function.",
         )
-    return Sharing(captured.lifted, regions)
+    return Sharing(lifted, regions)

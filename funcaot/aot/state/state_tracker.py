@@ -70,6 +70,7 @@ class StateTracker:
         environment: What it could reach before it ran.
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
+        is_first_of_two: Whether the function runs again if it raises, so what it did is undone.
     """
 
     function: Callable[..., Any]
@@ -82,6 +83,7 @@ class StateTracker:
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
+    is_first_of_two: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
@@ -123,7 +125,8 @@ class StateTracker:
         except Exception as error:
             # What the user's code did before it raised stays done, but for tensors without values.
             ours = isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error)
-            state.put_back(bags, only=(lambda value: True) if ours else holds_tensor)
+            undo = ours or self.is_first_of_two
+            state.put_back(bags, only=(lambda value: True) if undo else holds_tensor)
             if ours:
                 refuse_states(self.name, environment, self.ran)
             raise
