@@ -42,9 +42,13 @@ from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
-from funcaot._torch.tracing.eager_casts import refuse_lossy_writes, turned_elsewhere
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
+from funcaot._torch.tracing.refused_writes import (
+    refuse_lossy_writes,
+    refuse_overlapping_writes,
+    turned_elsewhere,
+)
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.scopes import untraced
 
@@ -435,6 +439,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         noted = self.detached_writes
         writing = noted.writing
         if func._schema.is_mutable:
+            refuse_overlapping_writes(func, args, kwargs or {})
             refuse_lossy_writes(func, args, kwargs or {})
             noted.writing = noted.write(func, args, kwargs or {}) or writing
             self.writing = True

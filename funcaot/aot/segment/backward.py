@@ -21,7 +21,6 @@ from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.frontier import autograd_nodes
 from funcaot.aot.tape.masks import use_kept_masks
-from funcaot.aot.tape.writes import RefuseOverlap
 from funcaot.errors import GraphError
 
 # Tangents on the tape, by the output of the graph that each belongs to.
@@ -162,13 +161,12 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     _refuse_once_differentiable(outputs)
     snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
-    with RefuseOverlap():
-        gradients = segment.tape.gradients(
-            outputs,
-            [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
-            [arrived[index] for index in traced],
-            create_graph=key.create_graph,
-        )
+    gradients = segment.tape.gradients(
+        outputs,
+        [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
+        [arrived[index] for index in traced],
+        create_graph=key.create_graph,
+    )
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     found = zip(wanted, gradients, strict=True)

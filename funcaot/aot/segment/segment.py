@@ -7,7 +7,8 @@ backward, and so on; all live on one tape. Calling a segment runs a compiled gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -149,9 +150,7 @@ class Segment:
         made: dict[fx.Node, int] = {}
         tensors: list[torch.Tensor] = []
         places: list[Place] = []
-        for tensor, node in zip(self.outputs, self.tape.nodes_of(self.outputs), strict=True):
-            if node is None:
-                raise RuntimeError(f"{self.name}: an output isn't on the tape")
+        for tensor, node in zip(self.outputs, self._nodes_of_outputs(given), strict=True):
             if node in given and not self.operands[given[node]].volatile:
                 places.append(Place(operand=given[node]))
                 continue
@@ -166,6 +165,24 @@ class Segment:
         self.graph_outputs = tuple(tensors)
         self._forms: dict[bool, Form] = {}
         self.backward_executables = Executables(self.settings.name)
+
+    def _nodes_of_outputs(self, given: Container[fx.Node]) -> list[fx.Node]:
+        """What each output is: the node itself where autograd only read it, so that it is kept.
+
+        The caller's write to a result that autograd saved is noticed if the result itself is kept.
+        """
+        nodes = [self._recorded(node) for node in self.tape.nodes_of(self.outputs)]
+        plain = [graphs.without_aliases(node) for node in nodes]
+        times = Counter(plain)
+        return [
+            itself if tensor.requires_grad and times[itself] == 1 and itself not in given else node
+            for tensor, node, itself in zip(self.outputs, nodes, plain, strict=True)
+        ]
+
+    def _recorded(self, node: fx.Node | None) -> fx.Node:
+        if node is None:
+            raise RuntimeError(f"{self.name}: an output isn't on the tape")
+        return node
 
     @property
     def leaves_layouts(self) -> bool:

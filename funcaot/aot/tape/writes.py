@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape import views
 from funcaot.aot.tape.tape import Tape
-from funcaot.errors import UnsupportedError
 
 
 class _Saved:
@@ -55,11 +53,6 @@ def is_write(name: str) -> bool:
     return name.endswith("_")
 
 
-def is_data_write(name: str) -> bool:
-    """Whether a torch function writes to the elements of its first argument."""
-    return is_write(name) and name not in METADATA_ONLY
-
-
 # What names dimensions only, which mean the same for a batch.
 BY_DIMENSIONS = frozenset(("squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))
 RESHAPING = BY_DIMENSIONS | {"as_strided_", "resize_", "resize_as_"}
@@ -72,42 +65,6 @@ _AUGMENTED = frozenset(
     )
     for name in names
 )
-
-
-class RefuseOverlap(TorchFunctionMode):
-    """Refuses to write to a tensor whose elements share memory (see ``check_overlap``)."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Check an in-place op's first argument."""
-        name = getattr(func, "__name__", "")
-        if args and isinstance(args[0], torch.Tensor) and is_data_write(name):
-            check_overlap(name, args[0])
-        return func(*args, **(kwargs or {}))
-
-
-def check_overlap(name: str, tensor: torch.Tensor) -> None:
-    """Refuse to write to a tensor whose elements share memory with each other.
-
-    Eager refuses most such ops too; functionalization would compute something else.
-
-    Raises:
-        UnsupportedError: If an element has several places in the tensor.
-    """
-    if tensor.layout is not torch.strided:
-        return
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    if any(size > 1 and step == 0 for size, step in sizes):
-        raise UnsupportedError(
-            f"{name} writes to a tensor of shape {list(tensor.shape)} and strides "
-            f"{list(tensor.stride())}: more than one of its elements is in one place in memory.",
-            remedy="write to the tensor before it is expanded, or to a clone.",
-        )
 
 
 def share_memory(targets: Sequence[torch.Tensor]) -> bool:

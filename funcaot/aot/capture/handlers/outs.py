@@ -13,7 +13,6 @@ from funcaot.aot.capture.eager_errors import can_be_made, made_up
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.reshaping import reshape
 from funcaot.aot.tape.tape import Tape
-from funcaot.aot.tape.writes import check_overlap
 
 _ABOUT_ARGUMENTS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 
@@ -46,8 +45,6 @@ def _changes(
 ) -> list[_Change]:
     """The tensors that an op is going to give another shape, with that and the strides."""
     targets = [target for target in tree_flatten(kwargs["out"])[0] if _is_plain(target)]
-    for target in targets:
-        check_overlap(getattr(func, "__name__", "an op with out="), target)
     leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
     if not targets or not all(map(_is_plain, leaves)):
         return []

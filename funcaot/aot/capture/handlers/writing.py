@@ -33,13 +33,11 @@ def write(call: Call, capture: InProgress) -> Any:
     """Any other write; one to a view is recorded with what autograd saves.
 
     Raises:
-        UnsupportedError: To elements that share memory, and to a part of a conjugate.
+        UnsupportedError: To a part of a conjugate.
     """
     target = call.args[0] if call.args else None
     if not isinstance(target, torch.Tensor):
         return NotImplemented
-    if writes.is_data_write(call.name):
-        writes.check_overlap(call.name, target)
     by_index = call.name == "__setitem__"
     if not (torch.is_grad_enabled() and (by_index or target._is_view())):
         return NotImplemented

@@ -1,7 +1,8 @@
-"""Writes that eager refuses because the result's dtype doesn't fit; ``FunctionalMode`` asks here.
+"""Writes that eager refuses and functionalization doesn't; ``FunctionalMode`` asks here.
 
 ``x.add_(1j)`` of a real ``x`` raises. Functionalization computes ``x.add(1j)`` and casts what comes
-out, without a word. So an in-place op whose dtypes may not fit is tried on a few zeros.
+out, without a word. So an in-place op whose dtypes may not fit is tried on a few zeros. A write to
+elements that lie in one place raises, too; functionalization would compute something else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,35 @@ from torch.utils._pytree import tree_leaves, tree_map
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot.errors import UnsupportedError
 
-__all__ = ["refuse_lossy_writes", "turned_elsewhere"]
+__all__ = ["refuse_lossy_writes", "refuse_overlapping_writes", "turned_elsewhere"]
+
+
+def refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse to write to a tensor whose elements share memory with each other.
+
+    Eager refuses most such ops, and for the others writes to all elements at once.
+
+    Args:
+        func: The op, below autograd.
+        args: Its arguments, functional tensors among them.
+        kwargs: Its keywords.
+
+    Raises:
+        UnsupportedError: If an element has several places in a tensor.
+    """
+    if torch.Tag.inplace_view in func.tags:
+        return  # It changes how a tensor looks, not what lies in it.
+    for tensor in written_arguments(func, args, kwargs):
+        if not _is_strided(tensor):
+            continue
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        if any(size > 1 and step == 0 for size, step in sizes):
+            raise UnsupportedError(
+                f"{func._schema.name.split('::')[1]} writes to a tensor of shape "
+                f"{list(tensor.shape)} and strides {list(tensor.stride())}: more than one of its "
+                "elements is in one place in memory.",
+                remedy="write to the tensor before it is expanded, or to a clone.",
+            )
 
 
 def refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
