@@ -31,6 +31,28 @@ def prepare(call: Call, capture: InProgress) -> Any:
     return NotImplemented
 
 
+def write(call: Call, capture: InProgress) -> Any:
+    """Run an op, and write what it computes to those of its ``out`` that it left as they were.
+
+    Some ops of several steps write to what torch made of ``out`` in between.
+    """
+    targets = [target for target in tree_flatten(call.kwargs["out"])[0] if _is_plain(target)]
+    before = capture.tape.nodes_of(targets)
+    result = call.run()
+    left = [
+        target.numel() > 0 and now is node
+        for target, now, node in zip(targets, capture.tape.nodes_of(targets), before, strict=True)
+    ]
+    if any(left):
+        others = {name: value for name, value in call.kwargs.items() if name != "out"}
+        with torch.no_grad():
+            computed = tree_flatten(call.func(*call.args, **others))[0]
+            for target, value, is_left in zip(targets, computed, left, strict=True):
+                if is_left:
+                    target.copy_(value)
+    return result
+
+
 def _run(call: Call, capture: InProgress) -> None:
     """Change the shape of a tensor in place, as if the function did."""
     reshape(call, capture)

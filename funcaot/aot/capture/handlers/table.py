@@ -54,6 +54,11 @@ def named(*names: str) -> Which:
     return lambda call: call.name in known
 
 
+def has_out(call: Call) -> bool:
+    """Calls that say where the result goes."""
+    return call.kwargs.get("out") is not None
+
+
 def with_arguments(function: Callable[..., Any]) -> Handler:
     """A handler that needs what the function is given and nothing else."""
     return lambda call, _: function(*call.args, **call.kwargs)
@@ -63,7 +68,7 @@ _TENSOR = torch.Tensor
 
 # A call goes through the rows in their order, until one has its result; else it runs as it is.
 HANDLERS: tuple[Row, ...] = (
-    Row(lambda call: call.kwargs.get("out") is not None, outs.prepare),
+    Row(has_out, outs.prepare),
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
@@ -91,6 +96,7 @@ HANDLERS: tuple[Row, ...] = (
     # What reads values.
     Row(of(torch.tensor_split, _TENSOR.tensor_split), data_dependent_ops.split_by_numbers),
     Row(of(*data_dependent_ops.OPAQUE), data_dependent_ops.run_opaquely),
+    Row(has_out, outs.write),
 )
 
 
