@@ -196,16 +196,23 @@ def _joined(
 def _refuse_sparse(
     tensors: Sequence[torch.Tensor], writes: set[int], storages: dict[int, list[int]]
 ) -> None:
-    """No region can hold a sparse tensor or a wrapper, whose parts may be other inputs."""
+    """No region can hold a sparse tensor or a wrapper, whose parts may be other inputs.
+
+    Wrappers may hold one tensor together: on a tape that is one, too.
+    """
     owners = {key: list(indices) for key, indices in storages.items()}
+    held: dict[int, torch.Tensor] = {}
     for index, tensor in enumerate(tensors):
         if tensor.layout is torch.strided and not is_wrapper(tensor):
             continue
         parts = map(functorch.fully_unwrapped, leaves_of(tensor))
-        for key in [key for part in parts for key in tracing.storage_keys(part)]:
+        for part, key in [(part, key) for part in parts for key in tracing.storage_keys(part)]:
             together = [index, *owners.get(key, ())]
+            is_one = is_wrapper(tensor) and held.get(key) is part
+            if is_wrapper(tensor) and key not in owners:
+                held[key] = part
             owners[key] = together
-            if len(together) > 1 and not writes.isdisjoint(together):
+            if len(together) > 1 and not is_one and not writes.isdisjoint(together):
                 names = ", ".join(map(str, sorted(set(together))))
                 raise UnsupportedError(
                     f"Inputs {names} share memory, one of them is sparse or wraps it, and one of "

@@ -254,7 +254,10 @@ class _Mutations:
         return tuple(mutation for mutation in found if mutation is not None)
 
     def _inside(self, index: int) -> Mutation | None:
-        return written_inside(self.capture, index, self.name, self.results.silent)
+        results, changes = self.results, attribute_changes(self.capture.slots[index])
+        return written_inside(
+            self.capture, index, self.name, results.silent, results.of, changes
+        )
 
     def _refuse_sparse(self, index: int, slot: Input) -> None:
         if slot.kind != "flat" and autograd.version_of(slot.tensor) != slot.version:

@@ -14,7 +14,6 @@ from funcaot.aot.closure.look import written
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
 from funcaot.aot.effects.actions.overwrite import Overwrite
-from funcaot.aot.effects.actions.reshape import Reshape
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.tape import views
 from funcaot.errors import GraphError
@@ -47,7 +46,7 @@ class Mutation:
     @property
     def reshapes(self) -> bool:
         """Whether the input gets another shape in place."""
-        return any(isinstance(action, Reshape) for action in self.actions)
+        return any(action.reshapes for action in self.actions)
 
     @property
     def copied(self) -> Overwrite | None:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.overwrite_inside import OverwriteInside
+from funcaot.aot.effects.actions.take_history import TakeHistory
+from funcaot.aot.effects.actions.turn import Turn
 from funcaot.aot.effects.effects import Mutation, Output
+from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.subclasses.nodes import is_part, is_wrapped, way_to
 from funcaot.aot.subclasses.refusals import level_refusal
@@ -28,9 +32,12 @@ from funcaot.errors import UnsupportedError
 
 __all__ = ["Memory", "made_again", "written_inside"]
 
+Result: TypeAlias = Callable[[torch.Tensor], int]
+Changes: TypeAlias = tuple[Action | None, Action | None]
+
 
 def written_inside(
-    capture: Capture, index: int, name: str, silent: Callable[[torch.Tensor], int]
+    capture: Capture, index: int, name: str, silent: Result, graded: Result, changes: Changes
 ) -> Mutation | None:
     """What a function writes to a wrapper that it is given.
 
@@ -38,43 +45,76 @@ def written_inside(
         capture: What the function did.
         index: The wrapper's position among the inputs.
         name: The user's function, for messages.
-        silent: Makes a tensor a result of the graph.
+        silent: Makes a tensor's value a result of the graph.
+        graded: Makes a tensor one, as autograd knows it.
+        changes: Changes of ``requires_grad`` before the graph runs, and at last.
 
     Raises:
-        UnsupportedError: If autograd records it, or if more changes than data inside.
+        UnsupportedError: If more changes than data inside, shape and history.
     """
     tape, slot = capture.tape, capture.slots[index]
-    node = tape.node_of(slot.tensor)
-    versions = autograd.version_of(slot.tensor) - slot.version
-    if slot.tensor.requires_grad != slot.spec.requires_grad:
-        raise UnsupportedError(
-            f"{name} changes whether {slot} requires grad.",
-            remedy="call requires_grad_() or detach_() on a tensor subclass outside.",
-        )
-    if node is not None and not is_wrapped(node) and not versions:
+    tensor = slot.tensor
+    node = tape.node_of(tensor)
+    versions = autograd.version_of(tensor) - slot.version
+    recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
+    before, after = changes
+    unchanged = node is not None and not is_wrapped(node) and not versions
+    if unchanged and before is None and after is None:
         return None
-    if _differs(slot):
+    calls = capture.events.reshapes.get(id(tensor), ())
+    if calls is None or _differs(slot, turned=bool(calls)):
         raise _refusal(slot, name)
-    actions: list[Action] = []
-    for path, part in paths_of(slot.tensor):
-        entered = tape.wrappers.entered(part)
-        if entered is None or way_to(entered) != (slot.node, path):
-            raise _refusal(slot, name)
-        if tape.node_of(part) is not entered:
-            if tracing.has_storage_change(part) or not is_dense(tuple(part.shape), part.stride()):
-                raise _refusal(slot, name)
-            actions.append(OverwriteInside(path, silent(part), autograd.version_of(part)))
+    written = list(_parts_written(capture, slot, name, turned=bool(calls)))
+    actions: list[Action] = [] if before is None else [before]
+    actions += [Turn(calls, recorded and not written)] if calls else []
+    actions += [OverwriteInside(path, silent(p), autograd.version_of(p)) for path, p in written]
+    if recorded and (written or not calls):
+        actions.append(TakeHistory(graded(tensor)))
+    actions += [] if after is None else [after]
     return Mutation(index, tuple(actions), versions or None)
 
 
-def _differs(slot: Input) -> bool:
-    """Whether more has changed than data inside, or autograd recorded it."""
+def _parts_written(
+    capture: Capture, slot: Input, name: str, *, turned: bool
+) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    """The tensors inside that hold new data, but for those that another place counts as its own."""
+    tape = capture.tape
+    owners = {other.node for other in capture.inputs if other.spec.structure is not None}
+    for path, part in paths_of(slot.tensor):
+        entered = tape.wrappers.entered(part)
+        if entered is None or tracing.has_storage_change(part):
+            raise _refusal(slot, name)
+        owner = way_to(entered)
+        if owner != (slot.node, path):
+            if turned or owner[0] not in owners:
+                raise _refusal(slot, name)
+            continue
+        now = tape.node_of(part)
+        if now is not entered and not (turned and _is_view_of(now, entered)):
+            if not _keeps_order(part):
+                raise _refusal(slot, name)
+            yield path, part
+
+
+def _keeps_order(part: torch.Tensor) -> bool:
+    """Whether ops on a tensor give the order of strides that it has, as a functional write does."""
+    shape, stride = tuple(part.shape), part.stride()
+    kept = [step for size, step in zip(shape, stride, strict=True) if size != 1]
+    ordered = 0 not in kept and kept == sorted(set(kept), reverse=True)
+    return ordered or is_dense(shape, stride)
+
+
+def _is_view_of(node: fx.Node | None, entered: fx.Node) -> bool:
+    return node is not None and graphs.view_root(node) is graphs.view_root(entered)
+
+
+def _differs(slot: Input, *, turned: bool) -> bool:
+    """Whether more has changed than data inside, and the shape where that is known."""
     tensor, spec = slot.tensor, spec_of(slot.tensor)
     known, now = slot.spec.structure, spec.structure
     return (
-        tensor.grad_fn is not slot.grad_fn
-        or tensor.layout is not torch.strided
-        or geometry_of(tensor) != slot.geometry
+        tensor.layout is not torch.strided
+        or (geometry_of(tensor) != slot.geometry and not turned)
         or known is None
         or now is None
         or (known.kind, known.metadata) != (now.kind, now.metadata)

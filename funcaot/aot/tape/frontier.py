@@ -58,8 +58,9 @@ def frontier(
     with tape.recording(grad_mode=False):
         for function in autograd_nodes(outputs):
             mask, region = mask_of(function), _region_of(tape, function)
-            for node in tape.saved_by_writes.get(function, ()):
-                found.setdefault(Demand(node, function.name(), region))
+            for written in tape.saved_by_writes.get(function, ()):
+                for node in tape.wrappers.saved(written, ends):
+                    found.setdefault(Demand(node, function.name(), region))
             for tensor, checked in tensors_of(function):
                 node = tape.node_of(tensor)
                 if node is None:

@@ -30,11 +30,13 @@ class Action:
     Attributes:
         before_graph: Whether it comes before the graph runs; then it can be taken back.
         writes: Whether it overwrites memory of the input.
+        reshapes: Whether the input gets another shape in place.
         is_last: Whether it comes after the input's versions are counted, where plans are shown.
     """
 
     before_graph: ClassVar[bool] = False
     writes: ClassVar[bool] = False
+    reshapes: ClassVar[bool] = False
     is_last: ClassVar[bool] = False
 
     @property

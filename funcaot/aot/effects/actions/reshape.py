@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,6 +28,8 @@ class Reshape(Action):
         calls: The methods that the function changed it by, with their arguments, if these say it
             all (``t_`` and the like); a batch can't be given strides, but these.
     """
+
+    reshapes: ClassVar[bool] = True
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
