@@ -17,6 +17,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
+from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
@@ -55,7 +56,7 @@ class Input:
         kind: ``plain`` is an input of the graph; a ``member`` is a view of a ``family``'s base,
             which lives in a ``flat`` region (see ``shared_memory``); a ``joined`` one is copied
             into memory that it shares, of which the function sees a view (see
-            ``shared_memory_under_transforms``).
+            ``shared_memory_under_transforms``); an ``inner`` one is inside of another input.
         entered: The node of what the function saw, if that isn't ``node``.
     """
 
@@ -225,6 +226,7 @@ def capture(
         if events.history.changes:
             events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = events.history.refreshed(outputs, name)
+        inner_tensors.refuse_changed(entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
     return Capture(
@@ -235,7 +237,7 @@ def capture(
         tree,
         tuple(node for node in tape.graph.nodes if graphs.has_effect(node)),
         sharing.regions,
-        entrance.shared,
+        (*entrance.shared, *inner_tensors.reached(tape, entrance.inputs, outputs)),
         events,
         after.grad_mode if after.grad_mode != before.grad_mode else None,
         forward_mode,

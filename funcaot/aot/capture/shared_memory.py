@@ -205,8 +205,8 @@ def _refuse_sparse(
     for index, tensor in enumerate(tensors):
         if tensor.layout is torch.strided and not is_wrapper(tensor):
             continue
-        parts = map(functorch.fully_unwrapped, leaves_of(tensor))
-        for part, key in [(part, key) for part in parts for key in tracing.storage_keys(part)]:
+        parts = list(map(functorch.fully_unwrapped, leaves_of(tensor)))
+        for part, key in [(each, key) for each in parts for key in tracing.storage_keys(each)]:
             together = [index, *owners.get(key, ())]
             is_one = is_wrapper(tensor) and held.get(key) is part
             if is_wrapper(tensor) and key not in owners:

@@ -88,7 +88,7 @@ class Aliases:
         for index, slot in enumerate(self.slots):
             moved = id(slot.tensor) in capture.events.sources
             strided = slot.spec.layout is torch.strided and slot.spec.structure is None
-            if strided and slot.kind != "member" and not moved:
+            if strided and slot.kind not in ("member", "inner") and not moved:
                 self.storages.setdefault(tracing.storage_key(slot.tensor), []).append(index)
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}

@@ -22,6 +22,7 @@ from funcaot.aot.capture.capture import (
     limit_of_writes,
     stale_view,
 )
+from funcaot.aot.capture.inner_tensors import refuse_derivatives
 from funcaot.aot.capture.shared_memory_under_transforms import Joined
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
@@ -83,6 +84,7 @@ def _analyse(capture: Capture, name: str) -> Effects:
         )
         _refuse_written_places(capture, flats, name)
         mutations = _with_attached(capture, _Mutations(capture, results, aliases, name).all())
+    refuse_derivatives(capture.tape, capture.slots, results.tensors, name)
     regions = tuple(map(str, capture.regions)) if flats or mutations else ()
     attached = tuple((index, Attach(left)) for index, left in capture.attached.outputs)
     return Effects(tuple(results.tensors), mutations, outputs, flats, regions, attached)
@@ -244,6 +246,8 @@ class _Mutations:
     def all(self) -> tuple[Mutation, ...]:
         found = []
         for index, slot in enumerate(self.capture.slots):
+            if slot.kind == "inner":
+                continue
             if slot.spec.structure is not None:
                 found.append(self._inside(index))
                 continue
@@ -255,9 +259,7 @@ class _Mutations:
 
     def _inside(self, index: int) -> Mutation | None:
         results, changes = self.results, attribute_changes(self.capture.slots[index])
-        return written_inside(
-            self.capture, index, self.name, results.silent, results.of, changes
-        )
+        return written_inside(self.capture, index, self.name, results.silent, results.of, changes)
 
     def _refuse_sparse(self, index: int, slot: Input) -> None:
         if slot.kind != "flat" and autograd.version_of(slot.tensor) != slot.version:

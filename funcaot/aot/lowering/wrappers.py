@@ -77,11 +77,16 @@ class Peeled:
         self, run: Callable[[list[Any]], Sequence[Any]]
     ) -> Callable[[list[Any]], Sequence[Any]]:
         def run_around(operands: list[Any]) -> Sequence[Any]:
-            given = [source.of(operands) for source in self.given]
+            given = [_unrecorded(source.of(operands)) for source in self.given]
             made = run([*given, *operands[self.arity :]])
             return tuple(_result(source, operands, made) for source in self.results)
 
         return run_around
+
+
+def _unrecorded(value: Any) -> Any:
+    """A tensor as ops below autograd see it: one inside of a wrapper may require grad itself."""
+    return value.detach() if value.requires_grad else value
 
 
 def _result(source: Source, operands: Sequence[Any], made: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
+from funcaot.aot.capture.inner_tensors import ways
 from funcaot.aot.capture.nested_data import refuse_nested_data
 from funcaot.aot.capture.shared_inputs import refuse_room
 from funcaot.aot.capture.shared_memory import find_regions, real_tensors
@@ -35,7 +36,7 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.state.state_effects import Call
-from funcaot.aot.subclasses.structure import pattern_of
+from funcaot.aot.subclasses.structure import inside, pattern_of
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
 
@@ -194,6 +195,11 @@ class Entry:
         return regions == self.capture.regions
 
     @cached_property
+    def _inner(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """Operands that are inside of others: of which, and where."""
+        return ways(self.capture.slots)
+
+    @cached_property
     def _retained(self) -> Retained:
         """Tensors that the function called ``retain_grad`` on."""
         return retained(self.capture) if self.differentiable else ((), ())
@@ -292,6 +298,8 @@ class Entry:
             inputs = list(tensors)
             for region in self.capture.regions:
                 tensors += real_tensors(region, inputs)
+        if self._inner:
+            tensors = [*tensors, *(inside(tensors[index], path) for index, path in self._inner)]
         effects = self.effects_of(leaves)
         if effects.mutations:
             epilogue.prepare(effects, tensors)

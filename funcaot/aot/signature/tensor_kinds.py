@@ -8,7 +8,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.own_functions import has_own_functions
 from funcaot._torch.tracing import tracing
 from funcaot.aot.subclasses.refusals import is_behind_levels
-from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_unknown_kind"]
@@ -28,15 +28,10 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
     """
     if type(tensor) not in _PLAIN and is_wrapper(tensor):
         kind = f"a tensor subclass {type(tensor).__name__}"
-        if functorch.transforms_active() or tracing.forward_mode_active():
-            kind += " inside a transform or a dual level"
-            remedy = "compile the function that calls the transform."
-        elif tensor.layout is not torch.jagged and any(p.requires_grad for p in leaves_of(tensor)):
-            # A jagged tensor gives its values out as a view of itself, which then has a history.
-            kind += " around a tensor that requires grad itself"
-            remedy = "wrap a detached tensor, and let the wrapper require grad."
-        else:
+        if not (functorch.transforms_active() or tracing.forward_mode_active()):
             return
+        kind += " inside a transform or a dual level"
+        remedy = "compile the function that calls the transform."
     elif functorch.transforms_active() and is_behind_levels(tensor):
         kind = "a tensor subclass inside a transform"
         remedy = "compile the function that calls the transform."

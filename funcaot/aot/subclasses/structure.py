@@ -20,6 +20,7 @@ from funcaot.aot.subclasses.metadata import frozen
 __all__ = [
     "Structure",
     "added_attributes",
+    "inside",
     "is_wrapper",
     "leaves_of",
     "paths_of",
@@ -82,6 +83,20 @@ class Structure:
             setattr(made, name, value)
         return made
 
+    def traced_of(self, parts: Sequence[torch.Tensor], shape: Any, stride: Any) -> torch.Tensor:
+        """The same around tensors of a tape, as if none of them required grad.
+
+        A class may insist that all of them do or none, which is asked when one is made.
+        """
+        marked = [part for part in parts if part.requires_grad and part.is_leaf]
+        for part in marked:
+            part.requires_grad_(False)
+        try:
+            return self.made_of(parts, shape, stride)
+        finally:
+            for part in marked:
+                part.requires_grad_()
+
 
 class _Held:
     """What a structure holds and doesn't compare: the metadata are there to be compared."""
@@ -139,10 +154,10 @@ def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Struct
 
 
 def added_attributes(wrapper: torch.Tensor) -> list[str]:
-    """Attributes of a wrapper that its class itself doesn't give it."""
+    """Attributes of a tape's wrapper that its class itself doesn't give it."""
     structure = structure_of(wrapper, lambda part: None)
     with tracing.disable_current_modes():
-        again = structure.made_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
+        again = structure.traced_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
     return sorted(attributes_of(wrapper).keys() - attributes_of(again).keys())
 
 
@@ -170,3 +185,10 @@ def paths_of(value: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
         part = getattr(value, name)
         if isinstance(part, torch.Tensor):
             yield from (((name, *path), leaf) for path, leaf in paths_of(part))
+
+
+def inside(wrapper: torch.Tensor, path: Sequence[str]) -> torch.Tensor:
+    """The tensor that some attributes lead to."""
+    for name in path:
+        wrapper = getattr(wrapper, name)
+    return wrapper

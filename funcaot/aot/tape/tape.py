@@ -162,6 +162,7 @@ class Tape:
     def forget_inputs(self, outputs: Sequence[Any]) -> None:
         """Check what a capture returns, and look no longer at what Functions share."""
         self.wrappers.shared.clear()
+        self.wrappers.entering = False
         views = self._functional_mode.function_views
         views.check(outputs)
         views.clear()

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from funcaot._torch.autograd import autograd
 from funcaot._torch.tensors.ragged import as_fixed, share_ragged_size
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
@@ -20,6 +21,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.subclasses.nodes import Part, Wrapped, is_part, is_wrapped
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, leaves_of
+from funcaot.aot.tape.entering import Attach
 from funcaot.errors import UnsupportedError
 
 __all__ = ["Wrappers", "is_wrapper", "leaves_of"]
@@ -33,8 +35,11 @@ class Wrappers:
 
     Attributes:
         used: Whether there has been one.
+        entering: Whether the call's inputs are entered, and not gradients.
         shared: What stands for each inner tensor of the call that is being captured, by ``id``:
             one that several wrappers hold is one on the tape, too.
+        inner_leaves: Tensors inside of wrappers that require grad themselves, by ``id``, each with
+            the leaf that its gradient goes to.
     """
 
     def __init__(self, tracer: tracing.PythonKeyTracer, fake_value: FakeValue) -> None:
@@ -45,7 +50,9 @@ class Wrappers:
             fake_value: Makes the fake tensor of a plain spec.
         """
         self.used = False
+        self.entering = True
         self.shared: dict[int, _Pair] = {}
+        self.inner_leaves: dict[int, _Pair] = {}
         self._tracer = tracer
         self._fake_value = fake_value
         self._nodes: dict[Hashable, fx.Node] = {}
@@ -92,10 +99,12 @@ class Wrappers:
             shape = tuple(size if isinstance(size, int) else other for size, other in sizes)
         with tracing.disable_current_modes():
             fake = structure.made_of([fake for fake, _ in pairs], shape, stride)
-        wrapper = structure.made_of([traced for _, traced in pairs], shape, stride)
+        wrapper = structure.traced_of([traced for _, traced in pairs], shape, stride)
         _check_made_again(example, wrapper)
         proxy.node.meta["val"] = fake
         self.know(wrapper, proxy.node)
+        if is_part(proxy.node):
+            self._entered[id(wrapper)] = (wrapper, proxy.node)
         return fake, wrapper
 
     def know(self, tensor: torch.Tensor, node: fx.Node) -> None:
@@ -110,7 +119,20 @@ class Wrappers:
         if known is None:
             made = self._tracer.create_proxy("call_function", Part(name), (proxy,), {})
             known = self.shared[id(part)] = self._opened(made, spec, part)
+            if spec.requires_grad and self.entering:
+                self._require_grad(known[1], is_leaf=spec.is_leaf)
         return known
+
+    def _require_grad(self, part: torch.Tensor, *, is_leaf: bool) -> None:
+        """Let an inner tensor require grad as the real one does."""
+        leaf = part if is_leaf else self.again(part)
+        leaf.requires_grad_()
+        if not is_leaf:
+            with torch.enable_grad():
+                # Not through the operator, which may be installed for every Function.
+                autograd.native_apply(Attach)(leaf, part)
+            autograd.set_version(part, 0)
+        self.inner_leaves[id(part)] = part, leaf
 
     def entered(self, part: torch.Tensor) -> fx.Node | None:
         """The node of an inner tensor of an input when it was entered; None for other tensors."""
@@ -159,7 +181,7 @@ class Wrappers:
         if not is_wrapper(wrapper):
             return tracing.to_functional(tracing.functional_inner(wrapper))
         structure = _structure(spec_of(wrapper))
-        return structure.made_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
+        return structure.traced_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
 
     def constant(
         self, node: fx.Node, constant: Callable[[fx.Node], torch.Tensor]

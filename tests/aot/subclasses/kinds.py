@@ -8,7 +8,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, return_and_correct_aliasing
 
-__all__ = ["Factor", "Int8", "TwoTensor", "made", "run", "same", "two"]
+__all__ = ["Factor", "Int8", "TwoTensor", "everything", "made", "run", "same", "two"]
 
 
 class Factor(torch.Tensor):
@@ -155,3 +155,52 @@ def run(function, make, tangent=torch.ones_like, order=1):
 
 def _is_differentiable(value):
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def everything(function, make):
+    """What a call does, with derivatives up to the second: or the message of what it raises.
+
+    Results, arguments with the versions of all that they hold, and gradients of every leaf behind
+    the arguments and behind what is inside of them.
+    """
+    arguments = make()
+    leaves = _leaves([part for value in arguments for part in _held(value)])
+    try:
+        result = function(*arguments)
+        results = list(result) if isinstance(result, tuple) else [result]
+        found = [*results, *arguments, [value.is_leaf for value in arguments]]
+        found.append([part._version for value in arguments for part in _held(value)])
+        found.append([[value._base is one for one in arguments] for value in results])
+        outputs = [value for value in (*results, *arguments) if value.requires_grad]
+        for _ in range(2):
+            if not (outputs and leaves):
+                break
+            losses = [(value * value.detach()).sum() for value in outputs]
+            given = list(map(torch.ones_like, losses))
+            gradients = torch.autograd.grad(
+                losses, leaves, given, allow_unused=True, create_graph=True
+            )
+            found += gradients
+            outputs = [each for each in gradients if each is not None and each.requires_grad]
+    except RuntimeError as error:
+        return str(error)[:60]
+    return found
+
+
+def _held(value):
+    yield value
+    if is_traceable_wrapper_subclass(value):
+        for name in value.__tensor_flatten__()[0]:
+            yield from _held(getattr(value, name))
+
+
+def _leaves(tensors):
+    found = [tensor for tensor in tensors if tensor.requires_grad and tensor.is_leaf]
+    pending, seen = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None], set()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            found += [node.variable] if hasattr(node, "variable") else []
+            pending += [parent for parent, _ in node.next_functions]
+    return [leaf for i, leaf in enumerate(found) if not any(leaf is other for other in found[:i])]

@@ -39,24 +39,9 @@ REFUSED = {
         lambda: (pair(),),
         "writes to argument 0",
     ),
-    "write that autograd records": (
-        lambda x: x.mul_(2),
-        lambda: (pair(grad=True) * 1,),
-        "writes to argument 0",
-    ),
-    "write to what has gaps": (
+    "write to what has gaps and another order": (
         lambda x: x.add_(1),
-        lambda: (TwoTensor(torch.ones(3, 4)[:, :2], torch.ones(3, 4)[:, :2]),),
-        "writes to argument 0",
-    ),
-    "write to a part of two": (
-        lambda x, y: (x.add_(1), y * 2)[1],
-        lambda: ((x := pair()), TwoTensor(x.a, x.b.clone())),
-        "writes to argument",
-    ),
-    "write to a part that is twice there": (
-        lambda x: x.add_(1),
-        lambda: (TwoTensor(inner := torch.ones(3), inner),),
+        lambda: (TwoTensor(torch.ones(3, 4)[:, :2].t(), torch.ones(3, 4)[:, :2].t()),),
         "writes to argument 0",
     ),
     "written part passed on": (
@@ -96,11 +81,6 @@ REFUSED = {
         lambda: (pair(),),
         "leaf that requires grad",
     ),
-    "requires_grad_": (
-        lambda x: (x.requires_grad_(), x * 2)[1],
-        lambda: (pair(),),
-        "changes whether",
-    ),
     "attribute of a result": (
         lambda x: (setattr(y := x * 2, "tag", 3), y)[1],
         lambda: (pair(),),
@@ -139,17 +119,6 @@ def test_by_name(what):
         compiled(*arguments)
     for found, wanted in zip(arguments, untouched, strict=True):
         same(list(leaves_of(found)), list(leaves_of(wanted)))
-
-
-def test_inner_tensors_that_require_grad():
-    x = TwoTensor(torch.ones(3), torch.ones(3))
-    x.a.requires_grad_()
-    compiled = funcaot.compile(lambda y: y * 2, backend="eager")
-    with pytest.raises(UnsupportedError, match="around a tensor that requires grad itself"):
-        compiled(x)
-    closed = funcaot.compile(lambda y: x * y, backend="eager")
-    with pytest.raises(UnsupportedError, match="around a tensor that requires grad itself"):
-        closed(torch.ones(3))
 
 
 def batched(function):

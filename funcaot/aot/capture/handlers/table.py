@@ -16,6 +16,7 @@ from funcaot.aot.capture.handlers import (
     data_dependent_ops,
     detaching,
     idle_dropout,
+    inside,
     masks,
     outs,
     placing,
@@ -81,6 +82,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(torch.masked_select, _TENSOR.masked_select), masks.select_by_indices),
     Row(of(_TENSOR.__getitem__, _TENSOR.__setitem__), masks.with_indices),
     # What can't be seen afterwards is noted, or refused.
+    Row(of(*inside.OF_AUTOGRAD), inside.refuse),
     Row(named(*writes.RESHAPING), reshaping.reshape),
     Row(named("detach_", "requires_grad_"), detaching.start_or_stop_requiring_grad),
     Row(named("detach"), detaching.detach),
