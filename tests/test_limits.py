@@ -170,7 +170,17 @@ def exported(function, dynamic_shapes=None):
         funcaot.export(function, (ones(),), path=f"{folder}/f.pt2", dynamic_shapes=dynamic_shapes)
 
 
+def sets_storage(x, y):
+    with torch.no_grad():
+        x.set_(y)
+    return x * 2
+
+
 LIMITS = {
+    "storage of a leaf that requires grad": (
+        UnsupportedError,
+        lambda: compiled(sets_storage)(ones().requires_grad_(), ones()),
+    ),
     "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
     "data at several levels": (
         UnsupportedError,

@@ -442,7 +442,13 @@ class _Mutations:
         return Reshape(shape, stride, offset - slot.geometry[2], resized, recorded, calls=calls)
 
     def _new_storage(self, index: int, slot: Input) -> Origin:
-        if slot.spec.requires_grad or slot.kind != "plain":
+        if slot.spec.requires_grad:
+            raise UnsupportedError(
+                f"{self.name} replaces the storage of {describe(self.capture.slots, index)}, which "
+                "requires grad; what autograd then saves of it is another tensor's.",
+                remedy="write x.copy_(value) under torch.no_grad(), or call set_ outside.",
+            )
+        if slot.kind != "plain":
             raise self._unsupported(index, "replaces the storage of")
         origin = self.aliases.storage_of(slot.tensor)
         if origin is None:

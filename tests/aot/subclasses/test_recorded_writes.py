@@ -99,8 +99,8 @@ def without_grad(x):
 
 PROGRAMS = {
     "by a number": (each(lambda x: x.mul_(2), torch.sin), lambda: (middle(),)),
-    "result alone": (lambda x: x.exp_(), lambda: (middle(),)),
-    "what it writes is saved": (each(lambda x: x.exp_(), torch.sin), lambda: (middle(),)),
+    "result alone": (lambda x: x.sigmoid_(), lambda: (middle(),)),
+    "what it writes is saved": (each(lambda x: x.sigmoid_(), torch.sin), lambda: (middle(),)),
     "two writes": (lambda x: x.mul_(x.detach()).add_(x.sin()), lambda: (middle(),)),
     "used before": (used_and_written, lambda: (middle(),)),
     "saved before": (saved_and_written, lambda: (middle(),)),
