@@ -23,7 +23,10 @@ from common import (
     progress,
     write_json,
 )
+from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 import funcaot
 
@@ -35,6 +38,7 @@ AIMS = (
     ("1 tensor", "no grad", "jax.jit", 1.0),
     ("1 tensor", "forward + backward", "torch.compile", 1 / 2.5),
     *(("100 tensors", kind, "torch.compile", 0.8) for kind in KINDS),
+    *((case, kind, "torch.compile", 1.5) for case in ("1 DTensor", "1 jagged") for kind in KINDS),
 )
 
 
@@ -68,10 +72,18 @@ def cases() -> dict[str, tuple[Any, tuple[torch.Tensor, ...], list[torch.Tensor]
     x = torch.randn(8, requires_grad=True)
     many = tuple(torch.randn(4, requires_grad=True) for _ in range(100))
     module = Layers()
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    placed = distribute_tensor(torch.randn(8), init_device_mesh("cpu", (1,)), [Replicate()])
+    placed.requires_grad_()
+    rows = [torch.randn(3), torch.randn(5)]
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
     return {
         "1 tensor": (wave, (x,), [x]),
         "100 tensors": (product, many, list(many)),
         "50 layers": (module, (torch.randn(4, 4),), list(module.parameters())),
+        "1 DTensor": (wave, (placed,), [placed]),
+        "1 jagged": (wave, (jagged,), [jagged]),
     }
 
 
@@ -85,19 +97,27 @@ COMPILERS: dict[str, Callable[[Any], Any]] = {
 def calls_of(
     function: Any, arguments: tuple[torch.Tensor, ...], wanted: list[torch.Tensor]
 ) -> dict[str, Callable[[], Any]]:
-    tangent = torch.ones_like(function(*arguments))
+    def plain() -> Any:
+        """The result, or a jagged one's values: torch takes gradients of these only."""
+        result = function(*arguments)
+        return result.values() if result.is_nested else result
+
+    result = plain()
+    tangent = torch.ones_like(result).detach()
 
     def without_grad() -> Any:
         return function(*arguments)
 
     def forward_and_backward() -> Any:
-        return torch.autograd.grad(function(*arguments), wanted, tangent)
+        return torch.autograd.grad(plain(), wanted, tangent)
 
     return dict(zip(KINDS, (without_grad, without_grad, forward_and_backward), strict=True))
 
 
 def jax_calls(name: str) -> dict[str, Callable[[], Any]]:
-    """The same under ``jax.jit``; nothing if JAX isn't installed or the case is a module."""
+    """The same under ``jax.jit``; nothing if JAX isn't installed or has no such tensors."""
+    if name.startswith(("1 DTensor", "1 jagged")):
+        return {}
     try:
         import jax
         import jax.numpy as jnp

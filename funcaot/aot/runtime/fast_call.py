@@ -23,12 +23,14 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_node import FastNode
 from funcaot.aot.runtime.fast_run import run_expression, run_program
+from funcaot.aot.runtime.wrapper_checks import WrapperCheck, can_be_checked
 from funcaot.aot.signature import flattening
 from funcaot.aot.signature.ambient import conditions_on
 from funcaot.aot.signature.flattening import require
 from funcaot.aot.signature.open_checks import OpenChecks, tensor_check
 from funcaot.aot.signature.signature import Constant, attributes_of_leaf
 from funcaot.aot.signature.sizes import Conditions
+from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 
 FastCall = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
@@ -81,8 +83,7 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
         0 < len(distinct) == len(tensors) - repeated
         # A call may leave such a program, which the general path knows to handle.
         and not entry.premises
-        # The C++ guards don't look into wrappers.
-        and not entry.capture.tape.wrappers.used
+        and (not entry.capture.tape.wrappers.used or _has_checked_wrappers(entry, tensors))
         # Guards are made of these tensors, which must look as they did before the call.
         and not any(map(entry.changes_looks, entry.effects.mutations))
         and not ambient.forward_mode
@@ -90,9 +91,14 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
         and not functorch.transforms_active()
         and not functorch.has_legacy_batched(tensors)
         and not any(map(is_zero_tensor, tensors))
-        and all(type(tensor) in _PLAIN_KINDS for tensor in tensors)
-        and all(tensor.layout is torch.strided for tensor in tensors)
+        and all(is_wrapper(tensor) or type(tensor) in _PLAIN_KINDS for tensor in tensors)
+        and all(is_wrapper(tensor) or tensor.layout is torch.strided for tensor in tensors)
     )
+
+
+def _has_checked_wrappers(entry: Entry, tensors: list[torch.Tensor]) -> bool:
+    """Whether an entry of wrappers can be found by the checks of a generated call."""
+    return entry.sizes is None and not entry.signature.repeats and can_be_checked(tensors)
 
 
 class _Writer:
@@ -187,13 +193,22 @@ class _Writer:
             for first, position in signature.repeats
         ]
         tensors = self._tensors()
+        wrappers = [item for item in tensors if item[1].structure is not None]
+        if wrappers:
+            self.source.line("parts = []")
+            conditions += [
+                f"{self.source.constant(WrapperCheck(tensor, spec), 'is_like')}({name}, parts)"
+                for name, spec, tensor in wrappers
+            ]
+        tensors = [item for item in tensors if item[1].structure is None]
+        inside = [part for _, _, wrapper in wrappers for part in leaves_of(wrapper)]
         if self.entry.sizes is None:
-            check = guards.tensor_check([tensor for _, _, tensor in tensors])
+            check = guards.tensor_check([*(tensor for _, _, tensor in tensors), *inside])
         else:
             check = tensor_check(
                 [tensor for _, _, tensor in tensors], [spec for _, spec, _ in tensors]
             )
-        names = [name for name, _, _ in tensors]
+        names = [name for name, _, _ in tensors] + (["*parts"] if wrappers else [])
         conditions.append(f"{self.source.constant(check, 'check')}({listed(names)})")
         for name, spec, _ in tensors:
             if spec.requires_grad:
@@ -238,6 +253,7 @@ class _Writer:
         effects = entry.effects_of(self.leaves)
         return (
             effects is entry.effects
+            and not entry.capture.tape.wrappers.used
             and segment is not None
             and entry.capture.gradients is None
             and bool(segment.output_nodes)
@@ -252,8 +268,8 @@ class _Writer:
         in_place = entry.in_place
         return (
             in_place is not None
+            and not entry.capture.tape.wrappers.used
             and entry.forward.state is None
-            and not (entry.capture.gradients and entry.capture.gradients.of_results)
             and not (entry.capture.gradients and entry.capture.gradients.of_results)
             and entry.is_plain
             and not entry.signature.ambient.autocast
@@ -275,6 +291,7 @@ class _Writer:
             and not (entry.forward.watched or entry.forward.reachable)
             and entry.signature.ambient.grad_mode
             and not entry.signature.ambient.autocast
+            and not entry.capture.tape.wrappers.used
         ):
             # Of shared memory, operands are made that guards don't see.
             trusting = not entry.capture.regions

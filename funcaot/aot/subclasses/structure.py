@@ -77,7 +77,9 @@ class Structure:
         kind: Any = self.kind
         named = {**dict(zip(self.names, parts, strict=True)), **self.context.others}
         made = kind.__tensor_unflatten__(named, self.context.value, shape, stride)
-        if made.requires_grad:
+        with tracing.without_torch_function():
+            graded = made.requires_grad
+        if graded:
             made = made.requires_grad_(False) if made.is_leaf else made.detach()
         for name, value in self.marks:
             setattr(made, name, value)
