@@ -8,7 +8,17 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, return_and_correct_aliasing
 
-__all__ = ["Factor", "Int8", "TwoTensor", "everything", "made", "run", "same", "two"]
+__all__ = [
+    "Factor",
+    "Int8",
+    "TwoTensor",
+    "everything",
+    "leaves_behind",
+    "made",
+    "run",
+    "same",
+    "two",
+]
 
 
 class Factor(torch.Tensor):
@@ -164,7 +174,7 @@ def everything(function, make):
     the arguments and behind what is inside of them.
     """
     arguments = make()
-    leaves = _leaves([part for value in arguments for part in _held(value)])
+    leaves = leaves_behind(*arguments)
     try:
         result = function(*arguments)
         results = list(result) if isinstance(result, tuple) else [result]
@@ -188,13 +198,17 @@ def everything(function, make):
 
 
 def _held(value):
+    if not isinstance(value, torch.Tensor):
+        return
     yield value
     if is_traceable_wrapper_subclass(value):
         for name in value.__tensor_flatten__()[0]:
             yield from _held(getattr(value, name))
 
 
-def _leaves(tensors):
+def leaves_behind(*values):
+    """The leaves that gradients of some tensors, and of what is inside of them, go to."""
+    tensors = [part for value in values for part in _held(value)]
     found = [tensor for tensor in tensors if tensor.requires_grad and tensor.is_leaf]
     pending, seen = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None], set()
     while pending:

@@ -4,10 +4,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import funcaot
-from tests.aot.subclasses.kinds import made, run, same
+from funcaot.errors import UnsupportedError
+from tests.aot.subclasses.kinds import leaves_behind, made, run, same
+from tests.hostile import COMPILER
 
 F = torch.nn.functional
 
@@ -122,3 +124,65 @@ def test_a_plain_gradient_is_eagers_error(mesh):
             torch.autograd.grad(function(x), x, torch.ones(4, 3))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
+
+
+def holding_a_leaf(on):
+    """A ``DTensor`` that needs no gradient, around a tensor that does."""
+    mesh = on(0, 4, 4).device_mesh
+    x = distribute_tensor(made(0, 4, 4, grad=False), mesh, [Replicate()])
+    x._local_tensor.requires_grad_()
+    return x
+
+
+def written_by(write):
+    def function(x, *others):
+        write(x, *others)
+        return x.sin().to_local() * 1
+
+    return function
+
+
+WRITES = {
+    "product": (
+        written_by(lambda x, y: x.mul_(y)),
+        lambda on: (on(0, 4, 4) * 1, on(1, 4, 4)),
+    ),
+    "another placement": (
+        written_by(lambda x, y: x.copy_(y)),
+        lambda on: (on(0, 4, 4, placed=Shard(0)) * 1, on(1, 4, 4)),
+    ),
+    "a row": (written_by(lambda x: x[0].mul_(2)), lambda on: (on(0, 4, 4) * 1,)),
+    "squeeze_": (written_by(lambda x: x.squeeze_()), lambda on: (on(0, 4, 4) * 1,)),
+    "a leaf inside": (lambda x: x.to_local() * 2, lambda on: (holding_a_leaf(on),)),
+    "a leaf inside, by its name": (
+        lambda x: x._local_tensor * 2,
+        lambda on: (holding_a_leaf(on),),
+    ),
+}
+
+
+@pytest.mark.parametrize("program", WRITES)
+def test_writes_that_autograd_records(program, mesh):
+    function, make = WRITES[program]
+    on = make_on(mesh)
+
+    def done(each):
+        arguments = make(on)
+        leaves = [leaf for value in arguments for leaf in leaves_behind(value)]
+        result = each(*arguments)
+        if not result.requires_grad:
+            return [result, *arguments]
+        found = torch.autograd.grad(result.pow(2).sum(), leaves, allow_unused=True)
+        return [result, *arguments, *found]
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for _ in range(3):
+        same(done(compiled), done(function))
+    assert len(compiled.entries) == 1
+
+
+def test_a_write_that_changes_the_metadata_is_refused(mesh):
+    on = make_on(mesh)
+    compiled = funcaot.compile(lambda x, y: x.mul_(y), backend=COMPILER)
+    with pytest.raises(UnsupportedError, match=r"(?s)writes to argument 0.*Instead"):
+        compiled(on(0, 4, 4, grad=False), on(1, 4, 4))
