@@ -148,6 +148,7 @@ class Captor(Protocol):
 
     asked_by: str
     transposes: bool
+    called_plainly: bool
 
     def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
         """Whether a gradient was computed from cotangents where autograd doesn't see it."""

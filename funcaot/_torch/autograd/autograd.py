@@ -23,6 +23,7 @@ from torch.autograd.function import (
     _SingleLevelFunction,
     once_differentiable,
 )
+from torch.autograd.graph import _engine_run_backward
 
 from funcaot._torch.levels.functorch import unpack_dual
 
@@ -33,6 +34,7 @@ __all__ = [
     "copy_all",
     "creation_meta",
     "defines_setup_context",
+    "engine_gradients",
     "forward_grad_enabled",
     "gradients_are_differentiated",
     "in_dual_level",
@@ -96,6 +98,28 @@ def jvp_inside_dual_level() -> Iterator[None]:
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is zeros without memory, as autograd makes them for absent derivatives."""
     return tensor._is_zerotensor()
+
+
+def engine_gradients(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    *,
+    create_graph: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """What ``torch.autograd.grad`` gives, with every function mode in force in users' backwards.
+
+    Torch's own function is overridden by modes itself, and runs outside of the innermost one.
+    """
+    return _engine_run_backward(
+        tuple(outputs),
+        tuple(tangents),
+        True,
+        create_graph,
+        tuple(inputs),
+        True,
+        accumulate_grad=False,
+    )
 
 
 def defines_setup_context(function: type) -> bool:

@@ -229,6 +229,8 @@ def capture(
         inner_tensors.refuse_changed(entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
+    if tape.called_plainly:
+        tape.closed_over.add((real, known[id(real)]) for real in lifting.lifted)
     return Capture(
         tape,
         tuple(entrance.inputs),

@@ -19,6 +19,7 @@ import torch
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.code_names import ReadNames, names_of
 from funcaot.aot.closure.constants import is_immutable, is_setting
+from funcaot.aot.closure.kept_results import tensors_kept
 from funcaot.aot.closure.look import dictionary_of, in_slot, module_of
 from funcaot.aot.closure.ran import is_users
 
@@ -107,6 +108,9 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         for kind, attributes in _WRAPPERS:
             if isinstance(holder, kind):
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
+        if isinstance(holder, functools._lru_cache_wrapper):
+            for tensor in tensors_kept(holder):
+                yield Step("{0}()", "", tensor, (weakref.ref(tensor),))
         own = dictionary_of(holder) or {}
         if isinstance(holder, torch.optim.Optimizer):
             # A step finds its state by itself (see optimizer_step).

@@ -390,7 +390,7 @@ class Walk:
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
                 key = (identity, name)
-                if key in self._looked_at or not names.mentions(name):
+                if key in self._looked_at or not names.mentions(name) or child is TYPE:
                     continue
                 if library and (self._ran is None or not names.users_mention(name)):
                     continue

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
+from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
 from funcaot.scopes import PausableTrace
 
@@ -192,6 +193,7 @@ class Recorder(PausableTrace):
         self._classes.close()
         if self._outer is None:
             sys.settrace(self.before)
+            forget_traced(self.ran.users)
             return
         sys.settrace(self._outer.trace)
         # What ran in a capture inside this one ran here too.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.frontier import autograd_nodes
 from funcaot.aot.tape.masks import use_kept_masks
-from funcaot.errors import GraphError
+from funcaot.errors import GraphError, UnsupportedError
 
 # Tangents on the tape, by the output of the graph that each belongs to.
 Arrived: TypeAlias = dict[int, torch.Tensor]
@@ -161,18 +162,36 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     _refuse_once_differentiable(outputs)
     snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
-    gradients = segment.tape.gradients(
-        outputs,
-        [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
-        [arrived[index] for index in traced],
-        create_graph=key.create_graph,
-    )
+    with _explained(segment.settings.name):
+        gradients = segment.tape.gradients(
+            outputs,
+            [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
+            [arrived[index] for index in traced],
+            create_graph=key.create_graph,
+        )
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     found = zip(wanted, gradients, strict=True)
     present = {index: gradient for index, gradient in found if gradient is not None}
     premises, collectives = graphs.premises_after(last), graphs.collectives_after(last)
     return Pulled(present, writes, premises, collectives)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say what to do where code of a backward meets a tensor that the program doesn't know."""
+    try:
+        yield
+    except AssertionError as error:
+        if not tracing.is_untraceable_function(error):
+            raise
+        raise UnsupportedError(
+            f"A hook or a Function's backward in {name} computes with a tensor that isn't an "
+            "operand of the Function, and that the compiled function didn't use itself: something "
+            "that a call stored, or that was made elsewhere.",
+            remedy="save what it needs with ctx.save_for_backward, or compile a function that runs "
+            "the backward too, as a whole training step does.",
+        ) from error
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:

@@ -147,11 +147,9 @@ def contents_of(
             for key, value in vars(thing).items()
             if not (key.startswith("__") or key == class_cache.ATTRIBUTE)
         }
-    if names is None:
-        return dict(thing)
-    if isinstance(thing, dict):
-        found = {name: thing[name] for name in names if name in thing}
-        if found.get("type") is TYPE:  # Another thread captures code with these globals.
+    if names is None or isinstance(thing, dict):
+        found = dict(thing) if names is None else {n: thing[n] for n in names if n in thing}
+        if found.get("type") is TYPE:  # A capture shows it to code with these globals.
             del found["type"]
         return found
     return {name: value for name in names for value in in_slot(thing, name)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
 from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from typing import Any
@@ -13,6 +15,7 @@ from torch import fx
 from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper
+from funcaot.rules.operands.reached import reached_from
 
 _DEPTH = 6
 
@@ -70,6 +73,10 @@ def frontier(
                     continue
                 for part in tape.wrappers.saved(node, ends):
                     found.setdefault(Demand(part, function.name(), region, None, checked))
+        for tensor in tape.closed_over:
+            node = tape.node_of(tensor)
+            if node is not None and not is_wrapper(tensor):
+                found.setdefault(Demand(node, "a callable", checked=False))
     return tuple(found)
 
 
@@ -144,6 +151,10 @@ def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor
         children: Any = list(value.values())
     elif isinstance(value, list | tuple | set | frozenset):
         children = list(value)
+    elif isinstance(value, torch.nn.Module):
+        children = [*vars(value).values(), *value.parameters(), *value.buffers()]
+    elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        children = reached_from(value)
     elif hasattr(value, "__dict__"):
         children = list(vars(value).values())
     else:

@@ -25,6 +25,7 @@ from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
+from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record, refuse_value_of_ranks
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
@@ -58,6 +59,8 @@ class Tape:
         saved_by_writes: For autograd's node of an in-place op on a view, the nodes of what the
             op saved.
         wrappers: Its tensors that wrap others.
+        called_plainly: Whether a Function was given what holds tensors, so that it isn't a node.
+        closed_over: What such a Function's backward may reach besides what it saved.
     """
 
     def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
@@ -77,7 +80,8 @@ class Tape:
         self._functional_mode.answer = premises.answer
         self._functional_mode.record_collective = record
         self.spoiled: str | None = None
-        self.asked_by, self.transposes = "", False
+        self.asked_by, self.transposes, self.called_plainly = "", False, False
+        self.closed_over = ClosedOver()
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self.wrappers = Wrappers(self._tracer, self._fake_value)
         self._values: dict[fx.Node, Any] = {}
@@ -467,6 +471,11 @@ class Tape:
         Returns:
             One gradient per input, None where autograd gives None.
         """
+        if self.closed_over:
+            with self.recording(grad_mode=create_graph, autocast=True), Replacing(self.closed_over):
+                return autograd.engine_gradients(
+                    outputs, inputs, tangents, create_graph=create_graph
+                )
         with self.recording(grad_mode=create_graph, autocast=True):
             return torch.autograd.grad(
                 list(outputs),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_filled", "may_hold", "tensors_reached"]
+__all__ = ["is_filled", "may_hold", "reached_from", "tensors_reached"]
 
 _DEPTH = 4
 _FIXED = (type, types.ModuleType, torch.dtype, torch.device, torch.Size, Enum, str, int, float)
@@ -35,10 +35,11 @@ def _held(values: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
         if id(value) in seen or depth == 0 or not may_hold(value):
             continue
         seen.add(id(value))
-        yield from _held(_reached_from(value), depth - 1, seen)
+        yield from _held(reached_from(value), depth - 1, seen)
 
 
-def _reached_from(value: Any) -> list[Any]:
+def reached_from(value: Any) -> list[Any]:
+    """What a function closes over, an object or a container holds."""
     if isinstance(value, types.MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, functools.partial):

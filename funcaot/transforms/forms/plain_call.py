@@ -26,6 +26,7 @@ from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
+from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 
 __all__ = ["call_in_capture"]
@@ -47,8 +48,11 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         return otherwise()
     reached = list(tensors_reached(objects))
     if any(map(_is_traced, reached)):
-        _refuse_parameters(plan, operands, reached)
-        return _plainly(plan, operands)
+        operands, written = _with_parameters(plan, operands, reached)
+        result = _plainly(plan, operands)
+        for writes in written:
+            writes.repeat()
+        return result
     before = [(value, dict(fields)) for value in objects if (fields := _fields(value)) is not None]
     result = otherwise()
     written = [
@@ -72,27 +76,41 @@ def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
     captor = current_captor()
     if captor is None:
         return plan.native(*operands)
+    captor.called_plainly = True
     with captor.calling():
         return plan.native(*operands)
 
 
-def _refuse_parameters(
+def _with_parameters(
     plan: CallPlan, operands: tuple[Any, ...], reached: Sequence[torch.Tensor]
-) -> None:
-    """Refuse what would lose gradients: a backward that runs a given function on parameters.
+) -> tuple[tuple[Any, ...], Sequence[AttributeWrites]]:
+    """Operands whose functions hold the tape's tensors in the places of parameters.
+
+    A backward that runs such a function is recorded when no call of the user's is in progress, and
+    asks for gradients of the parameters among the operands: it has to compute with the same ones.
 
     Raises:
-        UnsupportedError: Parameters are operands, and a function among the operands reaches some.
+        UnsupportedError: Something in between can't be copied.
     """
-    given = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
-    if any(map(_is_parameter, given)) and any(map(_is_parameter, reached)):
+    if not any(map(_is_parameter, reached)):
+        return operands, ()
+    leaves, spec = pytree.tree_flatten(operands)
+    places = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+    try:
+        hollow, parameters, _ = hollowed(tuple(leaves[i] for i in places), _is_parameter)
+    except Sealed as sealed:
         raise UnsupportedError(
             f"{display_name(plan.function)} is given a function that closes over a tensor of the "
-            "compiled function and over parameters, which are operands too: its backward would "
-            "run that function on parameters that the program doesn't know.",
+            "compiled function and over parameters, through something that can't be copied: its "
+            "backward would run that function on parameters that the program doesn't know.",
             remedy="pass the tensor that it closes over as an operand, or keep this call outside "
             "of the compiled function.",
-        )
+        ) from sealed
+    written: list[AttributeWrites] = []
+    (entered,) = _as_entered(parameters)
+    for i, copied in zip(places, hollow.filled(entered, written), strict=True):
+        leaves[i] = copied
+    return pytree.tree_unflatten(leaves, spec), written
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

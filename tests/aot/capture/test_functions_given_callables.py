@@ -1,5 +1,7 @@
 """A Function that is given a callable, which closes over tensors of the program, and parameters."""
 
+import functools
+
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -7,6 +9,7 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.hostile import COMPILER
 
 
 class Step(torch.autograd.Function):
@@ -59,10 +62,15 @@ class Solver(torch.nn.Module):
         return x.square().sum()
 
 
+@pytest.mark.parametrize(
+    "backend", ["eager", COMPILER, "inductor"], ids=["eager", "hostile", "inductor"]
+)
+@pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
-def test_gradients_of_parameters(grad):
-    model = Solver(closes_over_an_argument=False)
-    compiled = funcaot.compile(model, backend="eager")
+def test_gradients_of_parameters(grad, closes, backend):
+    """With a callable that closes over both they were None, and then refused."""
+    model = Solver(closes_over_an_argument=closes)
+    compiled = funcaot.compile(model, backend=backend)
     for scale in (1.0, 2.0, 3.0):
         found = []
         for function in (model, compiled):
@@ -73,13 +81,99 @@ def test_gradients_of_parameters(grad):
             gradients = [parameter.grad.clone() for parameter in model.parameters()]
             found.append((loss.detach(), gradients, x.grad))
         assert_close(*found)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1)
+    assert funcaot.report(compiled).cache_misses == 1
 
 
-def test_a_callable_that_closes_over_both_is_refused():
-    """The gradients of the parameters were None."""
-    compiled = funcaot.compile(Solver(closes_over_an_argument=True), backend="eager")
-    with pytest.raises(UnsupportedError, match="Step is given a function that closes over"):
-        compiled(torch.ones(2, 3), torch.ones(3))
+class Context(torch.autograd.Function):
+    """Keeps nothing but the callable, whose context its backward needs."""
+
+    @staticmethod
+    def forward(ctx, f, x):
+        ctx.f = f
+        return f(x).detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient * ctx.f(torch.ones_like(gradient))
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_what_only_a_callable_keeps(size):
+    """An argument that nothing else saved was missing in the backward."""
+
+    def run(x, context):
+        return Context.apply(functools.partial(lambda c, x: x * c.sin(), context * 2), x).sum()
+
+    compiled = funcaot.compile(run, backend=COMPILER)
+    for scale in (1.0, 3.0):
+        found = []
+        for function in (run, compiled):
+            x = torch.full((size,), scale, requires_grad=True)
+            function(x, torch.full((size,), scale)).backward()
+            found.append(x.grad)
+        assert_close(*found)
+
+
+@functools.cache
+def table(n):
+    return torch.arange(n) + 1.0
+
+
+class Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, f, x):
+        ctx.f = f
+        return (f(x) * table(3)).detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, ctx.f(gradient) * table(3)
+
+
+def test_a_table_that_the_backward_looks_up():
+    def run(x, context):
+        return Weighted.apply(lambda x: x * context, x).square().sum()
+
+    compiled = funcaot.compile(run, backend=COMPILER)
+    for scale in (1.0, 2.0, 3.0):
+        found = []
+        for function in (run, compiled):
+            x = torch.full((3,), scale, requires_grad=True)
+            function(x, torch.full((3,), 5.0)).backward()
+            found.append(x.grad)
+        assert_close(*found)
+
+
+elsewhere: list[torch.Tensor] = []
+
+
+class Remembering(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, f, x):
+        return f(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient * elsewhere[0]
+
+
+def test_a_tensor_that_only_the_backward_knows_is_refused():
+    """It was an assertion about fake tensors."""
+
+    def run(x, context):
+        return Remembering.apply(lambda x: x * context, x).sum()
+
+    compiled = funcaot.compile(run, backend="eager")
+    elsewhere.append(torch.ones(3))
+    try:
+        result = compiled(torch.ones(3, requires_grad=True), torch.ones(3))
+        with pytest.raises(UnsupportedError, match="computes with a tensor that isn't an operand"):
+            result.backward()
+    finally:
+        elsewhere.clear()
 
 
 def test_parameters_that_only_the_function_is_given():

@@ -1,0 +1,62 @@
+"""What ``functools.cache`` and ``lru_cache`` keep; the walk reads it, and a capture leaves none.
+
+A tensor that such a function returned before is read like any other that is closed over. One that
+it makes while a function is captured has no values, and would be handed to everybody who calls it
+afterwards: so what is kept is forgotten then, and made again by the next call.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Container, Iterator
+from functools import _lru_cache_wrapper
+from typing import Any
+
+import torch
+
+from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
+from funcaot._torch.tracing.tracing import is_symbolic
+
+_DEPTH = 4
+_MOST = 4096
+_CONTAINERS = (tuple, list, dict)
+_seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
+    """Tensors among the results that a function keeps, or in tuples, lists and dictionaries there.
+
+    Args:
+        function: The function; from here on, captures in which it runs look at it.
+    """
+    _seen.add(function)
+    if function.cache_info().currsize <= _MOST:
+        own = vars(function)
+        yield from _in([thing for thing in gc.get_referents(function) if thing is not own], _DEPTH)
+
+
+def forget_traced(codes: Container[types.CodeType]) -> None:
+    """Clear what holds tensors of a capture.
+
+    Args:
+        codes: The code that ran in it.
+    """
+    for function in tuple(_seen):
+        inner = function.__wrapped__
+        ran = isinstance(inner, types.FunctionType) and inner.__code__ in codes
+        if ran and any(map(_is_traced, tensors_kept(function))):
+            function.cache_clear()
+
+
+def _in(values: Any, depth: int) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif depth and type(value) in _CONTAINERS:
+            yield from _in(value.values() if type(value) is dict else value, depth - 1)
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    return is_symbolic(tensor) or is_functorch_wrapped_tensor(tensor)

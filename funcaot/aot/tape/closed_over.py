@@ -1,0 +1,66 @@
+"""Tensors that a backward reaches by itself; the tape's continuation puts its own in their places.
+
+A Function that is given a callable runs it again in its backward, and a table that its code keeps
+somewhere is met there too: as the real tensor, since no capture is in progress then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from funcaot._torch.tensors.pytree import is_size, tree_map
+
+__all__ = ["ClosedOver", "Replacing"]
+
+
+class ClosedOver:
+    """The tape's tensors for real ones that a capture met."""
+
+    def __init__(self) -> None:
+        """None, until a Function is called that may reach them."""
+        self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+    def add(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Take pairs of a real tensor and the tape's."""
+        for real, traced in tensors:
+            self._found[id(real)] = weakref.ref(real), traced
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """The tape's tensors."""
+        return (traced for _, traced in self._found.values())
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._found)
+
+    def replace(self, value: Any) -> Any:
+        """The tape's tensor for a real one; anything else as it is."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        reference, traced = self._found.get(id(value), (None, value))
+        return value if reference is None or reference() is not value else traced
+
+
+class Replacing(TorchFunctionMode):
+    """Replaces each real tensor that an op meets."""
+
+    def __init__(self, closed_over: ClosedOver) -> None:
+        """Start to.
+
+        Args:
+            closed_over: What is replaced, and by what.
+        """
+        super().__init__()
+        self._replace = closed_over.replace
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op on the tape's tensors."""
+        replaced: Any = tree_map(self._replace, (args, kwargs or {}), is_leaf=is_size)
+        return func(*replaced[0], **replaced[1])
