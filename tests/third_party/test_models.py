@@ -269,7 +269,7 @@ def test_torchdiffeq(name):
     check(Model, lambda function, y: function(y).pow(2).sum(), lambda step: (torch.randn(4, 2),))
 
 
-@pytest.mark.parametrize("kind", ["NSF", "MAF", "NAF"])
+@pytest.mark.parametrize("kind", ["NSF", "MAF", "NAF", "UNAF"])
 def test_zuko(kind):
     import zuko
 
@@ -280,6 +280,24 @@ def test_zuko(kind):
 
         def forward(self, x, c):
             return -self.flow(c).log_prob(x).mean()
+
+    def batch(step):
+        return torch.rand(5, 2) * 0.5, torch.rand(5, 1)
+
+    check(Model, lambda function, x, c: function(x, c), batch)
+
+
+def test_zuko_backwards():
+    """Roots are found by bisection, and differentiated by a Function that is given a callable."""
+    import zuko
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.flow = zuko.flows.NAF(2, context=1, transforms=1, hidden_features=[8])
+
+        def forward(self, x, c):
+            return self.flow(c).transform.inv(x).pow(2).sum()
 
     def batch(step):
         return torch.rand(5, 2) * 0.5, torch.rand(5, 1)

@@ -39,4 +39,12 @@ def copied_to(tensor: torch.Tensor, stride: Sequence[int], offset: int) -> torch
     last = sum((size - 1) * step for size, step in zip(tensor.shape, stride, strict=True))
     memory = tensor.new_empty(offset + max(last, 0) + 1)
     reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
-    return reinterpret(memory, tuple(tensor.shape), tuple(stride), offset).copy_(tensor)
+    made = reinterpret(memory, tuple(tensor.shape), tuple(stride), offset)
+    if not tensor.numel() or 0 not in stride:
+        return made.copy_(tensor)
+    # Elements along an expanded dimension are one, which is written once.
+    expanded = [step == 0 and size > 1 for size, step in zip(tensor.shape, stride, strict=True)]
+    first = [1 if one else size for size, one in zip(tensor.shape, expanded, strict=True)]
+    narrowed = tensor[tuple(slice(0, 1) if one else slice(None) for one in expanded)]
+    reinterpret(memory, tuple(first), tuple(stride), offset).copy_(narrowed)
+    return made
