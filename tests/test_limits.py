@@ -165,6 +165,26 @@ def changed_after_call():
         y.sum().backward()
 
 
+class FromElsewhere(torch.autograd.Function):
+    known: list[torch.Tensor] = []
+
+    @staticmethod
+    def forward(ctx, f, x):
+        return f(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None, grad_output * FromElsewhere.known[0]
+
+
+def backward_with_a_tensor_from_elsewhere():
+    def function(x, y):
+        return FromElsewhere.apply(lambda x: x * y, x).sum()
+
+    FromElsewhere.known = [torch.ones(3)]
+    compiled(function)(torch.ones(3, requires_grad=True), torch.ones(3)).backward()
+
+
 def exported(function, dynamic_shapes=None):
     with tempfile.TemporaryDirectory() as folder:
         funcaot.export(function, (ones(),), path=f"{folder}/f.pt2", dynamic_shapes=dynamic_shapes)
@@ -180,6 +200,10 @@ LIMITS = {
     "storage of a leaf that requires grad": (
         UnsupportedError,
         lambda: compiled(sets_storage)(ones().requires_grad_(), ones()),
+    ),
+    "a backward's tensor from elsewhere": (
+        UnsupportedError,
+        backward_with_a_tensor_from_elsewhere,
     ),
     "detached memory under jvp": (UnsupportedError, lambda: pushed(compiled(write_twice))(ones())),
     "data at several levels": (
