@@ -120,9 +120,10 @@ def _restride_ones(outside: torch.Tensor, inside: torch.Tensor) -> None:
     shape, stride, found = tuple(outside.shape), tuple(outside.stride()), inside.stride()
     if not all(isinstance(number, int) for number in (*shape, *stride, *inside.shape)):
         return
-    free = all(found[dim] == stride[dim] for dim, size in enumerate(shape) if size != 1)
     proxies = get_proxy_mode()
-    if found == stride or tuple(inside.shape) != shape or not free or proxies is None:
+    if found == stride or tuple(inside.shape) != shape or proxies is None:
+        return
+    if any(found[dim] != stride[dim] for dim, size in enumerate(shape) if size != 1):
         return
     traced = get_proxy_slot(inside, proxies.tracer, None)
     if traced is None:

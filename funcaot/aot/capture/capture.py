@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -15,11 +13,10 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
-from funcaot._torch.tensors.seeding import seeding_refused
-from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.capture.explained import explained
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.new_storage import note_new_storage
@@ -34,10 +31,9 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
-from funcaot.aot.tape import storages
 from funcaot.aot.tape.tape import Tape
 from funcaot.derivatives.kernels import with_derivatives
-from funcaot.errors import FuncaotError, GraphError, UnsupportedError
+from funcaot.errors import GraphError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +208,7 @@ def capture(
         lifting.lift(tensor)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
         with (
-            _explained(name, events),
+            explained(name, events),
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
             lifting,
@@ -229,8 +225,7 @@ def capture(
         inner_tensors.refuse_changed(entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
-    if tape.called_plainly:
-        tape.closed_over.add((real, known[id(real)]) for real in lifting.lifted)
+    _note_closed_over(tape, lifting.lifted, known)
     return Capture(
         tape,
         tuple(entrance.inputs),
@@ -247,6 +242,14 @@ def capture(
         absent=tuple(attributes.missing),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
+
+
+def _note_closed_over(
+    tape: Tape, lifted: Sequence[torch.Tensor], known: dict[int, torch.Tensor]
+) -> None:
+    """Keep what stands for real tensors, for a backward that is given a callable with them."""
+    if tape.called_plainly:
+        tape.closed_over.add((real, known[id(real)]) for real in lifted)
 
 
 def _traced(
@@ -273,109 +276,6 @@ def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
         f"{name} leaves global state changed: {', '.join(changed)}.",
         remedy="change it outside of the compiled function, or change it back inside.",
     )
-
-
-def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
-    """What a write that can't be made functional is refused with, if an error says that."""
-    text = str(error)
-    if isinstance(error, UnsupportedError):
-        return None
-    if any(limit in text for limit in tracing_errors.FUNCTIONALIZATION_LIMITS):
-        return UnsupportedError(
-            f"{name} writes to a view that as_strided made out of a view, or resizes one.",
-            remedy="make the view with slices, view, transpose and the like.",
-        )
-    if tracing_errors.OVERLAPPING_WRITE in text:
-        return UnsupportedError(
-            f"{name} writes to a view more than one of whose elements is in one place in memory "
-            "(expand, unfold).",
-            remedy="write to the tensor before such a view is made, or to a clone.",
-        )
-    if tracing_errors.FROZEN_STORAGE in text:
-        return UnsupportedError(
-            f"{name} writes to a tensor that another one was given the memory of by set_.",
-            remedy="write before set_ is called, or return a new tensor.",
-        )
-    return None
-
-
-def is_stale(error: Exception) -> bool:
-    """Whether a view couldn't be made again on what its base became."""
-    return any(text in str(error) for text in tracing_errors.STALE_VIEWS)
-
-
-def stale_view(name: str) -> UnsupportedError:
-    """What is raised where a view can't be made again on what was written to its base."""
-    return UnsupportedError(
-        f"{name} writes to memory by a view, or by a tensor whose shape it changed, and another "
-        "view can't be made again on what it wrote.",
-        remedy="write to the tensor itself, or make the other view afterwards.",
-    )
-
-
-@contextlib.contextmanager
-def _explained(name: str, events: InputEvents) -> Iterator[None]:
-    """Refuse what a capture can't record; the user's own exceptions pass through unchanged."""
-
-    def refuse(seeding: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"{name} calls torch.{seeding}, which would happen once, when it is captured, and not "
-            "at every call.",
-            remedy="seed outside of the compiled function.",
-        )
-
-    try:
-        with seeding_refused(refuse):
-            yield
-    except FuncaotError:
-        raise
-    except Exception as error:
-        limit = limit_of_writes(error, name) or storages.explained(error, name)
-        if limit is not None:
-            raise limit from error
-        if (events.wholes or events.shared) and is_stale(error):
-            raise stale_view(name) from error
-        if events.wholes and tracing_errors.OUT_OF_BOUNDS in str(error):
-            raise UnsupportedError(
-                f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
-                remedy="use as_strided.",
-            ) from error
-        if tracing_errors.is_of_a_scripted_module(error):
-            raise UnsupportedError(
-                f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
-                remedy="call the Python module that it was made from.",
-            ) from error
-        if "storage on different device" in str(error):
-            raise UnsupportedError(
-                f"{name} resizes a tensor that it made to more elements and then takes a view.",
-                remedy="make a new tensor of that size.",
-            ) from error
-        if any(text in str(error) for text in tracing_errors.OF_INFERENCE_MODE):
-            raise UnsupportedError(
-                f"{name} makes a view or a tangent in inference mode, where its capture can't.",
-                remedy="use torch.no_grad() instead, inside of the function or around the call.",
-            ) from error
-        if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
-            raise
-        reason = str(getattr(error, "func", None) or error).splitlines()[0]
-        raise UnsupportedError(
-            f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
-            f"have: {reason}{_line_of(error)}.",
-            remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
-            "value differs from example to example. Else keep that part out of the compiled "
-            "function, or put it into the forward of a funcaot.Function, which then runs on real "
-            "values.",
-        ) from error
-
-
-def _line_of(error: Exception) -> str:
-    """Where the user's code asked for it."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in frame.filename and "/funcaot/" not in frame.filename
-    ]
-    return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 class _Entrance:

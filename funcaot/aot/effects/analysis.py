@@ -18,10 +18,8 @@ from funcaot.aot.capture.capture import (
     Capture,
     Input,
     geometry_of,
-    is_stale,
-    limit_of_writes,
-    stale_view,
 )
+from funcaot.aot.capture.explained import is_stale, limit_of_writes, stale_view
 from funcaot.aot.capture.inner_tensors import refuse_derivatives
 from funcaot.aot.capture.shared_memory_under_transforms import Joined
 from funcaot.aot.effects.actions.action import Action

@@ -7,12 +7,12 @@ that share memory as the call's do, until nothing new is found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from funcaot.aot.capture.capture import Capture, Sharing
-from funcaot.aot.capture.capture_call import capture_call
+from funcaot.aot.capture.capture import Capture, Sharing, capture
+from funcaot.aot.capture.grad_effects import GradientTracker
 from funcaot.aot.capture.shared_inputs import Touched, sharing_of, touched_inputs
 from funcaot.aot.effects.analysis import analyse
 from funcaot.aot.effects.effects import Effects
@@ -23,6 +23,7 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.state.torch_random import refuse_new_generators
 from funcaot.errors import UnsupportedError
 
 
@@ -108,9 +109,36 @@ def _once(
     """One run, with what is known of shared memory."""
     again = "" if sharing is None else " again"
     captured = run(
-        f"capture{again}", capture_call, tracker, signature, sharing=sharing, opening=opening
+        f"capture{again}", _captured, tracker, signature, sharing=sharing, opening=opening
     )
     effects = run(f"effects{again}", analyse, captured, run.what)
     if sharing is None:
         run("effects", check_gradients, captured, effects, run.what)
     return Settled(captured, effects, touched)
+
+
+def _captured(
+    tracker: StateTracker,
+    signature: Signature,
+    *,
+    sharing: Sharing | None = None,
+    opening: Opening | None = None,
+) -> Capture:
+    """Run a call's function on a tape, once.
+
+    Args:
+        tracker: The function, its arguments, and what it stores.
+        signature: The call's signature.
+        sharing: Inputs that share memory, if an earlier run found that this matters.
+        opening: What the program leaves open.
+
+    Raises:
+        UnsupportedError: For what can't be captured.
+        Exception: Whatever the function raises, unchanged.
+    """
+    gradients = GradientTracker(tracker, tracker.leaves, tracker.name)
+    captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, opening)
+    refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
+    if opening is not None and opening.numbers is not None:
+        opening.numbers.refuse_classes(tracker.ran.users)
+    return replace(captured, gradients=gradients.effects(captured.lifted))

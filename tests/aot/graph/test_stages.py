@@ -9,6 +9,7 @@ import torch
 import funcaot
 from funcaot import config
 from funcaot.aot import pipeline
+from funcaot.aot.effects import settled
 from funcaot.aot.graph.stages import Stages
 from funcaot.errors import GraphError
 
@@ -72,22 +73,22 @@ def test_the_report_has_every_stage():
 
 
 def test_effects_that_name_no_result_are_refused(monkeypatch):
-    right = pipeline.analyse
+    right = settled.analyse
     monkeypatch.setattr(
-        pipeline, "analyse", lambda *args: dataclasses.replace(right(*args), results=())
+        settled, "analyse", lambda *args: dataclasses.replace(right(*args), results=())
     )
     with pytest.raises(GraphError, match="with 0 results name"):
         funcaot.compile(torch.sin, backend="eager")(torch.ones(2))
 
 
 def test_a_capture_of_another_tape_is_refused(monkeypatch):
-    strangers = pipeline.capture_call
+    strangers = settled.capture
 
     def mixed(*args, **options):
         first, second = strangers(*args, **options), strangers(*args, **options)
         return dataclasses.replace(first, inputs=second.inputs)
 
-    monkeypatch.setattr(pipeline, "capture_call", mixed)
+    monkeypatch.setattr(settled, "capture", mixed)
     with pytest.raises(GraphError, match="another tape"):
         funcaot.compile(torch.sin, backend="eager")(torch.ones(2))
 

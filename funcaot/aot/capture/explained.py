@@ -1,0 +1,118 @@
+"""Errors of a capture, said in the user's terms; ``capture`` and ``effects`` ask here."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+
+from funcaot._torch.tensors.seeding import seeding_refused
+from funcaot._torch.tracing import tracing, tracing_errors
+from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.tape import storages
+from funcaot.errors import FuncaotError, UnsupportedError
+
+__all__ = ["explained", "is_stale", "limit_of_writes", "stale_view"]
+
+
+def limit_of_writes(error: Exception, name: str) -> UnsupportedError | None:
+    """What a write that can't be made functional is refused with, if an error says that."""
+    text = str(error)
+    if isinstance(error, UnsupportedError):
+        return None
+    if any(limit in text for limit in tracing_errors.FUNCTIONALIZATION_LIMITS):
+        return UnsupportedError(
+            f"{name} writes to a view that as_strided made out of a view, or resizes one.",
+            remedy="make the view with slices, view, transpose and the like.",
+        )
+    if tracing_errors.OVERLAPPING_WRITE in text:
+        return UnsupportedError(
+            f"{name} writes to a view more than one of whose elements is in one place in memory "
+            "(expand, unfold).",
+            remedy="write to the tensor before such a view is made, or to a clone.",
+        )
+    if tracing_errors.FROZEN_STORAGE in text:
+        return UnsupportedError(
+            f"{name} writes to a tensor that another one was given the memory of by set_.",
+            remedy="write before set_ is called, or return a new tensor.",
+        )
+    return None
+
+
+def is_stale(error: Exception) -> bool:
+    """Whether a view couldn't be made again on what its base became."""
+    return any(text in str(error) for text in tracing_errors.STALE_VIEWS)
+
+
+def stale_view(name: str) -> UnsupportedError:
+    """What is raised where a view can't be made again on what was written to its base."""
+    return UnsupportedError(
+        f"{name} writes to memory by a view, or by a tensor whose shape it changed, and another "
+        "view can't be made again on what it wrote.",
+        remedy="write to the tensor itself, or make the other view afterwards.",
+    )
+
+
+@contextlib.contextmanager
+def explained(name: str, events: InputEvents) -> Iterator[None]:
+    """Refuse what a capture can't record; the user's own exceptions pass through unchanged."""
+
+    def refuse(seeding: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{name} calls torch.{seeding}, which would happen once, when it is captured, and not "
+            "at every call.",
+            remedy="seed outside of the compiled function.",
+        )
+
+    try:
+        with seeding_refused(refuse):
+            yield
+    except FuncaotError:
+        raise
+    except Exception as error:
+        limit = limit_of_writes(error, name) or storages.explained(error, name)
+        if limit is not None:
+            raise limit from error
+        if (events.wholes or events.shared) and is_stale(error):
+            raise stale_view(name) from error
+        if events.wholes and tracing_errors.OUT_OF_BOUNDS in str(error):
+            raise UnsupportedError(
+                f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
+                remedy="use as_strided.",
+            ) from error
+        if tracing_errors.is_of_a_scripted_module(error):
+            raise UnsupportedError(
+                f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
+                remedy="call the Python module that it was made from.",
+            ) from error
+        if "storage on different device" in str(error):
+            raise UnsupportedError(
+                f"{name} resizes a tensor that it made to more elements and then takes a view.",
+                remedy="make a new tensor of that size.",
+            ) from error
+        if any(text in str(error) for text in tracing_errors.OF_INFERENCE_MODE):
+            raise UnsupportedError(
+                f"{name} makes a view or a tangent in inference mode, where its capture can't.",
+                remedy="use torch.no_grad() instead, inside of the function or around the call.",
+            ) from error
+        if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
+            raise
+        reason = str(getattr(error, "func", None) or error).splitlines()[0]
+        raise UnsupportedError(
+            f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
+            f"have: {reason}{_line_of(error)}.",
+            remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
+            "value differs from example to example. Else keep that part out of the compiled "
+            "function, or put it into the forward of a funcaot.Function, which then runs on real "
+            "values.",
+        ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """Where the user's code asked for it."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and "/funcaot/" not in frame.filename
+    ]
+    return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
