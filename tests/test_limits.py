@@ -177,6 +177,39 @@ class FromElsewhere(torch.autograd.Function):
         return None, grad_output * FromElsewhere.known[0]
 
 
+class FillsGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return layer(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            result = ctx.layer(x)
+        result.backward(grad_output)
+        return x.grad, None
+
+
+def step_with_a_reversible_network():
+    layer, first = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def step(x):
+        FillsGradients.apply(first(x), layer).sum().backward()
+
+    compiled(step)(torch.ones(2, 3))
+
+
+def compressed():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.eye(3).to_sparse_csr()
+
+
 def backward_with_a_tensor_from_elsewhere():
     def function(x, y):
         return FromElsewhere.apply(lambda x: x * y, x).sum()
@@ -200,6 +233,15 @@ LIMITS = {
     "storage of a leaf that requires grad": (
         UnsupportedError,
         lambda: compiled(sets_storage)(ones().requires_grad_(), ones()),
+    ),
+    "a backward that fills gradients": (UnsupportedError, step_with_a_reversible_network),
+    "a compressed sparse leaf": (
+        UnsupportedError,
+        lambda: compiled(lambda a, b: a @ b)(compressed().requires_grad_(), torch.ones(3, 3)),
+    ),
+    "a compressed sparse result": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x.to_sparse_csr().to_dense())(torch.eye(3).requires_grad_()),
     ),
     "a backward's tensor from elsewhere": (
         UnsupportedError,

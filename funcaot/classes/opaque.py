@@ -186,8 +186,8 @@ class Captor(Protocol):
         """While a Function is called, which switches grad mode off for its forward."""
         ...
 
-    def running_rule(self) -> contextlib.AbstractContextManager[None]:
-        """While a Function's own backward runs."""
+    def running_rule(self) -> contextlib.AbstractContextManager[bool]:
+        """While a Function's own backward runs; whether the captured function asked for it."""
         ...
 
     def stands_for(self, output: Any, operand: torch.Tensor) -> bool:

@@ -144,8 +144,8 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
         if captor is None:
             result = run(ctx, *cotangents)
         else:
-            with captor.running_rule():
-                result = traced_or_opaque(captor, function, run, ctx, cotangents)
+            with captor.running_rule() as in_step:
+                result = traced_or_opaque(captor, function, run, ctx, cotangents, in_step=in_step)
         if captor is not None and captor.transposes:
             refuse_severed(captor, function, result, cotangents)
         if trusted:

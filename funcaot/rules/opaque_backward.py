@@ -7,6 +7,7 @@ taken by autograd on real values, so any order works as far as the backward's op
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from funcaot._torch.tracing.tracing import is_untraceable_function, why_untracea
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, current_captor
 from funcaot.classes.premise import refused
+from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
@@ -47,6 +49,8 @@ def traced_or_opaque(
     rule: Rule,
     ctx: Any,
     cotangents: tuple[Any, ...],
+    *,
+    in_step: bool = False,
 ) -> Any:
     """Run a backward while a capture records, or leave it for later if it asks for data.
 
@@ -56,6 +60,7 @@ def traced_or_opaque(
         rule: Its backward, as ``rule(ctx, *cotangents)``.
         ctx: Its ctx, which carries ``_funcaot_layouts``.
         cotangents: What autograd gave.
+        in_step: Whether the captured function itself calls ``backward``.
 
     Returns:
         A gradient or None for each input.
@@ -67,7 +72,7 @@ def traced_or_opaque(
         if not is_untraceable_function(error):
             raise
         reason = f"backward: {why_untraceable(error)}"
-    recorded = _Recorded(function, rule, ctx, cotangents)
+    recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
     opaque = opaque_function(recorded.run, recorded.layouts, recorded.name, reason)
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
@@ -76,9 +81,18 @@ def traced_or_opaque(
 class _Recorded:
     """One invocation of a backward: the tensors that it reads, apart from everything else."""
 
-    def __init__(self, function: type, rule: Rule, ctx: Any, cotangents: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        function: type,
+        rule: Rule,
+        ctx: Any,
+        cotangents: tuple[Any, ...],
+        *,
+        in_step: bool,
+    ) -> None:
         self.name = f"{function.__name__}Backward"
         self.rule = rule
+        self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
         attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
         attributes = attributes.pop("recorded_attributes", attributes)
@@ -96,7 +110,11 @@ class _Recorded:
         """Run the backward on these tensors; one gradient per input that needs one."""
         saved, attributes, cotangents = self.call.arguments(tensors)
         ctx = RecordingContext(self.needs, saved_tensors=saved, attributes=attributes)
-        result = self.rule(ctx, *cotangents)
+        watched = contextlib.nullcontext()
+        if self.watched is not None:
+            watched = RefuseOutsideGradients(self.watched)
+        with watched:
+            result = self.rule(ctx, *cotangents)
         gradients = result if isinstance(result, tuple) else (result,)
         chosen = [g for g, wanted in zip(gradients, self.wanted, strict=False) if wanted]
         return tuple(

@@ -17,13 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot.errors import UnsupportedError
 
-__all__ = ["refuse_lossy_writes", "refuse_overlapping_writes", "turned_elsewhere"]
+__all__ = ["refuse_writes", "turned_elsewhere"]
 
 
-def refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse to write to a tensor whose elements share memory with each other.
-
-    Eager refuses most such ops, and for the others writes to all elements at once.
+def refuse_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what an in-place op would do in eager only, or not at all.
 
     Args:
         func: The op, below autograd.
@@ -32,6 +30,16 @@ def refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[st
 
     Raises:
         UnsupportedError: If an element has several places in a tensor.
+        RuntimeError: Eager's own, for dtypes that don't fit.
+    """
+    _refuse_overlapping_writes(func, args, kwargs)
+    _refuse_lossy_writes(func, args, kwargs)
+
+
+def _refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse to write to a tensor whose elements share memory with each other.
+
+    Eager refuses most such ops, and for the others writes to all elements at once.
     """
     if torch.Tag.inplace_view in func.tags:
         return  # It changes how a tensor looks, not what lies in it.
@@ -48,17 +56,8 @@ def refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[st
             )
 
 
-def refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise what eager raises of an in-place op for its dtypes.
-
-    Args:
-        func: The op, below autograd.
-        args: Its arguments, functional tensors among them.
-        kwargs: Its keywords.
-
-    Raises:
-        RuntimeError: Eager's own.
-    """
+def _refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises of an in-place op for its dtypes."""
     draws = torch.Tag.nondeterministic_seeded in func.tags
     if func.namespace != "aten" or draws or not _may_not_fit(func, args, kwargs):
         return

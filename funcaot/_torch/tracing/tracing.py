@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from funcaot._torch.autograd.compressed import refuse_recorded_compressed
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
@@ -44,11 +45,7 @@ from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
 from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
-from funcaot._torch.tracing.refused_writes import (
-    refuse_lossy_writes,
-    refuse_overlapping_writes,
-    turned_elsewhere,
-)
+from funcaot._torch.tracing.refused_writes import refuse_writes, turned_elsewhere
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.scopes import untraced
 
@@ -439,8 +436,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         noted = self.detached_writes
         writing = noted.writing
         if func._schema.is_mutable:
-            refuse_overlapping_writes(func, args, kwargs or {})
-            refuse_lossy_writes(func, args, kwargs or {})
+            refuse_writes(func, args, kwargs or {})
             noted.writing = noted.write(func, args, kwargs or {}) or writing
             self.writing = True
         # Functorch's own ops come here with torch function modes still on, which would see the
@@ -463,6 +459,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
                     return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})
+                refuse_recorded_compressed(result, (args, kwargs))
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:
             self.detaching, self.writing, self.running = before

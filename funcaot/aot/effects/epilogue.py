@@ -218,6 +218,13 @@ def check_watched(
 
 
 def _set_version(tensor: torch.Tensor, version: int) -> None:
-    """Count as many in-place changes as the function made; levels count their own."""
-    if not functorch.is_functorch_wrapped_tensor(tensor) and tensor._version != version:
-        autograd.set_version(tensor, version)
+    """Count as many in-place changes as the function made; levels count their own.
+
+    A view remembers at which count it last took its history from its base. It looks again at the
+    new one: later, a change of the base could bring the count back to what it remembers.
+    """
+    if functorch.is_functorch_wrapped_tensor(tensor) or tensor._version == version:
+        return
+    autograd.set_version(tensor, version)
+    if tensor._is_view():
+        _look_at(tensor)

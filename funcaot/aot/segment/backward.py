@@ -172,7 +172,9 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
     found = zip(wanted, gradients, strict=True)
-    present = {index: gradient for index, gradient in found if gradient is not None}
+    present = {
+        index: _with_memory(segment, gradient) for index, gradient in found if gradient is not None
+    }
     premises, collectives = graphs.premises_after(last), graphs.collectives_after(last)
     return Pulled(present, writes, premises, collectives)
 
@@ -192,6 +194,14 @@ def _explained(name: str) -> Iterator[None]:
             remedy="save what it needs with ctx.save_for_backward, or compile a function that runs "
             "the backward too, as a whole training step does.",
         ) from error
+
+
+def _with_memory(segment: Segment, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient; made on the tape if it is zeros that a formula returns without memory."""
+    if not autograd.is_zero_tensor(gradient):
+        return gradient
+    with segment.tape.recording(grad_mode=False):
+        return torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device)
 
 
 def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:

@@ -63,10 +63,10 @@ class NodeNotes:
             yield
 
     @contextlib.contextmanager
-    def running_rule(self) -> Iterator[None]:
-        """While a Function's own backward runs."""
+    def running_rule(self) -> Iterator[bool]:
+        """While a Function's own backward runs; whether the captured function asked for it."""
         with holding(self, _in_rule=True):
-            yield
+            yield self._in_function
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:

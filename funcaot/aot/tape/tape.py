@@ -182,8 +182,8 @@ class Tape:
         with told, self._notes.running_function():
             yield
 
-    def running_rule(self) -> contextlib.AbstractContextManager[None]:
-        """While a Function's own backward runs."""
+    def running_rule(self) -> contextlib.AbstractContextManager[bool]:
+        """While a Function's own backward runs; whether the captured function asked for it."""
         return self._notes.running_rule()
 
     @contextlib.contextmanager

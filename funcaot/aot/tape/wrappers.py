@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.compressed import refuse_compressed
 from funcaot._torch.tensors.ragged import as_fixed, share_ragged_size
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
@@ -70,7 +71,11 @@ class Wrappers:
             spec: Its spec.
             example: A real tensor of that spec; needed for all but plain strided ones.
             like: A tensor of the tape whose ragged size is this one's, too.
+
+        Raises:
+            UnsupportedError: For a compressed sparse tensor that requires grad.
         """
+        refuse_compressed(spec.layout, requires_grad=spec.requires_grad)
         return self._opened(proxy, spec, example, like)[1]
 
     def _opened(

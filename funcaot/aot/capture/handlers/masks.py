@@ -19,7 +19,7 @@ def select_by_indices(call: Call, capture: InProgress) -> Any:
 
     These have no derivative, and what is selected by them has one that knows its size.
     """
-    if sizes_of_values.current() is None or len(call.args) != 2:
+    if sizes_of_values.current() is None or len(call.args) != 2 or call.kwargs:
         return NotImplemented
     source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, call.args))
     return source[mask.nonzero(as_tuple=True)]

@@ -79,6 +79,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(_TENSOR.__deepcopy__), with_arguments(python_values.copied)),
     Row(of(torch.tensor, torch.as_tensor), with_arguments(python_values.assembled)),
     Row(of(_TENSOR.new_tensor), with_arguments(python_values.assembled_like)),
+    Row(named("polygamma_"), writing.write_polygamma),
     Row(of(torch.masked_select, _TENSOR.masked_select), masks.select_by_indices),
     Row(of(_TENSOR.__getitem__, _TENSOR.__setitem__), masks.with_indices),
     # What can't be seen afterwards is noted, or refused.

@@ -11,7 +11,7 @@ from funcaot.aot.tape import writes
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 
-__all__ = ["is_of_lists", "write", "write_to_lists"]
+__all__ = ["is_of_lists", "write", "write_polygamma", "write_to_lists"]
 
 
 def is_of_lists(call: Call) -> bool:
@@ -27,6 +27,12 @@ def write_to_lists(call: Call, capture: InProgress) -> Any:
     if call.name.startswith("_foreach_") and writes.share_memory(call.args[0]):
         return writes.one_by_one(call.func, call.args, call.kwargs)
     return writes.counted(call.args[0], call.run)
+
+
+def write_polygamma(call: Call, capture: InProgress) -> Call:
+    """``polygamma_``, which torch can't make functional."""
+    target, (order,) = call.args[0], call.arguments
+    return Call(torch.Tensor.copy_, (target, torch.polygamma(order, target)), {})
 
 
 def write(call: Call, capture: InProgress) -> Any:
