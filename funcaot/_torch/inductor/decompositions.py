@@ -27,6 +27,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
         found[op] = _in_usual_layouts(found.get(op))
     found[aten.avg_pool2d_backward.default] = _with_two_sizes
     found[aten.cumsum.default] = _cast_before
+    found[aten.take.default] = _taken_by_index
     found[aten.upsample_nearest2d_backward.default] = _nearest_by_scale
     found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
     found[aten.add.Tensor] = _scaled_apart(torch.add)
@@ -47,6 +48,11 @@ def _abs(x: torch.Tensor) -> Any:
     if x.dtype not in _NARROW:
         return NotImplemented
     return x.clone() if x.dtype is torch.uint8 else torch.where(x < 0, -x, x)
+
+
+def _taken_by_index(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Torch's own asks for the value of an index without dimensions."""
+    return aten.index.Tensor(x.reshape(-1), [index])
 
 
 def _scaled_apart(op: Callable[..., Any]) -> Callable[..., Any]:

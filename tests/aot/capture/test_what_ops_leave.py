@@ -78,3 +78,20 @@ def test_gradients_that_are_zero(order, backend):
         (y,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
     wanted = {1: 2 * x.abs(), 2: 2 * x.sign()}.get(order, torch.zeros_like(x))
     torch.testing.assert_close(y, wanted)
+
+
+@BACKENDS
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_gradients_of_put(shape, backend):
+    index, source = torch.zeros(shape, dtype=torch.int64), torch.randn(shape, requires_grad=True)
+    x = torch.randn(1, requires_grad=True)
+
+    def function(x, source):
+        return x.put(index, source, accumulate=True).square()
+
+    compiled = funcaot.compile(function, backend=backend)
+    for _ in range(2):
+        found, wanted = (
+            torch.autograd.grad(call(x, source).sum(), (x, source)) for call in (compiled, function)
+        )
+        torch.testing.assert_close(found, wanted)
