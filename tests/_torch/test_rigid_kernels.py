@@ -1,4 +1,4 @@
-"""Kernels that read operands as if they lay as in eager get them so, whatever a compiler chooses."""
+"""Kernels that read operands as if they lay as in eager get them so, in any compiler's layout."""
 
 import pytest
 import torch
