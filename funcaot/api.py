@@ -110,7 +110,8 @@ def compile(
         parameters, buffers and hooks with it.
 
     Raises:
-        FuncaotError: If ``function`` isn't callable or the backend is unknown.
+        FuncaotError: If ``function`` isn't callable, the backend is unknown, or ``artifacts`` isn't
+            a path.
         UnsupportedError: If it is a coroutine or generator function.
 
     Example:
@@ -162,7 +163,18 @@ def compile(
 
 
 def _take_from(artifacts: Any, compiled: CompiledFunction | None) -> None:
-    """Let calls look for their programs in a file."""
+    """Let calls look for their programs in a file.
+
+    Raises:
+        FuncaotError: If it isn't a path.
+    """
+    if artifacts is not None and not isinstance(artifacts, str | os.PathLike):
+        raise FuncaotError(
+            "funcaot.compile was given `artifacts` that isn't a path.",
+            expected="the path of a file that compiled.save(path) wrote",
+            got=type(artifacts).__name__,
+            remedy="pass a str or a pathlib.Path.",
+        )
     if compiled is not None and artifacts is not None:
         compiled.artifacts = Artifacts(artifacts)
 

@@ -344,3 +344,9 @@ def test_what_a_file_cannot_hold_is_left_out_and_captured(case, path):
 
 def assert_like_eager(ours, theirs):
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("function", [torch.sin, torch.nn.Linear(1, 1)], ids=["function", "module"])
+def test_what_is_no_path_is_refused(function):
+    with pytest.raises(funcaot.errors.FuncaotError, match="isn't a path"):
+        funcaot.compile(function, backend="eager", artifacts=3)
