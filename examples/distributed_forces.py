@@ -96,6 +96,7 @@ def main() -> None:
         losses = train(given.layout, given.backend, given.steps, given.size, given.width)
         if dist.get_rank() == 0 and os.environ.get("PRINT_LOSSES"):
             print(*losses)
+        dist.barrier()  # No rank leaves while another still talks to it.
     finally:
         dist.destroy_process_group()
 
