@@ -6,12 +6,13 @@ part of the program. What a nested call adds to a tensor from outside would be o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from funcaot._torch.autograd.nodes import leaves_behind
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.errors import UnsupportedError
 
@@ -47,7 +48,8 @@ class RefuseOutsideGradients(TorchFunctionMode):
         if func in (torch.Tensor.backward, torch.autograd.backward):
             reached = options.get("inputs")
             given = _tensors(args[:1] or (options.get("tensors"),))
-            wanted = leaves_behind(given) if reached is None else _tensors(reached)
+            leaves = [value for value in given if value.is_leaf and value.requires_grad]
+            wanted = [*leaves, *leaves_behind(given)] if reached is None else _tensors(reached)
             if any(id(leaf) not in self._own for leaf in wanted):
                 raise UnsupportedError(
                     f"The backward of {self._name} calls backward(), which fills .grad of tensors "
@@ -58,23 +60,6 @@ class RefuseOutsideGradients(TorchFunctionMode):
         result = func(*args, **options)
         self._own.update((id(t), t) for t in _tensors(result) if t.is_leaf)
         return result
-
-
-def leaves_behind(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves into whose ``.grad`` a backward of some tensors accumulates, each once."""
-    tensors = list(tensors)
-    yield from (tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad)
-    seen: set[Any] = set()
-    pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            yield leaf
-        pending.extend(parent for parent, _ in node.next_functions if parent is not None)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

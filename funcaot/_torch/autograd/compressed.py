@@ -42,8 +42,10 @@ def refuse_recorded_compressed(made: Any, given: Any) -> None:
     Raises:
         UnsupportedError: If something given requires grad and something made is compressed.
     """
-    layouts = [value.layout for value in tree_leaves(made) if isinstance(value, torch.Tensor)]
-    if torch.is_grad_enabled() and not set(layouts).isdisjoint(_LAYOUTS):
-        found = next(layout for layout in layouts if layout in _LAYOUTS)
-        tensors = [value for value in tree_leaves(given) if isinstance(value, torch.Tensor)]
-        refuse_compressed(found, requires_grad=any(tensor.requires_grad for tensor in tensors))
+    if not torch.is_grad_enabled():
+        return
+    for value in tree_leaves(made):
+        if isinstance(value, torch.Tensor) and value.layout in _LAYOUTS:
+            tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+            recorded = any(tensor.requires_grad for tensor in tensors)
+            refuse_compressed(value.layout, requires_grad=recorded)

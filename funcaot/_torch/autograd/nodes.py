@@ -1,9 +1,9 @@
-"""Private names behind the nodes that autograd makes for a Function."""
+"""The nodes of autograd's graph, and private names behind those that it makes for a Function."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,27 @@ def is_wanted(node: Any) -> bool:
 def is_leaf(node: Any) -> bool:
     """Whether a node accumulates the gradient of a leaf."""
     return hasattr(node, "variable")
+
+
+def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """Every node of the autograd graph behind some tensors, each once."""
+    seen: set[Any] = set()
+    pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
+    while pending:
+        function = pending.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        yield function
+        pending.extend(parent for parent, _ in function.next_functions if parent is not None)
+
+
+def leaves_behind(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves that a backward of some tensors leads to, but for those among them."""
+    for node in autograd_nodes(outputs):
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
 
 
 def set_node_apply(function: type, apply: Callable[..., Any]) -> None:

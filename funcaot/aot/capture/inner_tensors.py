@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd.nodes import leaves_behind
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.subclasses.nodes import way_to
-from funcaot.aot.tape.frontier import autograd_nodes
 from funcaot.aot.tape.tape import Tape
 from funcaot.errors import UnsupportedError
 
@@ -59,7 +59,7 @@ def reached(tape: Tape, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[A
         return []
     seen = [*outputs, *(slot.tensor for slot in inputs)]
     roots = [value for value in seen if isinstance(value, torch.Tensor) and value.requires_grad]
-    found = _leaves_behind(roots)
+    found = set(map(id, leaves_behind(roots)))
     owners = {slot.node: slot for slot in inputs}
     made = []
     for part, leaf in tape.wrappers.inner_leaves.values():
@@ -81,10 +81,6 @@ def ways(slots: Sequence[Any]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     return tuple((positions[owner], path) for owner, path in found)
 
 
-def _leaves_behind(roots: Sequence[torch.Tensor]) -> set[int]:
-    return {id(getattr(node, "variable", None)) for node in autograd_nodes(roots)}
-
-
 def refuse_derivatives(
     tape: Tape, slots: Sequence[Any], results: Sequence[torch.Tensor], name: str
 ) -> None:
@@ -97,7 +93,7 @@ def refuse_derivatives(
     if any(leaf.grad is not None for leaf in leaves.values()):
         raise refusal(name, "calls backward() for the gradient of")
     missing = leaves.keys() - {id(slot.leaf) for slot in slots}
-    if missing and not missing.isdisjoint(_leaves_behind(results)):
+    if missing and not missing.isdisjoint(map(id, leaves_behind(results))):
         raise refusal(name, "computes, with gradients, with")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tensors import shapes
@@ -336,17 +337,10 @@ def is_opaque(node: Any) -> bool:
 
 def leads_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether autograd leads from a tensor to another one, a leaf or not."""
-    pending = [tensor.grad_fn]
-    seen = set()
-    while pending:
-        function = pending.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        if function is other.grad_fn or getattr(function, "variable", None) is other:
-            return True
-        pending.extend(parent for parent, _ in function.next_functions)
-    return False
+    return any(
+        node is other.grad_fn or getattr(node, "variable", None) is other
+        for node in autograd_nodes([tensor])
+    )
 
 
 def value_of(node: fx.Node) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
@@ -20,7 +21,6 @@ from funcaot.aot.lowering.executable_cache import TANGENT
 from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
-from funcaot.aot.tape.frontier import autograd_nodes
 from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.errors import GraphError, UnsupportedError
 

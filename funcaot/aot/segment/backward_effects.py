@@ -16,12 +16,13 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.functional_values import replace_value
 from funcaot.aot.capture.capture import geometry_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.segment.segment import Segment
-from funcaot.aot.tape.frontier import autograd_nodes, tensors_of
+from funcaot.aot.tape.frontier import tensors_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError

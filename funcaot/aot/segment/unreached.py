@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd.nodes import leaves_behind
+
 
 def unreached(outputs: Sequence[torch.Tensor], slots: Sequence[Any]) -> frozenset[int]:
     """Positions of inputs that require grad, aren't leaves, and get no gradient.
@@ -26,16 +28,5 @@ def unreached(outputs: Sequence[torch.Tensor], slots: Sequence[Any]) -> frozense
     }
     if not asked:
         return frozenset()
-    reached: set[int] = set()
-    seen: set[Any] = set()
-    pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            reached.add(id(variable))
-        pending += [following for following, _ in node.next_functions if following is not None]
+    reached = set(map(id, leaves_behind(outputs)))
     return frozenset(index for index, leaf in asked.items() if id(leaf) not in reached)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -97,19 +98,6 @@ def hides_what_is_saved(tape: Tape, outputs: Sequence[torch.Tensor]) -> bool:
         function.name().endswith("CopySlices") and function not in tape.saved_by_writes
         for function in autograd_nodes(outputs)
     )
-
-
-def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """Every node of the autograd graph behind some tensors, each once."""
-    seen: set[Any] = set()
-    pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
-    while pending:
-        function = pending.pop()
-        if function in seen:
-            continue
-        seen.add(function)
-        yield function
-        pending.extend(parent for parent, _ in function.next_functions if parent is not None)
 
 
 def tensors_of(function: Any) -> Iterator[tuple[torch.Tensor, bool]]:

@@ -13,7 +13,11 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 
 
 class Follow(torch.autograd.Function):
-    """A tensor that was written to, whose gradient goes to what was written."""
+    """A tensor that was written to, whose gradient goes to what was written.
+
+    The tensor comes first, unlike in ``Attach``: of a view, autograd takes the first gradient for
+    that of its base.
+    """
 
     @staticmethod
     def forward(ctx: Any, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
