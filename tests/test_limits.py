@@ -130,6 +130,13 @@ def grow_the_first(x, y):
     return x.resize_(9).zero_().sum() + y.sum()
 
 
+def give_back_what_it_had(x, y):
+    before = x.detach()
+    with torch.no_grad():
+        x.set_(y.detach())
+    return before
+
+
 def assign_data(x):
     x.data = x * 2
     return x
@@ -289,6 +296,18 @@ LIMITS = {
     "expanded out": (
         UnsupportedError,
         lambda: compiled(lambda x: torch.add(x, 1, out=x))(ones(1).expand(3)),
+    ),
+    "more elements of a detached one": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x.detach().resize_(9).zero_() + x.sum())(ones(6)),
+    ),
+    "memory from before set_": (
+        UnsupportedError,
+        lambda: compiled(give_back_what_it_had)(ones(3), ones(3)),
+    ),
+    "another shape of what requires grad": (
+        UnsupportedError,
+        lambda: compiled(lambda x: torch.eye(3, out=x * 2))(ones(3).requires_grad_()),
     ),
     "more elements of shared memory": (
         UnsupportedError,

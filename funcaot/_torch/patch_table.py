@@ -29,6 +29,7 @@ PATCHES: tuple[Patch, ...] = (
                 "torch._inductor.fx_passes.reinplace:InplaceableOp",
                 takes=("inplace_op", "mutated_arg", "extra_check"),
             ),
+            Target("torch._inductor.fx_passes.reinplace:get_node_storage", takes=("node",)),
             Target("torch.fx.passes.reinplace:_is_view_op", takes=("tgt",)),
         ),
         "An op that writes to part of a tensor works in memory that it reads.",

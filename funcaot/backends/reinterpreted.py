@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from funcaot._torch.inductor.inductor import restriding_op
+from funcaot._torch.inductor.reinplacing import restriding_op
 
 aten = torch.ops.aten
 

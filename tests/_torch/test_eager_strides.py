@@ -131,3 +131,39 @@ def test_dimensions_of_size_1_on_inductor():
     x = NARROW["row"]()
     ours, expected = funcaot.compile(function)(x), function(x)
     assert [y.stride() for y in ours] == [y.stride() for y in expected]
+
+
+# Of tensors without elements, strides say nothing, and eager keeps them in some ops and not others.
+NOTHING = [
+    torch.empty(0, 4)[None],
+    torch.empty(4, 0).t()[None],
+    torch.empty(0, 4).unsqueeze(1),
+    torch.empty(2, 0, 3).permute(2, 1, 0),
+    torch.empty(1, 0).expand(3, 0),
+    torch.empty_strided((2, 0), (7, 3)),
+    torch.empty(4, 1)[:, :0],
+]
+OF_NOTHING = {
+    "pow": lambda x: x**1,
+    "mul": lambda x: x * 1,
+    "sin": lambda x: x.sin(),
+    "clone": lambda x: x.clone(),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "flip": lambda x: x.flip(0),
+    "sort": lambda x: x.sort(0)[0],
+    "sum": lambda x: x.sum(0, keepdim=True),
+    "by index": lambda x: x[torch.arange(x.shape[0])],
+    "cat": lambda x: torch.cat([x]),
+    "where": lambda x: torch.where(x > 0, x, x),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_strides_of_nothing(name):
+    def function(*tensors):
+        return [OF_NOTHING[name](x) for x in tensors]
+
+    ours = funcaot.compile(function, backend=COMPILER)(*NOTHING)
+    expected = function(*NOTHING)
+    assert [y.shape for y in ours] == [y.shape for y in expected]
+    assert [y.stride() for y in ours] == [y.stride() for y in expected]

@@ -114,3 +114,49 @@ def test_reads_come_before_writes(backend, grad):
                 torch.autograd.grad([(y * y).sum() for y in made], leaf) for made in outputs
             )
             assert_close(found, wanted)
+
+
+def integers(x):
+    return x.view(torch.int32)
+
+
+def rows(x):
+    return x.unsqueeze(0)[:, 1:].view(torch.int32)
+
+
+def there_and_back(x):
+    return x.view(torch.int32).view(x.dtype)
+
+
+def pairs(x):
+    return torch.view_as_real(torch.view_as_complex(x.view(-1, 2)))
+
+
+READ = [integers, rows, there_and_back, pairs]
+WRITTEN = {
+    "index_put": lambda y: y.index_put((torch.tensor([0]),), y.new_tensor(7)),
+    "scatter": lambda y: y.scatter(0, torch.zeros_like(y, dtype=torch.int64), y + 1),
+    "index_add": lambda y: y.index_add(0, torch.tensor([0]), torch.ones_like(y[:1])),
+    "index_fill": lambda y: y.index_fill(0, torch.tensor([0]), 7),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+@pytest.mark.parametrize("backend", ["inductor", COMPILER], ids=["inductor", "hostile"])
+@pytest.mark.parametrize("read", READ)
+def test_what_is_read_as_another_dtype_is_left(read, backend):
+    """Once its strides are made certain by an op that may give back what it was given."""
+
+    def function(x):
+        computed = x * 2
+        outputs = [computed + 1, x + 1]
+        for source in (x, computed):
+            outputs += [write(read(source)) for write in WRITTEN.values()]
+        return outputs
+
+    x = torch.arange(8.0, dtype=torch.float64)
+    compiled = funcaot.compile(function, backend=backend)
+    for _ in range(2):
+        given = x.clone()
+        assert_close(compiled(given), function(x), rtol=0, atol=0)
+        assert given.equal(x)

@@ -23,6 +23,7 @@ from torch import fx
 
 from funcaot._torch.inductor import inductor, reinplacing
 from funcaot.backends.compiler import Compiler
+from funcaot.backends.reinterpreted import with_dense_operands
 from tests.hostile import merging
 from tests.hostile.memory import Results
 from tests.hostile.running import Plan, run_nodes
@@ -108,6 +109,7 @@ def _compile(
         if freedoms.merges:
             merging.merge(module, random)
         if freedoms.passes:
+            module = with_dense_operands(module)
             module = _with_inductors_passes(module, examples, is_inference=kind == "inference")
     plan = Plan(module, poisons=freedoms.poisons)
     results = Results(module, strides, hidden, random, freedoms)

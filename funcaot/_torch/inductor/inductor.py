@@ -47,13 +47,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             return corrected(select_decomp_table())
 
 
-def restriding_op() -> Any:
-    """The op that gives a tensor of Inductor's certain strides, by a copy if it has others."""
-    from torch._inductor import inductor_prims  # defines it
-
-    return inductor_prims.force_stride_order
-
-
 @contextlib.contextmanager
 def _fake(fake_mode: Any) -> Iterator[None]:
     """Work in the graph's fake mode: ops without a kernel and small constants of patterns are fake.

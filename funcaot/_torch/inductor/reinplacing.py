@@ -3,13 +3,15 @@
 Inductor lets an op such as ``index_put`` work in its first operand's memory where nothing reads it
 later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clone())`` lost the
 clone, and then rows were overwritten before they were read. Nor does it ask whether the operand's
-elements have memory of their own: those of an expanded tensor share it.
+elements have memory of their own: those of an expanded tensor share it. And it takes the result of
+the op that restrides for new memory, which it isn't where the strides are right already.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,23 +20,42 @@ from torch import fx
 
 from funcaot.scopes import holding
 
-__all__ = ["TAG", "apart"]
+__all__ = ["TAG", "apart", "restriding_op"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " apart 2"
+TAG = " apart 3"
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[str]:
-    """Have Inductor keep the first operand where another one lies in its memory."""
+    """Have Inductor keep the first operand where something else may lie in its memory."""
     from torch._inductor.fx_passes import reinplace
 
     tables = {
         name: _careful(getattr(reinplace, name))
         for name in ("inplaceable_ops", "inplaceable_foreach_ops")
     }
-    with holding(reinplace, **tables):
+    storage_of = _known_storage(reinplace.get_node_storage)
+    with holding(reinplace, **tables, get_node_storage=storage_of):
         yield TAG
+
+
+def _known_storage(original: Callable[[fx.Node], int | None]) -> Callable[[fx.Node], int | None]:
+    """The storage of a node, or None, which keeps it unwritten, where it may lie in another's."""
+
+    def storage_of(node: fx.Node) -> int | None:
+        restrided = node.graph.find_nodes(op="call_function", target=restriding_op(), sort=False)
+        roots = {_root(other) for other in restrided}
+        return None if roots and _root(node) in roots else original(node)
+
+    return storage_of
+
+
+def restriding_op() -> Any:
+    """The op that gives a tensor of Inductor's certain strides, by a copy if it has others."""
+    from torch._inductor import inductor_prims  # defines it
+
+    return inductor_prims.force_stride_order
 
 
 def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -90,12 +111,18 @@ def _nodes(argument: Any) -> list[fx.Node]:
 
 
 def _root(node: fx.Node) -> fx.Node:
-    """The node in whose memory another one lies, as far as views tell."""
-    from torch.fx.passes.reinplace import _is_view_op
-
-    while node.op == "call_function" and _is_view_op(node.target) and node.args:
+    """The node in whose memory another one may lie, as far as views tell."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
         source = node.args[0]
-        if not isinstance(source, fx.Node):
+        # What gives several views gives them one by one.
+        maker = source if node.target is operator.getitem else node
+        if not _may_be_a_view(maker.target):
             break
         node = source
     return node
+
+
+def _may_be_a_view(target: Any) -> bool:
+    from torch.fx.passes.reinplace import _is_view_op
+
+    return target is restriding_op() or _is_view_op(target)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import SLoc
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.numbers import int_oo
@@ -24,6 +25,7 @@ from funcaot.errors import UnsupportedError
 
 # Composite ops in C++ ask for some sizes as numbers; those that torch has in Python don't.
 composite_ops_in_python = enable_python_dispatcher
+suggested_format = suggest_memory_format
 
 Expression = sympy.Basic
 Symbol = sympy.Symbol

@@ -3,7 +3,8 @@
 Of a transposed tensor, ``copysign`` and ``roll`` are transposed in eager and contiguous on fake
 tensors, and everything that follows would be computed for that. The strides are asked of eager
 itself, on tensors of ones, where an argument isn't contiguous; the result is laid out like them.
-So they are for every op on tensors with a dimension of size 1 that aren't laid out as new ones.
+So they are for every op on tensors with a dimension of size 1 that aren't laid out as new ones,
+and on tensors without elements.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.functional_values import outside_only
 
-__all__ = ["laid_out_as_in_eager"]
+__all__ = ["laid_out_as_in_eager", "present_number"]
 
 aten = torch.ops.aten
 
@@ -79,8 +80,10 @@ def laid_out_as_in_eager(
             return value
         if shows:
             return _seen_from_outside(value, like)
+        if 0 in like.shape:
+            return _restrided(mode, value, like.stride())
         order, strides = _order(like)
-        if order is None or tuple(map(_number, value.stride())) == strides:
+        if order is None or tuple(map(present_number, value.stride())) == strides:
             return value
         torch._sync(value)
         inner = torch._from_functional_tensor(value.elem)  # type: ignore[attr-defined]
@@ -89,7 +92,7 @@ def laid_out_as_in_eager(
         )
         back = [order.index(dim) for dim in range(len(order))]
         restored = aten.permute.default(dense, back)
-        if tuple(map(_number, restored.stride())) != strides:  # of a dimension of size 1
+        if tuple(map(present_number, restored.stride())) != strides:  # of a dimension of size 1
             exact = [
                 own if size != 1 else stride
                 for own, size, stride in zip(restored.stride(), like.shape, strides, strict=True)
@@ -99,6 +102,17 @@ def laid_out_as_in_eager(
             return FunctionalTensor.to_functional(restored)
 
     return tree_map(laid_out, result, like_eager)
+
+
+def _restrided(mode: FunctionalTensorMode, value: Any, strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor without elements, with these strides."""
+    if tuple(map(present_number, value.stride())) == strides:
+        return value
+    torch._sync(value)
+    inner = torch._from_functional_tensor(value.elem)
+    restored = aten.as_strided.default(inner, list(inner.shape), strides)
+    with mode:
+        return FunctionalTensor.to_functional(restored)
 
 
 def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:
@@ -124,16 +138,16 @@ def _is_torchs(func: Any) -> bool:
 
 
 def _seen_from_outside(view: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A view whose outside has the strides of a like one, if only dimensions of size 1 differ.
+    """A view whose outside has a like one's strides, if only those that say nothing differ.
 
     Symbolic views keep strides that eager's don't (``x.view_as(x)``); ops on the view are laid out
     by its outside, and each call makes its own view by the op itself.
     """
-    found = tuple(map(_number, view.stride()))
+    found = tuple(map(present_number, view.stride()))
     if found == like.stride() or view.shape != like.shape or not isinstance(view, FunctionalTensor):
         return view
     dims = zip(like.shape, found, like.stride(), strict=True)
-    if all(own == wanted or size == 1 for size, own, wanted in dims):
+    if 0 in like.shape or all(own == wanted or size == 1 for size, own, wanted in dims):
         with outside_only():
             aten.as_strided_.default(view, like.shape, like.stride())
     return view
@@ -147,26 +161,29 @@ def _drawing_nothing(func: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _has_odd_strides(value: torch.Tensor) -> bool:
-    """Whether a dimension of size 1 is among others that aren't laid out as in a new tensor.
+    """Whether there are strides that say nothing: eager keeps them in some ops and not in others.
 
-    Where its stride says nothing, eager keeps it in some ops and not in others.
+    They are those of a tensor without elements, and that of a dimension of size 1 among others that
+    aren't laid out as in a new tensor.
     """
-    shape = list(map(_number, value.shape))
+    shape = list(map(present_number, value.shape))
+    if 0 in shape:
+        return len(shape) > 1
     if 1 not in shape or math.prod(shape) > _LARGE:
         return False
-    return tuple(map(_number, value.stride())) != make_contiguous_strides_for(shape)
+    return tuple(map(present_number, value.stride())) != make_contiguous_strides_for(shape)
 
 
 def _ones(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
-        return _number(value)
+        return present_number(value)
     if not isinstance(value, torch.Tensor):
         return value
-    shape, stride = map(_number, value.shape), map(_number, value.stride())
+    shape, stride = map(present_number, value.shape), map(present_number, value.stride())
     return torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype).fill_(1)
 
 
-def _number(size: Any) -> int:
+def present_number(size: Any) -> int:
     """A size, or that of the call that is traced where it is open."""
     if not isinstance(size, torch.SymInt):
         return int(size)

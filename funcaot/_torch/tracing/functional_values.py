@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tensors.storages import users_beside
 
 aten = torch.ops.aten
 
@@ -67,8 +68,15 @@ def outside_only() -> Iterator[None]:
             torch._C._set_meta_in_tls_dispatch_include(before)
 
 
+def shares_memory(tensor: torch.Tensor) -> bool:
+    """Whether another tensor that lives has the memory of a tensor: a view, a detached one."""
+    if tensor._is_view():
+        return True
+    return users_beside([tensor.elem]) if isinstance(tensor, FunctionalTensor) else False
+
+
 def make_growable(tensor: torch.Tensor) -> None:
-    """Let a functional wrapper that is no view be resized to more elements; it counts as written.
+    """Let a functional wrapper that has memory alone be resized to more elements, as a write.
 
     To torch 2.15 such a wrapper and what it wraps look like two views of one storage, which it
     refuses to resize. A new wrapper of the same value doesn't look so.

@@ -139,6 +139,18 @@ class Aliases:
                 f"{self.name} returns a tensor that it made and gave another storage by set_.",
                 remedy="return the tensor that it was set to, or a clone.",
             )
+        self._refuse_left(value)
+
+    def _refuse_left(self, value: torch.Tensor) -> None:
+        """Refuse to give out what an input showed before it was set to something else."""
+        root = graphs.view_root(self.results.node(value))
+        left = [slot for slot in self.slots if id(slot.tensor) in self.capture.events.sources]
+        if any(root is graphs.view_root(slot.entered or slot.node) for slot in left):
+            raise UnsupportedError(
+                f"{self.name} gives out memory that an input had before set_: as a view, or to "
+                "another input.",
+                remedy="clone that memory.",
+            )
 
     def _output(self, value: torch.Tensor) -> Output:
         for index, slot in enumerate(self.capture.inputs):
@@ -216,6 +228,7 @@ class Aliases:
             return Origin(result=self.results.silent(tensor))
         if tracing.has_storage_change(source):
             return None
+        self._refuse_left(source)
         start = self.origin(source)
         if start.source is not None and _is_reshaped(self.slots[start.source]):
             return None

@@ -13,6 +13,7 @@ from funcaot.aot.capture.eager_errors import can_be_made, made_up
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.reshaping import reshape
 from funcaot.aot.tape.tape import Tape
+from funcaot.errors import UnsupportedError
 
 _ABOUT_ARGUMENTS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 
@@ -24,7 +25,7 @@ def prepare(call: Call, capture: InProgress) -> Any:
         UnsupportedError: It writes to a tensor whose elements share memory.
         Exception: Eager's, for a dtype that the result can't be cast to.
     """
-    for target, shape, stride in _changes(capture.tape, call.func, call.args, call.kwargs):
+    for target, shape, stride in _changes(capture, call.func, call.args, call.kwargs):
         _run(Call(torch.Tensor.resize_, (target, shape), {}), capture)
         if tuple(target.stride()) != stride:
             _run(Call(torch.Tensor.as_strided_, (target, shape, stride), {}), capture)
@@ -63,14 +64,16 @@ _Change = tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]
 
 
 def _changes(
-    tape: Tape, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    capture: InProgress, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 ) -> list[_Change]:
     """The tensors that an op is going to give another shape, with that and the strides."""
+    tape = capture.tape
     targets = [target for target in tree_flatten(kwargs["out"])[0] if _is_plain(target)]
     leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
     if not targets or not all(map(_is_plain, leaves)):
         return []
-    if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
+    recorded = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
+    if recorded and len(leaves) > len(targets):
         return []  # eager raises
     looks = tape.outside(lambda: _looks(func, args, kwargs))
     if looks is None:
@@ -81,6 +84,12 @@ def _changes(
         for target, (shape, stride, _) in zip(targets, looks, strict=True)
         if shape != tuple(target.shape)
     ]
+    if recorded and changes:
+        # What makes tensors of numbers doesn't ask whether autograd recorded one.
+        raise UnsupportedError(
+            f"{capture.name} gives {func.__name__} an out= of another shape, which requires grad.",
+            remedy="call it without out=.",
+        )
     wrong = any(look[2] != target.dtype for target, look in zip(targets, looks, strict=True))
     if wrong or changes:
         written = _run_eagerly(tape, func, args, kwargs)

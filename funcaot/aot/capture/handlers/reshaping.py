@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.shapes import SizeError
-from funcaot._torch.tracing.functional_values import make_growable
+from funcaot._torch.tensors.shapes import SizeError, suggested_format
+from funcaot._torch.tracing.functional_values import make_growable, shares_memory
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.placing import leaves_its_place
 from funcaot.aot.graph.tensor_spec import is_dense
@@ -18,11 +18,15 @@ from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_fixed", "reshape"]
 
-_RESIZING = frozenset(("resize_", "resize_as_"))
+_RESIZING = frozenset(("resize_",))
 
 
 def reshape(call: Call, capture: InProgress) -> Any:
     """``t_``, ``squeeze_``, ``as_strided_``, ``resize_`` and the like."""
+    if call.name == "resize_as_":
+        call = _by_shape(call)
+        reshape(call, capture)
+        return call.run()
     given, events = call.args[0], capture.events
     call = _of_what_changes(call, capture)
     tensor = call.args[0]
@@ -42,6 +46,23 @@ def reshape(call: Call, capture: InProgress) -> Any:
             return NotImplemented
     events.keep_whole(tensor)
     return NotImplemented
+
+
+def _by_shape(call: Call) -> Call:
+    """``resize_as_`` as ``resize_``: functionalization takes the former to keep the size."""
+
+    def resized(
+        tensor: torch.Tensor,
+        the_template: torch.Tensor,
+        *,
+        memory_format: torch.memory_format | None = None,
+    ) -> Call:
+        if memory_format is torch.preserve_format:
+            memory_format = suggested_format(the_template)
+        formats = {} if memory_format is None else {"memory_format": memory_format}
+        return Call(torch.Tensor.resize_, (tensor, tuple(the_template.shape)), formats)
+
+    return resized(*call.args, **call.kwargs)
 
 
 def _of_what_changes(call: Call, capture: InProgress) -> Call:
@@ -117,13 +138,14 @@ def _grows(call: Call, capture: InProgress) -> bool:
         UnsupportedError: If others see its memory.
     """
     tensor = call.args[0]
-    wanted = call.args[1].numel() if call.name == "resize_as_" else _count(call.args[1:])
-    if wanted <= tensor.numel():
+    if _count(call.args[1:]) <= tensor.numel():
         return False
     slot = capture.slot_of(tensor)
-    shares = slot is not None and slot.kind != "plain"
-    if shares or tensor._is_view():
-        what = "an input that shares memory with another" if shares else "a view"
+    member = slot is not None and slot.kind != "plain"
+    if member or shares_memory(tensor):
+        kind = "an input" if member else "a tensor"
+        lone_view = tensor._is_view() and not member
+        what = "a view" if lone_view else f"{kind} that shares memory with another"
         raise UnsupportedError(
             f"{capture.name} calls {call.name} on {what} and asks for more elements.",
             remedy="return a new tensor of that shape.",

@@ -1,0 +1,56 @@
+"""Arguments that fake tensors take and eager doesn't, and the other way round."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import funcaot
+from tests.hostile import COMPILER
+
+X = torch.arange(6.0).reshape(3, 2)
+TWO = torch.tensor([0, 2])
+ONE = torch.tensor(1)
+
+REFUSED = {
+    "a row for all": lambda x: x.index_add(0, TWO, torch.ones(2)),
+    "a row for all, in place": lambda x: x.clone().index_add_(0, TWO, torch.ones(2)),
+    "a column for all": lambda x: x.index_add(0, TWO, torch.ones(2, 1)),
+    "a number for one": lambda x: x[:, 0].index_add(0, ONE, torch.tensor(1.0)),
+    "several of a number": lambda x: x[0, 0].index_add(0, TWO[:1], torch.ones(1)),
+    "too few": lambda x: x.index_add(0, TWO, torch.ones(1, 2)),
+    "a column for a slice": lambda x: x.slice_scatter(torch.ones(3, 1)),
+    "a slice of a number": lambda x: x[0, 0].slice_scatter(x[0, 0]),
+    "one for a diagonal": lambda x: x.diagonal_scatter(torch.ones(1)),
+    "one for a row": lambda x: x.select_scatter(torch.ones(1), 0, 0),
+}
+TAKEN = {
+    "one index": lambda x: x.index_add(0, ONE, torch.ones(1, 2)),
+    "one index, in place": lambda x: x.clone().index_add_(0, ONE, torch.ones(1, 2)),
+    "one index of the columns": lambda x: x.index_add(1, ONE, torch.ones(3, 1), alpha=2),
+    "one element": lambda x: x[:, 0].index_add(0, ONE, torch.ones(1)),
+    "a number": lambda x: x[0, 0].index_add(0, ONE * 0, torch.tensor(1.0)),
+    "a slice": lambda x: x.slice_scatter(torch.ones(1, 2), 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses(name, dynamic):
+    function = REFUSED[name]
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        function(X)
+    with pytest.raises(type(eager.value)) as ours:
+        funcaot.compile(function, backend=COMPILER, dynamic=dynamic)(X.clone())
+    assert str(ours.value).splitlines()[0] == str(eager.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_eager_takes(name, dynamic):
+    function = TAKEN[name]
+    compiled = funcaot.compile(function, backend=COMPILER, dynamic=dynamic)
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        assert_close(compiled(x), function(x))
+        ours, expected = (torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (compiled, function))
+        assert_close(ours, expected)
