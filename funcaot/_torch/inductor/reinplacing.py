@@ -125,4 +125,4 @@ def _root(node: fx.Node) -> fx.Node:
 def _may_be_a_view(target: Any) -> bool:
     from torch.fx.passes.reinplace import _is_view_op
 
-    return target is restriding_op() or _is_view_op(target)
+    return target is restriding_op() or bool(_is_view_op(target))

@@ -412,8 +412,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record a check on the traced values; everything else as torch does."""
-        if any(map(_dispatches_itself, types)):
-            return NotImplemented  # A wrapper's own dispatch comes next, and then its parts here.
+        if any(map(_dispatches_itself, types)):  # A wrapper's dispatch, then its parts here.
+            return NotImplemented
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
         if self.record_collective is not None and is_in_place_collective(func):
@@ -440,13 +440,12 @@ class TapeFunctionalMode(FunctionalTensorMode):
             refuse_writes(func, args, kwargs or {})
             noted.writing = noted.write(func, args, kwargs or {}) or writing
             self.writing = True
-        # Functorch's own ops come here with torch function modes still on, which would see the
-        # tensors inside of the functional ones.
+        # Functorch's ops come with torch function modes on, which would see the tensors inside.
         try:
             with untraced(), without_torch_function():
                 try:
-                    args = as_eager_takes(self, func, args, kwargs or {})
-                    result = super().__torch_dispatch__(func, types, args, kwargs)
+                    taken = as_eager_takes(self, func, args, kwargs or {})
+                    result = super().__torch_dispatch__(func, types, taken, kwargs)
                 except Exception as error:
                     answer = NotImplemented
                     if self.answer is not None:
