@@ -30,8 +30,8 @@ _PARTS: dict[Any, Callable[..., torch.Tensor]] = {
 
 
 def as_eager_takes(
-    mode: FunctionalTensorMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Sequence[Any]:
+    mode: FunctionalTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """An op's arguments as its symbolic version wants them.
 
     Args:
