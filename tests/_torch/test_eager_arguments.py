@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 import funcaot
@@ -54,3 +55,46 @@ def test_what_eager_takes(name, dynamic):
         assert_close(compiled(x), function(x))
         ours, expected = (torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (compiled, function))
         assert_close(ours, expected)
+
+
+WHOLE = torch.arange(4)
+REAL = torch.linspace(0.1, 0.9, 4)
+SQUARE = torch.linspace(0.1, 0.9, 16).reshape(4, 4)
+# What kernels refuse and fake tensors don't, and some that both take.
+OF_DTYPES = {
+    "fractions of integers": lambda: WHOLE.frac(),
+    "fractions of many": lambda: torch.zeros(300, 300, dtype=torch.int64).frac(),
+    "selected by bytes": lambda: REAL.masked_select(WHOLE.byte()),
+    "classes of int32": lambda: F.cross_entropy(SQUARE, WHOLE.int()),
+    "classes of truth": lambda: F.cross_entropy(SQUARE, WHOLE > 0),
+    "a weight of a group norm": lambda: F.group_norm(SQUARE, 2, REAL.double()),
+    "a weight of a layer norm": lambda: F.layer_norm(SQUARE, (4,), REAL.double()),
+    "statistics of a batch norm": lambda: F.batch_norm(SQUARE, REAL.double(), REAL.double()),
+    "softmax of integers": lambda: WHOLE.softmax(0),
+    "a target of a loss": lambda: F.binary_cross_entropy(REAL, WHOLE.double()),
+    "pixels of int32": lambda: F.interpolate(SQUARE[None].to(torch.int32), 2),
+    "an index of int8": lambda: SQUARE.index_select(0, WHOLE.to(torch.int8)),
+    "an index of int32": lambda: SQUARE.index_select(0, WHOLE.int()),
+    "a sum of two kinds": lambda: REAL + WHOLE,
+    "bytes as a mask": lambda: torch.where(WHOLE > 1, REAL, WHOLE),
+    "halves": lambda: SQUARE.half() @ SQUARE.half(),
+    "sums of truth": lambda: (WHOLE > 1).cumsum(0),
+    "rounded halves": lambda: REAL.bfloat16().exp(),
+    "several": lambda: torch.cat([REAL, WHOLE, WHOLE > 1]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*dtype torch.uint8:UserWarning")
+@pytest.mark.parametrize("name", OF_DTYPES)
+def test_dtypes(name):
+    function, compiled = OF_DTYPES[name], funcaot.compile(OF_DTYPES[name], backend=COMPILER)
+    try:
+        expected = function()
+    except (RuntimeError, NotImplementedError) as eager:
+        for _ in range(2):
+            with pytest.raises(type(eager)) as ours:
+                compiled()
+            assert str(ours.value).splitlines()[0] == str(eager).splitlines()[0]
+    else:
+        for _ in range(2):
+            assert_close(compiled(), expected)

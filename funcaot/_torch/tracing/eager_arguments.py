@@ -2,17 +2,22 @@
 
 A source of another shape is refused by ``index_add`` and ``slice_scatter``; fake tensors broadcast
 it. An index without dimensions is one index to ``index_add``, and an error to its decomposition.
+Kernels refuse dtypes that fake tensors and compiled code take (``frac`` of integers), so an op with
+others than one of the usual ones is tried on a few zeros, once for its dtypes.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_strides import present_number
 
@@ -29,6 +34,15 @@ _PARTS: dict[Any, Callable[..., torch.Tensor]] = {
 }
 
 
+_USUAL: tuple[set[torch.dtype], ...] = (set(), {torch.float32}, {torch.float64})
+_ABOUT_DTYPES = re.compile(r"not implemented for '|dtype|scalar type|\b\w+Tensor for ")
+# Ops and dtypes that a kernel took, and how many of them are kept.
+_TAKEN: set[tuple[Any, ...]] = set()
+_MOST = 1 << 14
+# Elements of arguments that are tried in their own shapes.
+_SMALL = 1 << 12
+
+
 def as_eager_takes(
     mode: FunctionalTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
@@ -41,8 +55,9 @@ def as_eager_takes(
         kwargs: Its keywords.
 
     Raises:
-        Exception: Eager's own, for shapes that don't fit.
+        Exception: Eager's own, for shapes or dtypes that don't fit.
     """
+    _refuse_dtypes(func, args, kwargs)
     if func not in _ADDING and func not in _PARTS:
         return args
     if not all(value.layout is torch.strided for value in args if isinstance(value, torch.Tensor)):
@@ -55,6 +70,44 @@ def as_eager_takes(
         with mode:
             return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
     return args
+
+
+def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises for an op's dtypes."""
+    leaves = tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    dtypes = {tensor.dtype for tensor in tensors}
+    if dtypes in _USUAL or func.namespace != "aten":
+        return
+    if torch.Tag.nondeterministic_seeded in func.tags or not all(map(_has_kernels, tensors)):
+        return
+    key = (func, *map(_kind, leaves))
+    if key in _TAKEN:
+        return
+    small = sum(math.prod(map(present_number, tensor.shape)) for tensor in tensors) <= _SMALL
+    zeros = _zeros if small else _few_zeros
+    try:
+        with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            func(*tree_map(zeros, list(args)), **tree_map(zeros, dict(kwargs)))
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if _ABOUT_DTYPES.search(str(error)):
+            raise type(error)(*error.args) from None
+        return
+    if len(_TAKEN) >= _MOST:
+        _TAKEN.clear()
+    _TAKEN.add(key)
+
+
+def _has_kernels(tensor: torch.Tensor) -> bool:
+    """Whether the ops that it is given to are those of the CPU."""
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype
+    return leaf if isinstance(leaf, torch.dtype) else type(leaf)
 
 
 def _adds_slices(
@@ -92,3 +145,11 @@ def _zeros(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return torch.zeros(tuple(map(present_number, value.shape)), dtype=value.dtype)
+
+
+def _few_zeros(value: Any) -> Any:
+    """At most two along each dimension; dimensions that were equal stay so."""
+    if not isinstance(value, torch.Tensor):
+        return _zeros(value)
+    sizes = tuple(min(present_number(size), 2) for size in value.shape)
+    return torch.zeros(sizes, dtype=value.dtype)

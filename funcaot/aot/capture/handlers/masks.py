@@ -21,6 +21,8 @@ def select_by_indices(call: Call, capture: InProgress) -> Any:
     """
     if sizes_of_values.current() is None or len(call.args) != 2 or call.kwargs:
         return NotImplemented
+    if call.args[1].dtype is not torch.bool:
+        return NotImplemented  # eager raises
     source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, call.args))
     return source[mask.nonzero(as_tuple=True)]
 
