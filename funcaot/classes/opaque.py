@@ -158,6 +158,10 @@ class Captor(Protocol):
         """The values of traced tensors in the call being captured, or None if unknown."""
         ...
 
+    def refuse_open_sizes(self) -> None:
+        """Refuse what is the same tensor for each size, where sizes are open."""
+        ...
+
     def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of ones that look like traced ones, to learn what comes out for them."""
         ...

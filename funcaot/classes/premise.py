@@ -20,7 +20,15 @@ from funcaot._torch.tensors.seeding import random_states, restore_random_states
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import holding
 
-__all__ = ["PremiseFailed", "are_allowed", "holds", "leaving", "number_function", "refused"]
+__all__ = [
+    "PremiseFailed",
+    "are_allowed",
+    "holds",
+    "leaving",
+    "number_function",
+    "reads_number",
+    "refused",
+]
 
 
 class PremiseFailed(Exception):
@@ -34,6 +42,11 @@ class PremiseFailed(Exception):
 def holds(function: type) -> bool:
     """Whether a Function is a premise."""
     return getattr(function, "funcaot_premise", False)
+
+
+def reads_number(function: type) -> bool:
+    """Whether a Function is a premise about a number: it is the same for tensors of any size."""
+    return getattr(function, "funcaot_reads_number", False)
 
 
 def number_function(
@@ -75,6 +88,7 @@ def number_function(
         "vmap": staticmethod(vmap),
         "funcaot_reason": reason,
         "funcaot_premise": True,
+        "funcaot_reads_number": True,
         "funcaot_found": [torch.zeros((), dtype=torch.bool)],
         "__module__": __name__,
     }

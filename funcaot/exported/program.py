@@ -12,7 +12,6 @@ from torch import fx
 from funcaot._torch.tensors import shapes
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.graph import graphs
-from funcaot.aot.lowering.open_sizes import is_size_input
 from funcaot.aot.segment.segment import Form
 from funcaot.aot.signature.sizes import Sizes
 
@@ -96,7 +95,9 @@ class _Maker:
 
     def write_inputs(self, sizes: Sizes | None) -> None:
         """Write the inputs that are used, and read the open sizes off them."""
-        taken = [node for node in self._module.graph.nodes if is_size_input(node) and node.users]
+        taken = [
+            node for node in self._module.graph.nodes if graphs.is_size_input(node) and node.users
+        ]
         sources: dict[Any, tuple[int, int]] = {}
         if sizes is not None:
             arguments = {slot.argument: i for i, slot in enumerate(self._captured.inputs)}

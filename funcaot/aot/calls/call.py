@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from funcaot import config
 from funcaot._torch.autograd import autograd
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels import functorch
@@ -218,15 +219,19 @@ class SegmentFunction:
             ctx.edges = ()
         needs = self._needs(ctx)
         present = [tangent for tangent in tangents if tangent is not None]
-        found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
-        try:
-            with leaving(bool(found[0].premises)):
-                return self._run_found(ctx, found, (values, present, edges))
-        except PremiseFailed:
-            # It was traced for other values.
-            self.derivatives.forget(found[0])
-            found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values)
-            return self._run_found(ctx, found, (values, present, edges))
+        tried: list[Backward] = []
+        while True:
+            found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values, tried)
+            is_new = found[0] in tried
+            try:
+                with leaving(bool(found[0].premises)):
+                    return self._run_found(ctx, found, (values, present, edges))
+            except PremiseFailed:
+                if is_new or len(tried) >= config.get().backward_layouts:
+                    self.derivatives.forget(found[0])
+                if is_new:
+                    raise
+                tried.append(found[0])
 
     def _run_found(
         self,

@@ -76,6 +76,7 @@ class Derivatives(Generic[Made]):
         edges: tuple[int, ...],
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
+        tried: list[Backward] | None = None,
     ) -> tuple[Backward, Made]:
         """The backward for tangents like these, traced if there is none.
 
@@ -84,7 +85,10 @@ class Derivatives(Generic[Made]):
             edges: Operands that are passed on only for their autograd edge.
             tangents: One per output of the graph.
             values: What the forward kept.
+            tried: Backwards that were made for other values. One that is traced now is added:
+                no other one can be better.
         """
+        tried = [] if tried is None else tried
         if self._segment.tape.wrappers.used and functorch.under_transforms(tangents):
             raise level_refusal(self._segment.settings.name)
         specs, sizes = tangent_specs(tangents), ()
@@ -93,15 +97,18 @@ class Derivatives(Generic[Made]):
         create_graph = autograd.gradients_are_differentiated()
         asked_by = _asked_by() if self._segment.calls_functions else ""
         key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
-        key, found = self._known(key, sizes)
+        key, found = self._known(key, sizes, tried)
         if found is not None:
             return found
         with self._segment.settings.lock, StateKept():
-            key, found = self._known(key, sizes)
-            return found or self._traced(key, sizes, tangents, values)
+            key, found = self._known(key, sizes, tried)
+            if found is None:
+                found = self._traced(key, sizes, tangents, values, tried)
+                tried.append(found[0])
+            return found
 
     def _known(
-        self, key: BackwardKey, sizes: tuple[int, ...]
+        self, key: BackwardKey, sizes: tuple[int, ...], tried: Sequence[Backward] = ()
     ) -> tuple[BackwardKey, tuple[Backward, Made] | None]:
         """The backward of a key that is valid for some open sizes; or the key for a new one."""
         while True:
@@ -109,7 +116,8 @@ class Derivatives(Generic[Made]):
             if found is None:
                 return key, found
             conditions, read = found[0].conditions, found[0].read
-            if (conditions is None or conditions.hold(sizes)) and (read is None or read()):
+            fits = found[0] not in tried and (conditions is None or conditions.hold(sizes))
+            if fits and (read is None or read()):
                 return key, found
             key = key._replace(variant=key.variant + 1)
 
@@ -119,6 +127,7 @@ class Derivatives(Generic[Made]):
         sizes: tuple[int, ...],
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
+        tried: Sequence[Backward] = (),
     ) -> tuple[Backward, Made]:
         """Trace a backward; the caller holds the lock."""
         segment = self._segment
@@ -138,6 +147,9 @@ class Derivatives(Generic[Made]):
     def foresee_backward(self, sizes: tuple[int, ...]) -> None:
         """Trace the backward that is usual, before the forward has run; none is compiled.
 
+        Where it reads values of gradients, it is traced for ones. A backward with others is
+        traced for them.
+
         Args:
             sizes: Open sizes of the call.
 
@@ -152,8 +164,8 @@ class Derivatives(Generic[Made]):
         edges = tuple(index for index, needed in enumerate(needs) if needed and index not in saved)
         specs = self.sizes.expected(self._segment.graph_outputs)
         key = BackwardKey(needs, specs, False, edges, autocast_state())
-        with self._segment.settings.lock:
-            self._traced(key, sizes, [None] * len(specs), ())
+        with self._segment.settings.lock, self._segment.tape.values.made_up():
+            self._traced(key, sizes, self.sizes.stand_ins(specs, sizes), ())
 
     def fused_pushforward(
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]

@@ -28,7 +28,7 @@ from funcaot.aot.graph.tensor_spec import LayoutKey, layout_key, spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.lowering.open_sizes import OpenSizes, is_size_input
+from funcaot.aot.lowering.open_sizes import OpenSizes
 from funcaot.aot.pipeline import compile_graph
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.subclasses.refusals import refuse_behind_levels, refuse_under_mode
@@ -293,6 +293,6 @@ def with_inputs(
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
-        if node.op != "placeholder" or node in kept or is_size_input(node):
+        if node.op != "placeholder" or node in kept or graphs.is_size_input(node):
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
     return forget_source_with(fx.GraphModule(module, graph))

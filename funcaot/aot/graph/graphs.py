@@ -21,7 +21,7 @@ from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.tracing import CHECKS
 from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
-from funcaot.classes.premise import holds
+from funcaot.classes.premise import holds, reads_number
 from funcaot.errors import GraphError
 
 aten = torch.ops.aten
@@ -147,6 +147,11 @@ def inputs(module: fx.GraphModule) -> list[fx.Node]:
 def is_size(node: fx.Node) -> bool:
     """Whether a node's value is a number made of open sizes, and not a tensor."""
     return isinstance(value_of(node), shapes.SYMBOLIC_NUMBERS)
+
+
+def is_size_input(node: fx.Node) -> bool:
+    """Whether a node is an input of a graph that stands for a size."""
+    return node.op == "placeholder" and is_size(node)
 
 
 def tensor_inputs(node: fx.Node) -> list[fx.Node]:
@@ -323,6 +328,11 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 def is_premise(node: fx.Node) -> bool:
     """Whether a node leaves the program if values aren't what it was made for."""
     return is_function_node(node) and holds(node.target.function)  # type: ignore[union-attr]
+
+
+def is_premise_of_number(node: fx.Node) -> bool:
+    """Whether it does if a number isn't what was read, so that no tensor comes out of it."""
+    return is_premise(node) and reads_number(node.target.function)  # type: ignore[union-attr]
 
 
 def is_function_node(node: fx.Node) -> bool:

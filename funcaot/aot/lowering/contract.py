@@ -37,7 +37,6 @@ from funcaot.aot.graph.layout import Layout, restrided
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering.kept_layouts import has_free_layout
 from funcaot.aot.lowering.memory_check import MemoryCheck
-from funcaot.aot.lowering.open_sizes import is_size_input
 from funcaot.aot.signature.sizes import concrete
 from funcaot.errors import GraphError
 
@@ -259,7 +258,7 @@ def contract_of(
     symbols = []
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            if is_size_input(node):
+            if graphs.is_size_input(node):
                 symbols.append((len(operands), shapes.expression_of(graphs.value_of(node))))
             operands.append(number(node))
     output: Any = next(iter(reversed(module.graph.nodes)))

@@ -37,7 +37,7 @@ class OpenSizes:
         Raises:
             SizeError: If no operand shows one of them.
         """
-        taken = [node for node in module.graph.nodes if is_size_input(node)]
+        taken = [node for node in module.graph.nodes if graphs.is_size_input(node)]
         if not taken:
             return None
         environment: SizeEnvironment = graphs.value_of(taken[0]).node.shape_env
@@ -85,8 +85,3 @@ class OpenSizes:
             outputs = module(*inputs, *sizes)
             wanted = [tape.node_of(tensor) for tensor in outputs]
         return tape.extract(available, wanted)
-
-
-def is_size_input(node: fx.Node) -> bool:
-    """Whether a node is an input of a graph that stands for a size."""
-    return node.op == "placeholder" and graphs.is_size(node)

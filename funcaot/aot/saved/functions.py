@@ -262,8 +262,9 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         sizes: tuple[int, ...],
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
+        tried: Sequence[Backward] = (),
     ) -> tuple[Backward, SegmentFunctions]:
-        found = self.backwards[key] = self._derive(key, tangents, values)
+        found = self.backwards[key] = self._derive(key, tangents, values, tried)
         return found
 
     def _derive(
@@ -271,10 +272,11 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         key: BackwardKey,
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
+        tried: Sequence[Backward] = (),
     ) -> tuple[Backward, SegmentFunctions]:
         """The backward of the captured program for a key."""
         real = self._function.captured().derivatives
-        real_key, found = real._known(key, ())
+        real_key, found = real._known(key, (), tried)
         if found is None:
             found = real._traced(real_key, (), tangents, values)
         backward = found[0]

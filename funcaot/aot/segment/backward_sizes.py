@@ -13,7 +13,13 @@ from funcaot._torch.tensors.shapes import expression_of, is_expression
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.segment.segment import Form, Segment
-from funcaot.aot.signature.sizes import Conditions, SizeError, shown_by, symbolic_strides
+from funcaot.aot.signature.sizes import (
+    Conditions,
+    SizeError,
+    concrete,
+    shown_by,
+    symbolic_strides,
+)
 from funcaot.errors import UnsupportedError
 
 
@@ -71,9 +77,33 @@ class BackwardSizes:
                 found[index] = dataclasses.replace(spec, stride=stride)
         return tuple(found)
 
+    def stand_ins(
+        self, specs: Sequence[TensorSpec | None], sizes: Sequence[int]
+    ) -> list[torch.Tensor | None]:
+        """Gradients of ones that look like some specs.
+
+        Args:
+            specs: What they look like, with open sizes.
+            sizes: These sizes.
+        """
+        by_symbol = dict(zip(self.environment.symbols, sizes, strict=True))
+        return [
+            None
+            if spec is None
+            else torch.empty_strided(
+                concrete(spec.shape, by_symbol),
+                concrete(spec.stride, by_symbol),
+                dtype=spec.dtype,
+                device=spec.device,
+            ).fill_(1)
+            for spec in specs
+        ]
+
 
 def refuse_opaque(segment: Segment) -> None:
     """Refuse Functions that run on real values: they know the sizes that they were traced with.
+
+    Numbers that are read know none.
 
     Raises:
         SizeError: If there is one on the segment's tape, and the tape has open sizes.
@@ -81,7 +111,7 @@ def refuse_opaque(segment: Segment) -> None:
     if segment.tape.sizes is None:
         return
     for node in segment.tape.graph.nodes:
-        if graphs.is_opaque(node):
+        if graphs.is_opaque(node) and not graphs.is_premise_of_number(node):
             raise SizeError(
                 f"{segment.settings.name} has a backward that runs on real values, and sizes that "
                 "are left open.",

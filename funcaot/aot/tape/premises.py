@@ -109,6 +109,7 @@ class _Question:
             return found
         if not all(isinstance(leaf, torch.Tensor) and not leaf.is_nested for leaf in leaves):
             return NotImplemented
+        captor.refuse_open_sizes()
         layouts = tuple(layout_of(leaf) for leaf in leaves)
         shapes = " and ".join(str(list(layout.shape)) for layout in layouts)
         reason = f"the shape of {reason} is {shapes}"

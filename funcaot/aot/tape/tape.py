@@ -26,12 +26,13 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.tape import premises
 from funcaot.aot.tape.closed_over import ClosedOver, Replacing
-from funcaot.aot.tape.collectives import record, refuse_value_of_ranks
+from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
 from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
+from funcaot.aot.tape.values import Values
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
@@ -61,6 +62,7 @@ class Tape:
         wrappers: Its tensors that wrap others.
         called_plainly: Whether a Function was given what holds tensors, so that it isn't a node.
         closed_over: What such a Function's backward may reach besides what it saved.
+        values: The values of nodes in the present call, as far as they are known.
     """
 
     def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
@@ -84,11 +86,7 @@ class Tape:
         self.closed_over = ClosedOver()
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self.wrappers = Wrappers(self._tracer, self._fake_value)
-        self._values: dict[fx.Node, Any] = {}
-        self._opaque: list[Opaque] = []
-        self._drew = False
-        self._only_examples = False
-        self._examples: set[fx.Node] = set()
+        self.values = Values(self.root, sizes, self.wrappers)
         if self.sizes is not None:
             self._add_sizes(self.sizes)
 
@@ -269,55 +267,33 @@ class Tape:
     # What opaque Functions ask a capture in progress for (see ``funcaot.classes.opaque``).
 
     def real_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The values of traced tensors in the present call, or None if they aren't known.
-
-        The graph so far runs once, from the call's inputs and what opaque Functions returned.
-
-        Raises:
-            SizeError: On a tape with open sizes, for which there are no values.
-        """
-        self._refuse_values()
-        nodes = [self.node_of(tensor) for tensor in tensors]
-        wanted = [node for node in nodes if node is not None]
-        return self.values_of(wanted) if len(wanted) == len(nodes) else None
+        """The values of traced tensors in the present call, or None if they aren't known."""
+        self.refuse_open_sizes()
+        nodes = list(map(self.node_of, tensors))
+        with _outside_of_transforms():
+            return self.values.real(nodes)
 
     def exact_values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The same, with the random numbers that the call is going to draw."""
-        self._refuse_values()
-        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
-        draws = [node for node in self.graph.nodes if graphs.is_random(node)]
-        found = self.values_of([*nodes, *draws])
-        if found is None or len(nodes) < len(tensors):
-            return None
-        self._values.update(zip(nodes, found, strict=False))
-        return found[: len(nodes)]
+        """The same, with the random numbers that the call is going to draw; of any sizes."""
+        nodes = list(map(self.node_of, tensors))
+        with _outside_of_transforms():
+            return self.values.exact(nodes)
 
-    def are_examples(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the values of traced tensors are those of one example of a batch."""
-        nodes = [node for tensor in tensors if (node := self.node_of(tensor)) is not None]
-        return bool(self._examples & (graphs.closure(nodes, ()) | {*nodes}))
+    def refuse_open_sizes(self) -> None:
+        """Refuse what runs on real values and looks as it does for the sizes of one call.
 
-    def _refuse_values(self) -> None:
+        Raises:
+            SizeError: If sizes are open.
+        """
         if self.sizes is not None:
             raise shapes.SizeError(
                 "What runs on real values can't be traced with open sizes.",
                 remedy="compile with dynamic=False.",
             )
 
-    def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
-        """The values of nodes in the present call, or None if they aren't known."""
-        known = [node for node in self.graph.nodes if node in self._values]
-        needed = graphs.closure(wanted, known)
-        if any(node.op == "placeholder" for node in needed):
-            return None
-        if any(map(graphs.is_collective, needed)):
-            raise refuse_value_of_ranks()
-        self._drew = any(graphs.is_random(node) for node in needed)
-        distinct = list(dict.fromkeys(wanted))
-        with _outside_of_transforms(), torch.no_grad(), torch.random.fork_rng():
-            module = graphs.extract(self.root, known, distinct)
-            found = dict(zip(distinct, module(*map(self._values.get, known)), strict=True))
-        return [found[node] for node in wanted]
+    def are_examples(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the values of traced tensors are those of one example of a batch."""
+        return self.values.are_examples(list(map(self.node_of, tensors)))
 
     def stand_ins(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of ones that look like traced ones."""
@@ -336,7 +312,7 @@ class Tape:
             output = function.forward(*operands)  # type: ignore[attr-defined]
             if not torch.equal(state, torch.get_rng_state()):
                 torch.set_rng_state(state)
-                self._drew = True
+                self.values.drew = True
         return output
 
     def outside(self, body: Callable[[], Any]) -> Any:
@@ -348,45 +324,24 @@ class Tape:
         """Call a Function through the operator."""
         return custom_function_call(function, *operands)
 
-    def remember(self, outputs: Any, opaque: Opaque) -> None:
-        """Note what an opaque Function returned for its traced outputs.
+    def values_of(self, wanted: Sequence[fx.Node]) -> list[torch.Tensor] | None:
+        """The values of nodes in the present call, or None if they aren't known."""
+        with _outside_of_transforms():
+            return self.values.of(wanted)
 
-        It runs again when the call runs if it depends on random numbers, which are drawn then, or
-        if the values were those of one example of a batch.
-        """
-        if opaque.pending is None:
-            return
-        self._opaque.append(opaque)
-        (values,) = opaque.pending
-        pairs = [(outputs, values)] if opaque.single else zip(outputs, values, strict=True)
-        for traced, real in pairs:
-            node = self.node_of(traced) if isinstance(traced, torch.Tensor) else None
-            if node is not None:
-                self._values[node] = real
-        if self._drew or self._only_examples:
-            opaque.pending = None
+    def remember(self, outputs: Any, opaque: Opaque) -> None:
+        """Note what an opaque Function returned for its traced outputs."""
+        flat = (outputs,) if opaque.single else outputs
+        nodes = [self.node_of(out) if isinstance(out, torch.Tensor) else None for out in flat]
+        self.values.remember(nodes, opaque)
 
     def provide(self, node: fx.Node, value: torch.Tensor) -> None:
-        """Make the value of a node in the present call known to opaque Functions."""
-        if self.sizes is not None:
-            return
-        example = tracing.one_example(value)
-        if example is not None:
-            wraps = is_wrapper(example)
-            self._values[node] = self.wrappers.again(example) if wraps else example.detach()
-            if tracing.is_batched(value):
-                self._only_examples = True
-                self._examples.add(node)
+        """Make the value of a node in the present call known to what reads values."""
+        self.values.provide(node, value)
 
     def forget_values(self) -> None:
         """Let go of the call's real values: its first run is over."""
-        if self._values:
-            self._values.clear()
-            for opaque in self._opaque:
-                opaque.pending = None
-            self._opaque.clear()
-            self._only_examples = False
-            self._examples.clear()
+        self.values.forget()
 
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""
