@@ -124,6 +124,21 @@ def test_views_of_dimensions_of_size_1(name, narrow):
         assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("name", ["view_as", "view", "reshape", "permute"])
+def test_views_of_dimensions_of_size_1_beside_an_open_one(name):
+    def function(x):
+        view = VIEWS[name](x.pow(2).sum(-1, keepdim=True).t())
+        return view * torch.ones_like(view), view.sin(), view
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for size in range(4, 10):
+        x = torch.randn(size, 3)
+        ours, expected = compiled(x), function(x)
+        assert [y.stride() for y in ours] == [y.stride() for y in expected]
+        assert_close(ours, expected)
+    assert len(compiled.entries) == 2
+
+
 def test_dimensions_of_size_1_on_inductor():
     def function(x):
         return [act(x.sin()) for name, act in IN_PLACE.items() if name in ("zero_", "mul_", "out")]

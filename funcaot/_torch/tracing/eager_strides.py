@@ -144,13 +144,25 @@ def _seen_from_outside(view: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     by its outside, and each call makes its own view by the op itself.
     """
     found = tuple(map(present_number, view.stride()))
-    if found == like.stride() or view.shape != like.shape or not isinstance(view, FunctionalTensor):
+    shape = tuple(map(present_number, view.shape))
+    if found == like.stride() or shape != like.shape or not isinstance(view, FunctionalTensor):
         return view
-    dims = zip(like.shape, found, like.stride(), strict=True)
-    if 0 in like.shape or all(own == wanted or size == 1 for size, own, wanted in dims):
+    dims = zip(shape, found, like.stride(), strict=True)
+    if 0 in shape or all(own == wanted or size == 1 for size, own, wanted in dims):
         with outside_only():
-            aten.as_strided_.default(view, like.shape, like.stride())
+            aten.as_strided_.default(view, view.shape, _at_any_size(view, like.stride()))
     return view
+
+
+def _at_any_size(view: torch.Tensor, wanted: Sequence[int]) -> list[Any]:
+    """Strides as a view's own sizes make them, which may be open; a number where none does."""
+    own, shape = view.stride(), view.shape
+    made = [*own, *(step * size for step, size in zip(own, shape, strict=True))]
+    known = {present_number(stride): stride for stride in reversed(made)}
+    return [
+        kept if present_number(kept) == stride else known.get(stride, stride)
+        for kept, stride in zip(own, wanted, strict=True)
+    ]
 
 
 def _drawing_nothing(func: Any) -> contextlib.AbstractContextManager[None]:
