@@ -12,6 +12,7 @@ from torch import fx
 from funcaot._torch.tensors import shapes
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
+from funcaot.aot.graph.sure_ops import is_sure
 
 Run = Callable[[list[Any]], Sequence[Any]]
 Group = list[fx.Node]
@@ -170,20 +171,33 @@ class _Builder:
 
 
 def _groups(nodes: Sequence[fx.Node]) -> Iterator[Group]:
-    """The nodes that run, in order: those between opaque ones, and each of these with its items."""
+    """The nodes that run, in order: those between opaque ones, and each of these with its items.
+
+    A number that is read may be looked at later, as nothing that a graph does can be seen before
+    it ends: where what comes in between fails for no values, all is one part.
+    """
     between: Group = []
+    waiting: list[Group] = []
     for node in nodes:
         if node.op in ("placeholder", "get_attr") or graphs.is_size(node) or _is_item(node):
             continue
-        if not graphs.is_opaque(node):
-            between.append(node)
+        if graphs.is_premise_of_number(node):
+            waiting.append([node])
             continue
-        if between:
-            yield between
-        between = []
-        yield [node, *filter(_is_item, node.users)]
+        if graphs.is_opaque(node) or (waiting and not is_sure(node)):
+            yield from _and_then(between, waiting)
+            between, waiting = [], []
+        if graphs.is_opaque(node):
+            yield [node, *filter(_is_item, node.users)]
+        else:
+            between.append(node)
+    yield from _and_then(between, waiting)
+
+
+def _and_then(between: Group, waiting: Sequence[Group]) -> Iterator[Group]:
     if between:
         yield between
+    yield from waiting
 
 
 def _is_item(node: fx.Node) -> bool:

@@ -83,13 +83,18 @@ class EntryCache:
                 return entry, lifted
         return None
 
-    def why_missed(self, signature: Signature, leaves: Sequence[Any]) -> str:
+    def why_missed(
+        self, signature: Signature, leaves: Sequence[Any], tried: Sequence[Entry] = ()
+    ) -> str:
         """Why no entry serves a call, in words; empty if it is the first one.
 
         Args:
             signature: The call's signature.
             leaves: Its flat leaves.
+            tried: Entries that the call left, since they were made for other values.
         """
+        if tried:
+            return f"values are others than when {'; '.join(tried[0].premises)}"
         alike = self._buckets.get(signature, ())
         if alike:
             return f"no longer so: {alike[-1].explain(self._function, leaves)}"
@@ -119,12 +124,26 @@ class EntryCache:
             if entry not in self._order:
                 return
             self._order.move_to_end(entry)
+            if entry.premises:
+                self._ask_first(entry)
             if not config.get().fast_path or entry.generations >= _REGENERATIONS:
                 return
             call = fast_call.generate(entry, self._function, lifted, leaves)
             if call is not None:
                 entry.generations += 1
                 self._put_first(call, entry)
+
+    def _ask_first(self, entry: Entry) -> None:
+        """Let calls try a program before those that were made for other values."""
+
+        def moved(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+            return (entry, *(other for other in entries if other is not entry))
+
+        alike = self._buckets.get(entry.signature, ())
+        if entry in alike and alike[0] is not entry:
+            self._buckets[entry.signature] = moved(alike)
+        if entry in self._general and self._general[0] is not entry:
+            self._general = moved(self._general)
 
     def add(self, entry: Entry) -> None:
         """Keep an entry, and drop those beyond the bounds."""
@@ -188,9 +207,16 @@ class EntryCache:
         self._chain = chain
         self.first = chain[0][0] if chain else fast_call.always_miss
 
+    def _for_other_values(self, entry: Entry) -> list[Entry]:
+        """The programs that serve the call of a new one, but for the values that they read."""
+        alike = list(self._buckets.get(entry.signature, ()))
+        if entry.made_for is not None:
+            alike += [known for known in self._general if known.matches(entry.made_for)]
+        return [known for known in alike if known.premises and known is not entry]
+
     def _warn_of_values(self, entry: Entry) -> None:
         """Say once that programs are made for values that keep changing."""
-        alike = sum(bool(known.premises) for known in self._buckets.get(entry.signature, ()))
+        alike = len(self._for_other_values(entry))
         if alike < _PROGRAMS_FOR_VALUES or self._warned_of_values:
             return
         self._warned_of_values = True
@@ -230,7 +256,7 @@ class EntryCache:
     def _changing(self, entry: Entry) -> str:
         known = [kept.made_for or kept.signature for kept in self._order]
         new = entry.made_for or entry.signature
-        if new in known:
+        if new in known or self._for_other_values(entry):
             return f"What changed this time: {entry.reason}."
         return f"What keeps changing: {describe_changes(known, new, self._function)}."
 

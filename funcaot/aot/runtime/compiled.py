@@ -273,7 +273,7 @@ class CompiledFunction(Generic[P, R]):
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                reason = self._cache.why_missed(signature, leaves) or self._why_not_loaded
+                reason = self._cache.why_missed(signature, leaves, tried) or self._why_not_loaded
                 if reason:
                     show_recompile(self.settings.name, reason)
                 answers = self._answers(leaves)

@@ -1,4 +1,4 @@
-"""Functions that read values, by how they read them, and the sizes and values they are called with."""
+"""Functions that read values, by how they do it; the sizes and values they are called with."""
 
 from __future__ import annotations
 

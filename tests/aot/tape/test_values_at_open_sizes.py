@@ -1,4 +1,4 @@
-"""One program for all sizes, though a value is read: each way of reading, each thing that changes."""
+"""One program for all sizes though a value is read: each way of reading, each change."""
 
 import pytest
 import torch
