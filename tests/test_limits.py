@@ -67,6 +67,17 @@ def compiled(function):
     return funcaot.compile(function, backend="eager")
 
 
+def reading_in_a_hook():
+    """The backward of a call that doesn't keep what a hook reads."""
+
+    def function(x, number):
+        y = x.sin()
+        y.register_hook(lambda gradient: gradient * 2 if number > 4 else gradient)
+        return y * 2
+
+    compiled(function)(torch.ones(2, requires_grad=True), torch.tensor(4)).sum().backward()
+
+
 def without_values(function):
     with funcaot.config.patch(specialize_on_values=False):
         return compiled(function)(ones())
@@ -272,6 +283,7 @@ LIMITS = {
     "not linear": (RuleError, lambda: under_jvp(Nonlinear)),
     "once differentiable": (MissingRuleError, lambda: under_jvp(OnceDifferentiable)),
     "wrong number": (RuleError, lambda: gradient(TwoGradients.apply)),
+    "a value in a hook": (UnsupportedError, lambda: reading_in_a_hook()),
     "a value": (UnsupportedError, lambda: without_values(lambda x: x * x.sum().item())),
     "a branch": (UnsupportedError, lambda: without_values(lambda x: x if x.sum() > 0 else -x)),
     "a batched branch": (

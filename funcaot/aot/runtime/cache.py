@@ -209,9 +209,10 @@ class EntryCache:
 
     def _for_other_values(self, entry: Entry) -> list[Entry]:
         """The programs that serve the call of a new one, but for the values that they read."""
-        alike = list(self._buckets.get(entry.signature, ()))
+        alike = dict.fromkeys(self._buckets.get(entry.signature, ()))
         if entry.made_for is not None:
-            alike += [known for known in self._general if known.matches(entry.made_for)]
+            served = (known for known in self._general if known.matches(entry.made_for))
+            alike.update(dict.fromkeys(served))
         return [known for known in alike if known.premises and known is not entry]
 
     def _warn_of_values(self, entry: Entry) -> None:

@@ -181,9 +181,19 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Say what to do where code of a backward meets a tensor that the program doesn't know."""
+    """Say what to do where code of a backward meets what the program doesn't know."""
     try:
         yield
+    except (RuntimeError, NotImplementedError) as error:
+        if not tracing.is_untraceable(error):
+            raise
+        raise UnsupportedError(
+            f"A hook or a Function's backward in {name} reads a value (`.item()`, a branch, or a "
+            "shape that depends on it) that isn't known any more when the backward is traced, since "
+            "the call didn't keep what it comes from.",
+            remedy="read it before, in the function itself, or compute with the tensor "
+            "(torch.where); or compile a function that runs the backward too.",
+        ) from error
     except AssertionError as error:
         if not tracing.is_untraceable_function(error):
             raise

@@ -99,7 +99,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("function, x, right, wrong", FAILING)
+@pytest.mark.parametrize(("function", "x", "right", "wrong"), FAILING)
 def test_what_fails_for_other_values_waits_until_they_are_known(function, x, right, wrong, backend):
     compiled = funcaot.compile(function, backend=backend)
     for given in (right, wrong, right, wrong, wrong, right):
