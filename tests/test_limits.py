@@ -67,6 +67,10 @@ def compiled(function):
     return funcaot.compile(function, backend="eager")
 
 
+class OfItsOwn(torch.Tensor):
+    """A class of tensors."""
+
+
 def reading_in_a_hook():
     """The backward of a call that doesn't keep what a hook reads."""
 
@@ -284,6 +288,10 @@ LIMITS = {
     "once differentiable": (MissingRuleError, lambda: under_jvp(OnceDifferentiable)),
     "wrong number": (RuleError, lambda: gradient(TwoGradients.apply)),
     "a value in a hook": (UnsupportedError, lambda: reading_in_a_hook()),
+    "a class of its own": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x.as_subclass(OfItsOwn) * 2)(ones()),
+    ),
     "a value": (UnsupportedError, lambda: without_values(lambda x: x * x.sum().item())),
     "a branch": (UnsupportedError, lambda: without_values(lambda x: x if x.sum() > 0 else -x)),
     "a batched branch": (

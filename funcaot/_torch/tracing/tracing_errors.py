@@ -1,6 +1,8 @@
 """Texts of torch's errors about writes that functionalization can't express."""
 
 FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as_strided_scatter")
+# An op ran below every mode, as those of `as_subclass` do.
+WITHOUT_MODES = "FunctionalTensor on its own"
 OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")

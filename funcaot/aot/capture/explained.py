@@ -85,6 +85,13 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
                 remedy="call the Python module that it was made from.",
             ) from error
+        if tracing_errors.WITHOUT_MODES in str(error):
+            raise UnsupportedError(
+                f"{name} makes a tensor of another class out of one, by as_subclass or in C++ that "
+                f"no mode of torch sees{_line_of(error)}.",
+                remedy="compute with plain tensors inside, and make what comes out one of that "
+                "class; or keep that part outside of the compiled function.",
+            ) from error
         if "storage on different device" in str(error):
             raise UnsupportedError(
                 f"{name} resizes a tensor that it made to more elements and then takes a view.",

@@ -189,7 +189,7 @@ def _explained(name: str) -> Iterator[None]:
             raise
         raise UnsupportedError(
             f"A hook or a Function's backward in {name} reads a value (`.item()`, a branch, or a "
-            "shape that depends on it) that isn't known any more when the backward is traced, since "
+            "shape that depends on it) that isn't known any more when the backward is traced, as "
             "the call didn't keep what it comes from.",
             remedy="read it before, in the function itself, or compute with the tensor "
             "(torch.where); or compile a function that runs the backward too.",
