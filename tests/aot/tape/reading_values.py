@@ -111,6 +111,15 @@ def random_numbers(x, number):
     return x * noise * number.item()
 
 
+def checked_by_torch(x, number):
+    return torch.nn.functional.gaussian_nll_loss(x, x.sin(), x * x + number, reduction="none")
+
+
+def checked_by_a_distribution(x, number):
+    normal = torch.distributions.Normal(x, (x * x + number).sqrt())
+    return normal.log_prob(x.cos()) + normal.entropy()
+
+
 def written(x, number):
     y = x * 2
     if number > 4:
@@ -142,6 +151,8 @@ READINGS = {
         Reading(of_the_sizes),
         Reading(without_a_result),
         Reading(random_numbers),
+        Reading(checked_by_torch),
+        Reading(checked_by_a_distribution),
         Reading(written),
     )
 }
