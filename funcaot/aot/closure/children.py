@@ -330,11 +330,11 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                         # Python itself looks special methods up.
                         yield step._replace(name="") if has_run else step
         hidden.update(vars(base))
-    for _, meta in classes_of(type(kind)):
+    for index, meta in classes_of(type(kind)):
         for name, raw in list(vars(meta).items()):
             if name not in known and names.mentions(name) and not name.startswith("__"):
                 known.add(name)
-                yield Step(f"type({{parent}}).__dict__[{quoted(name)}]", name, raw)
+                yield Step(f"type({{parent}}).__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
 
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:

@@ -94,7 +94,7 @@ class EntryCache:
             tried: Entries that the call left, since they were made for other values.
         """
         if tried:
-            return f"values are others than when {'; '.join(tried[0].premises)}"
+            return f"a value that it reads is another one: {tried[0].left}"
         alike = self._buckets.get(signature, ())
         if alike:
             return f"no longer so: {alike[-1].explain(self._function, leaves)}"

@@ -241,7 +241,8 @@ class CompiledFunction(Generic[P, R]):
             try:
                 with leaving(bool(entry.premises)):
                     result = entry(leaves, lifted, (args, kwargs))
-            except PremiseFailed:
+            except PremiseFailed as failure:
+                entry.left = str(failure)
                 tried.append(entry)
                 continue
             self._cache.hit(entry, leaves, lifted)

@@ -58,6 +58,7 @@ class Entry:
         generations: How often code was generated for its call.
         reason: Why no other entry served the call that it was made for.
         made_for: What that call looked like, without anything open.
+        left: Why a call left it last: what it was made for, and what there was instead.
     """
 
     def __init__(self, forward: Forward, settings: Settings) -> None:
@@ -72,7 +73,7 @@ class Entry:
         self.in_place = None if forward.in_place is None else InPlace(forward.in_place, settings)
         self.calls = 0
         self.generations = 0
-        self.reason = ""
+        self.reason = self.left = ""
         self.made_for: Signature | None = None
         self._effects: Derived[tuple[int, ...], Effects] = Derived()
         self._places = graphs.places_in_groups(self.capture.effect_nodes)

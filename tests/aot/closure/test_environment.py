@@ -394,3 +394,27 @@ def test_environment_variables_count_where_the_users_code_asks(who, monkeypatch)
     monkeypatch.setenv("FUNCAOT_ANOTHER", "1")
     compiled(torch.ones(2))
     assert compilations(compiled) == (1 if who.startswith("torch.") else 2)
+
+
+class OfClasses(type):
+    """A class of classes with something that their code reads."""
+
+    rates = {"slow": 2.0}
+
+
+class OfTheirSubclasses(OfClasses):
+    """Inherits it."""
+
+
+def test_what_a_metaclass_inherits_is_compared():
+    class Layer(torch.nn.Module, metaclass=OfTheirSubclasses):
+        def forward(self, x):
+            return x * type(type(self)).rates["slow"]
+
+    layer = Layer()
+    compiled = funcaot.compile(lambda x: layer(x), backend="eager")
+    for rate, programs in ((2.0, 1), (2.0, 1), (3.0, 2), (3.0, 2)):
+        OfClasses.rates["slow"] = rate
+        assert compiled(torch.ones(2)).tolist() == [rate, rate]
+        assert len(compiled.entries) == programs
+    OfClasses.rates["slow"] = 2.0

@@ -261,7 +261,8 @@ def test_what_is_said_of_a_program_for_another_value(capsys):
         for size, value in ((3, 4), (4, 4), (5, 5)):
             compiled(*operands(size, value))
     said = capsys.readouterr().err
-    assert "values are others than when item at test_values_at_open_sizes.py" in said
+    assert "a value that it reads is another one: item at test_values_at_open_sizes.py" in said
+    assert "is False, now True" in said
 
 
 def test_many_programs_for_values_warn_of_values_at_any_size():
