@@ -110,7 +110,7 @@ def _restrided(mode: FunctionalTensorMode, value: Any, strides: tuple[int, ...])
         return value
     torch._sync(value)
     inner = torch._from_functional_tensor(value.elem)
-    restored = aten.as_strided.default(inner, list(inner.shape), strides)
+    restored = aten.as_strided.default(inner, list(inner.shape), _at_any_size(value, strides))
     with mode:
         return FunctionalTensor.to_functional(restored)
 
