@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors import shapes
+from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeEnvironment, Sizes, symbolic_strides
@@ -218,7 +219,7 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     """
     environment = SizeEnvironment()
     symbols: dict[str, tuple[Any, int]] = {}
-    sources: list[tuple[int, int]] = []
+    sources: list[Shown] = []
     dims: dict[Any, OpenDim] = {}
     leaves: list[Any] = []
     for index, leaf in enumerate(signature.leaves):
@@ -231,7 +232,7 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
             if dim.name not in symbols:
                 symbol = environment.add_size(size, (dim.low, dim.high))
                 symbols[dim.name] = symbol, size
-                sources.append((index, position))
+                sources.append(Shown(index, position))
                 dims[symbol] = dim
             symbol, known = symbols[dim.name]
             if known != size:

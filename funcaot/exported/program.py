@@ -103,7 +103,7 @@ class _Maker:
             arguments = {slot.argument: i for i, slot in enumerate(self._captured.inputs)}
             sources = {
                 symbol: (arguments[leaf], dim)
-                for symbol, (leaf, dim) in zip(
+                for symbol, (leaf, dim, _) in zip(
                     sizes.environment.symbols, sizes.sources, strict=True
                 )
             }

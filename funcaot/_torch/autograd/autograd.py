@@ -162,9 +162,17 @@ def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:
     _set_creation_meta(view, meta)
 
 
-def view_again(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """Make a view of a base again, by the ops that it was made by."""
-    return view._view_func_unsafe(base)  # type: ignore[attr-defined]
+def view_again(
+    view: torch.Tensor, base: torch.Tensor, number: Callable[[Any], Any] | None = None
+) -> torch.Tensor:
+    """Make a view of a base again, by the ops that it was made by.
+
+    Args:
+        view: The view of another base.
+        base: The new base.
+        number: Gives what each number that these ops were given is to be.
+    """
+    return view._view_func_unsafe(base, number)  # type: ignore[attr-defined]
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.shapes import expression_of
 from funcaot.errors import UnsupportedError
 
 __all__ = [
     "NestedSizes",
-    "as_fixed",
     "is_placeholder_of_torch",
+    "is_ragged",
+    "number_of",
+    "numbers_of",
     "refuse_ragged_number",
     "share_ragged_size",
 ]
@@ -53,9 +57,24 @@ def refuse_ragged_number(op: Any, error: Exception) -> None:
         ) from error
 
 
-def as_fixed(size: Any) -> Any:
-    """A size as a number, but for a ragged one, which stays what it is."""
-    return size if isinstance(size, int) or size.node.is_nested_int() else int(size)
+def is_ragged(size: Any) -> bool:
+    """Whether it is the size of a jagged dimension, or a stride that is made of it."""
+    return isinstance(size, torch.SymInt) and size.node.is_nested_int()
+
+
+def number_of(size: Any) -> Any:
+    """A size as what compares: a number, an expression of open sizes, or that it is ragged.
+
+    A ragged size is whatever the inner tensors say.
+    """
+    return "ragged" if is_ragged(size) else expression_of(size)
+
+
+def numbers_of(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """The same of several."""
+    if all(type(size) is int for size in sizes):
+        return tuple(sizes)
+    return tuple(map(number_of, sizes))
 
 
 def share_ragged_size(fake: Any, real: torch.Tensor | None) -> None:

@@ -54,7 +54,8 @@ class SizeEnvironment(ShapeEnv):
     answers. Nothing else is kept.
 
     Attributes:
-        symbols: The symbols, in order; each stands for a size of at least 2.
+        symbols: The symbols, in order; each stands for at least 2, or what ``least`` says.
+        least: For symbols that may stand for less, what they stand for at least.
         facts: Answers that hold for every call of the program that the symbols belong to.
     """
 
@@ -64,6 +65,7 @@ class SizeEnvironment(ShapeEnv):
             allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False, duck_shape=False
         )
         self.symbols: tuple[Symbol, ...] = ()
+        self.least: dict[Symbol, int] = {}
         self.facts: dict[Expression, Any] = {}
         self._answers: dict[Expression, Any] | None = None
 
@@ -78,8 +80,17 @@ class SizeEnvironment(ShapeEnv):
         from torch._dynamo.source import ConstantSource
 
         source = ConstantSource(f"size_{len(self.symbols)}")
-        symbol = self.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        small = bounds is not None and bounds[0] < 2
+        symbol = self.create_symbol(
+            value,
+            source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            positive=None if small else True,
+            do_not_specialize_zero_one=small,
+        )
         self.symbols = (*self.symbols, symbol)  # type: ignore[arg-type]
+        if bounds is not None and small:
+            self.least[symbol] = bounds[0]  # type: ignore[index]
         if bounds is not None:
             low, high = bounds
             unbounded = high >= sys.maxsize
@@ -101,13 +112,15 @@ class SizeEnvironment(ShapeEnv):
 
     def number(self, expression: Any) -> Any:
         """A size that a tensor on a tape can have: a plain int, or a symbolic one."""
-        if isinstance(expression, int) or expression.is_Integer:
+        if not is_expression(expression):
+            return expression
+        if expression.is_Integer:
             return int(expression)
         return self.create_symintnode(expression, hint=int(self.at_present(expression)))
 
     def at_present(self, expression: Any) -> Any:
         """An expression's value for the sizes of the call that is being traced, or was last."""
-        return expression if isinstance(expression, int) else expression.xreplace(self.values)
+        return expression.xreplace(self.values) if is_expression(expression) else expression
 
     @contextlib.contextmanager
     def answering(
@@ -223,7 +236,7 @@ def python_source(expression: Any) -> str:
 
 def evaluator(symbols: Sequence[Symbol], expressions: Sequence[Any]) -> Callable[..., tuple]:
     """A function of the symbols' values that returns the expressions' values, in plain Python."""
-    parts = [str(e) if isinstance(e, int) else python_source(e) for e in expressions]
+    parts = [python_source(e) if is_expression(e) else str(e) for e in expressions]
     arguments = ", ".join(map(str, symbols))
     source = f"lambda {arguments}: ({''.join(f'({part}), ' for part in parts)})"
     return eval(source, dict(NAMESPACE))

@@ -388,6 +388,12 @@ class SegmentFunctions:
                 _ = self.keeping
 
     @property
+    def reads_values(self) -> bool:
+        """Whether a derivative of some order, traced so far, is for values that it has read."""
+        found = [pair for each in self.made for pair in list(each.derivatives.backwards.values())]
+        return any(backward.premises or following.reads_values for backward, following in found)
+
+    @property
     def made(self) -> tuple[SegmentFunction, ...]:
         """The Functions that exist so far."""
         return tuple(self._functions.values())

@@ -93,7 +93,8 @@ class Derivatives(Generic[Made]):
             raise level_refusal(self._segment.settings.name)
         specs, sizes = tangent_specs(tangents), ()
         if self.sizes is not None:
-            specs, sizes = self.sizes.general(specs), self.sizes.read(values)
+            sizes = self.sizes.read(values)
+            specs = self.sizes.general(specs, sizes)
         create_graph = autograd.gradients_are_differentiated()
         asked_by = _asked_by() if self._segment.calls_functions else ""
         key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)

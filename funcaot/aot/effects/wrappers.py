@@ -7,14 +7,16 @@ copied there. What else shares memory, or changes a wrapper, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.ragged import number_of
+from funcaot._torch.tensors.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
@@ -136,15 +138,27 @@ class ViewAgain:
     Attributes:
         traced: The tape's view.
         recorded: Whether it was made with grad mode on.
+        sizes: The open sizes of the call that makes it again, if there are any.
     """
 
     traced: torch.Tensor
     recorded: bool
 
+    sizes: Mapping[Any, int] | None = None
+
+    def at_sizes(self, sizes: Mapping[Any, int]) -> ViewAgain:
+        """The view for a call of some open sizes."""
+        return replace(self, sizes=dict(sizes))
+
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """The same view of another wrapper."""
         with torch.set_grad_enabled(self.recorded):
-            return autograd.view_again(self.traced, base)
+            return autograd.view_again(self.traced, base, self._number)
+
+    def _number(self, number: Any) -> Any:
+        """A number of the traced view in this call."""
+        found = number_of(number)
+        return value_at(found, self.sizes or {}) if is_expression(found) else number
 
     def __str__(self) -> str:
         """As the plan shows it."""

@@ -19,7 +19,7 @@ from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.tracing import CHECKS
-from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside
+from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 from funcaot.classes.premise import holds, reads_number
 from funcaot.errors import GraphError
@@ -55,7 +55,7 @@ def with_parts(available: Iterable[fx.Node]) -> set[fx.Node]:
 def _open(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> None:
     """Take a wrapper that is given apart, so that what it was made of is given, too."""
     target: Any = node.target
-    for name, argument in zip(target.structure.names, node.args, strict=True):
+    for name, argument in zip(target.structure.names, parts_of(node), strict=True):
         part: Any = argument
         if part not in copies:
             copies[part] = graph.call_function(Part(name), (copies[node],))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from funcaot._torch.levels.functorch import is_leaf_at_every_level, requires_grad_at_any_level
+from funcaot._torch.tensors.ragged import numbers_of
 from funcaot._torch.tensors.shapes import expression_of
 from funcaot._torch.tracing.tracing import FakeTensor, FunctionalTensor
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, structure_of
@@ -145,13 +146,10 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
 
 
 def _spec_of_wrapper(tensor: torch.Tensor) -> TensorSpec:
-    """The spec of a tensor that wraps others.
-
-    A ragged size is whatever the inner tensors say.
-    """
+    """The spec of a tensor that wraps others."""
     return TensorSpec(
-        shape=tuple(map(_number, tensor.shape)),
-        stride=tuple(map(_number, tensor.stride())),
+        shape=numbers_of(tensor.shape),
+        stride=numbers_of(tensor.stride()),
         dtype=tensor.dtype,
         device=tensor.device,
         layout=tensor.layout,
@@ -159,10 +157,6 @@ def _spec_of_wrapper(tensor: torch.Tensor) -> TensorSpec:
         is_leaf=is_leaf_at_every_level(tensor),
         structure=structure_of(tensor, spec_of),
     )
-
-
-def _number(size: Any) -> Any:
-    return size if isinstance(size, int) else "ragged"
 
 
 def layout_key(tensor: torch.Tensor) -> LayoutKey:

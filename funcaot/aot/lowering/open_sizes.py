@@ -11,6 +11,7 @@ from torch import fx
 
 from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
+from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.signature.sizes import Conditions, SizeEnvironment, SizeError, concrete, shown_by
 from funcaot.aot.tape.tape import Tape
@@ -23,12 +24,12 @@ class OpenSizes:
     Attributes:
         environment: Of the sizes.
         symbols: Those that the graph takes, in order.
-        sources: For each, the operand and the dimension that show it.
+        sources: For each, the operand that shows it, and where.
     """
 
     environment: SizeEnvironment
     symbols: tuple[Any, ...]
-    sources: tuple[tuple[int, int], ...]
+    sources: tuple[Shown, ...]
 
     @staticmethod
     def of(module: fx.GraphModule) -> OpenSizes | None:
@@ -61,12 +62,12 @@ class OpenSizes:
             in_dims: Their batch dimensions, which aren't the graph's.
         """
         if in_dims is None:
-            return tuple(operands[index].shape[dim] for index, dim in self.sources)
+            return tuple([source.read(operands) for source in self.sources])
         own = [
             [size for dim, size in enumerate(operand.shape) if dim != batch]
             for operand, batch in zip(operands, in_dims, strict=True)
         ]
-        return tuple(own[index][dim] for index, dim in self.sources)
+        return tuple(own[index][dim] for index, dim, _ in self.sources)
 
     def conditions(self) -> Conditions:
         """An empty list of what is assumed about these sizes."""

@@ -18,7 +18,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped
+from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import GraphError
 
@@ -42,10 +42,17 @@ class Given:
 
 @dataclass(frozen=True)
 class Made:
-    """A wrapper that goes out, and where what it is made of comes from."""
+    """A wrapper that goes out, and where what it is made of comes from.
+
+    Attributes:
+        wrapped: Makes it.
+        sources: Where the tensors come from.
+        sizes: The open sizes that it is given, by position among the operands.
+    """
 
     wrapped: Wrapped
     sources: tuple[Source, ...]
+    sizes: tuple[int, ...] = ()
 
 
 # A position among the inner graph's results, an operand or a part of one, or a wrapper of such.
@@ -96,7 +103,8 @@ def _result(source: Source, operands: Sequence[Any], made: Sequence[Any]) -> Any
         return source.of(operands)
     if source is None:
         return None
-    return source.wrapped(*[_result(part, operands, made) for part in source.sources])
+    parts = [_result(part, operands, made) for part in source.sources]
+    return source.wrapped(*parts, *[operands[position] for position in source.sizes])
 
 
 def peeled(graph: FunctionalGraph) -> Peeled | None:
@@ -119,9 +127,13 @@ class _Peeling:
         self.sources: dict[fx.Node, Given] = {}
         self.given: list[Given] = []
         self.wanted: dict[fx.Node, int] = {}
+        self.numbers: dict[fx.Node, int] = {}
 
     def peel(self) -> Peeled:
         nodes = list(self.outer.module.graph.nodes)
+        arity = len(graphs.inputs(self.outer.module))
+        open_sizes = [node for node in nodes if node.op == "placeholder" and graphs.is_size(node)]
+        self.numbers = {node: arity + position for position, node in enumerate(open_sizes)}
         for position, node in enumerate(graphs.inputs(self.outer.module)):
             self._enter(node, Given(position))
         for node in nodes:
@@ -137,7 +149,6 @@ class _Peeling:
         module = forget_source_with(fx.GraphModule(self.outer.module, self.graph))
         kept = [i for i, given in enumerate(self.given) if given.operand in self.outer.kept]
         graph = replace(self.outer, module=module, roles=self._roles(results), kept=tuple(kept))
-        arity = len(graphs.inputs(self.outer.module))
         return Peeled(graph, tuple(self.given), results, arity)
 
     def _copy_of(self, node: fx.Node) -> fx.Node:
@@ -172,7 +183,9 @@ class _Peeling:
         if not isinstance(value, fx.Node):
             return None
         if is_wrapped(value):
-            return Made(value.target, tuple(map(self._source_inside, value.args)))  # type: ignore
+            sources = tuple(map(self._source_inside, parts_of(value)))
+            sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
+            return Made(value.target, sources, sizes)  # type: ignore[arg-type]
         if is_wrapper(graphs.value_of(value)):
             return self.sources[value]
         return self._computed(value)

@@ -52,6 +52,12 @@ class EntryCache:
         return tuple(entry for bucket in list(self._buckets.values()) for entry in bucket)
 
     @property
+    def that_read_values(self) -> list[Signature]:
+        """What calls looked like of which a derivative was traced for values that it has read."""
+        found = [entry for entry in self.entries if entry.functions.reads_values]
+        return [entry.made_for or entry.signature for entry in found]
+
+    @property
     def hits(self) -> int:
         """Calls that found an entry."""
         return self._settings.statistics.cache_hits + sum(entry.calls for entry in self.entries)

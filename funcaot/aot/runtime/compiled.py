@@ -341,6 +341,7 @@ class CompiledFunction(Generic[P, R]):
         """Capture a call, with open sizes and numbers where that is asked for and possible."""
         opening = None
         if not functorch.under_transforms(leaves):
+            self._history.refuse_all(self._cache.that_read_values)
             opening = self._history.opening(signature, leaves)
         if opening is None:
             return make_entry(self.function, signature, leaves, call, self.settings)

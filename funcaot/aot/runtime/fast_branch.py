@@ -134,7 +134,7 @@ class BranchWriter:
         """Compare open sizes and what follows from them."""
         sizes = self.owner.derivatives.sizes
         checks = OpenChecks.of(
-            () if sizes is None else sizes.environment.symbols,
+            None if sizes is None else sizes.environment,
             list(zip(names, case.specs, strict=True)),
             (case.backward.conditions, case.assumed),
         )

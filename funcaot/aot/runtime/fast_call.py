@@ -23,7 +23,12 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.fast_node import FastNode
 from funcaot.aot.runtime.fast_run import run_expression, run_program
-from funcaot.aot.runtime.wrapper_checks import WrapperCheck, can_be_checked
+from funcaot.aot.runtime.wrapper_checks import (
+    WrapperCheck,
+    can_be_checked,
+    open_numbers,
+    plain_specs,
+)
 from funcaot.aot.signature import flattening
 from funcaot.aot.signature.ambient import conditions_on
 from funcaot.aot.signature.flattening import require
@@ -98,7 +103,7 @@ def _is_common(entry: Entry, tensors: list[torch.Tensor]) -> bool:
 
 def _has_checked_wrappers(entry: Entry, tensors: list[torch.Tensor]) -> bool:
     """Whether an entry of wrappers can be found by the checks of a generated call."""
-    return entry.sizes is None and not entry.signature.repeats and can_be_checked(tensors)
+    return not entry.signature.repeats and can_be_checked(tensors)
 
 
 class _Writer:
@@ -195,19 +200,21 @@ class _Writer:
         tensors = self._tensors()
         wrappers = [item for item in tensors if item[1].structure is not None]
         if wrappers:
-            self.source.line("parts = []")
+            self.source.line("parts, numbers = [], []")
             conditions += [
-                f"{self.source.constant(WrapperCheck(tensor, spec), 'is_like')}({name}, parts)"
+                f"{self.source.constant(WrapperCheck(tensor, spec), 'is_like')}"
+                f"({name}, parts, numbers)"
                 for name, spec, tensor in wrappers
             ]
         tensors = [item for item in tensors if item[1].structure is None]
-        inside = [part for _, _, wrapper in wrappers for part in leaves_of(wrapper)]
+        looked = [tensor for _, _, tensor in tensors]
+        looked += [part for _, _, wrapper in wrappers for part in leaves_of(wrapper)]
+        specs = [spec for _, spec, _ in tensors]
+        specs += [part for _, wrapper, _ in wrappers for part in plain_specs(wrapper)]
         if self.entry.sizes is None:
-            check = guards.tensor_check([*(tensor for _, _, tensor in tensors), *inside])
+            check = guards.tensor_check(looked)
         else:
-            check = tensor_check(
-                [tensor for _, _, tensor in tensors], [spec for _, spec, _ in tensors]
-            )
+            check = tensor_check(looked, specs)
         names = [name for name, _, _ in tensors] + (["*parts"] if wrappers else [])
         conditions.append(f"{self.source.constant(check, 'check')}({listed(names)})")
         for name, spec, _ in tensors:
@@ -233,10 +240,20 @@ class _Writer:
         if functions.segment is not None and functions.segment.output_nodes:
             chosen = functions.keeping if self.entry.differentiable else functions.plain
             assumed.append(chosen.program.assumed)
-        named = [(name, spec) for name, spec, _ in self._tensors()]
-        checks = OpenChecks.of(sizes.environment.symbols, named, assumed)
+        named, numbers = self._shown()
+        checks = OpenChecks.of(sizes.environment, named, assumed, numbers)
         checks.write(self.source)
         require(self.source, str(checks))
+
+    def _shown(self) -> tuple[list[tuple[str, TensorSpec]], list[tuple[str, Any]]]:
+        """Where the call's tensors are, and the open sizes of its wrappers; with what they are."""
+        tensors = self._tensors()
+        named = [(name, spec) for name, spec, _ in tensors if spec.structure is None]
+        wrappers = [spec for _, spec, _ in tensors if spec.structure is not None]
+        parts = [part for spec in wrappers for part in plain_specs(spec)]
+        named += [(f"parts[{place}]", part) for place, part in enumerate(parts)]
+        numbers = [number for spec in wrappers for number in open_numbers(spec)]
+        return named, [(f"numbers[{place}]", number) for place, number in enumerate(numbers)]
 
     def _operands(self) -> list[str]:
         """The variable of each of the capture's inputs."""

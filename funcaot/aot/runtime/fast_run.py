@@ -29,5 +29,5 @@ def run_program(
     run = source.constant(settled(lowered.trusting if trusting else lowered.run), "run")
     given = [operands[index] for index in program.used]
     if program.sizes is not None:
-        given += [f"{operands[index]}.shape[{dim}]" for index, dim in program.sizes.sources]
+        given += [shown.source(operands[shown.index]) for shown in program.sizes.sources]
     return f"{run}([{listed(given)}])"

@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.shapes import is_expression
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
+from funcaot.aot.graph.spec_sizes import specs_in
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.subclasses.metadata import frozen
+from funcaot.aot.subclasses.metadata import Outer, frozen
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 
-__all__ = ["WrapperCheck", "can_be_checked"]
+__all__ = ["WrapperCheck", "can_be_checked", "open_numbers", "plain_specs"]
 
 
 def can_be_checked(tensors: Sequence[torch.Tensor]) -> bool:
@@ -29,8 +31,24 @@ def can_be_checked(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
+def plain_specs(spec: TensorSpec) -> list[TensorSpec]:
+    """The specs of the plain tensors inside of a wrapper, as a check finds these."""
+    return [each for _, each in specs_in(spec) if each.structure is None]
+
+
+def open_numbers(spec: TensorSpec) -> list[Any]:
+    """The open sizes and strides of a wrapper and of those inside, as a check finds these."""
+    if spec.structure is None:
+        return []
+    own = [number for number in (*spec.shape, *spec.stride) if is_expression(number)]
+    return own + [number for part in spec.structure.inner for number in open_numbers(part)]
+
+
 class WrapperCheck:
-    """Whether a tensor is a wrapper like the one that a program was made for."""
+    """Whether a tensor is a wrapper like the one that a program was made for.
+
+    Open sizes are left to whom it tells them.
+    """
 
     def __init__(self, example: Any, spec: TensorSpec) -> None:
         """Read what is compared.
@@ -48,19 +66,27 @@ class WrapperCheck:
         self._names = set(structure.names)
         self._metadata, self._marks = structure.metadata, structure.marks
         self._attributes = structure.attributes
+        wanted = (*spec.shape, *spec.stride)
+        self._open = [place for place, number in enumerate(wanted) if is_expression(number)]
+        self._closed = [pair for pair in enumerate(wanted) if not is_expression(pair[1])]
         self._inner = [
             (inner, WrapperCheck(part, inner) if is_wrapper(part) else None)
             for part, inner in zip(structure.parts(example), structure.inner, strict=True)
         ]
 
-    def __call__(self, wrapper: Any, parts: list[torch.Tensor]) -> bool:
-        """Compare all but the plain tensors inside, and add these to a list."""
+    def __call__(self, wrapper: Any, parts: list[torch.Tensor], numbers: list[Any]) -> bool:
+        """Compare all but the plain tensors inside and open sizes, and add these to lists."""
         if type(wrapper) is not self._kind:
             return False
         with tracing.without_torch_function():  # of the class, which each attribute goes through
-            return self._looks_alike(wrapper) and self._holds_alike(wrapper, parts)
+            outer = Outer.of(wrapper.shape, wrapper.stride())
+            if not self._looks_alike(wrapper, outer, numbers):
+                return False
+            return self._holds_alike(wrapper, outer, parts, numbers)
 
-    def _holds_alike(self, wrapper: Any, parts: list[torch.Tensor]) -> bool:
+    def _holds_alike(
+        self, wrapper: Any, outer: Outer, parts: list[torch.Tensor], numbers: list[Any]
+    ) -> bool:
         named, context = wrapper.__tensor_flatten__()
         if list(named) != self._named:
             return False
@@ -75,27 +101,26 @@ class WrapperCheck:
                 continue
             spec, check = next(inner)
             if check is not None:
-                if not check(part, parts):
+                if not check(part, parts, numbers):
                     return False
                 continue
             if part.requires_grad is not spec.requires_grad or part.is_leaf is not spec.is_leaf:
                 return False
             parts.append(part)
-        return frozen((context, others), self._kind) == self._metadata
+        return frozen((context, others), self._kind, outer) == self._metadata
 
-    def _looks_alike(self, wrapper: Any) -> bool:
+    def _looks_alike(self, wrapper: Any, outer: Outer, numbers: list[Any]) -> bool:
         spec, attributes = self._spec, attributes_of(wrapper)
+        found = (*outer.shape, *outer.stride)
+        if len(outer.shape) != len(spec.shape) or len(outer.stride) != len(spec.stride):
+            return False
+        numbers += [found[place] for place in self._open]
         return (
             (wrapper.requires_grad, wrapper.is_leaf) == self._grad
             and wrapper.dtype is spec.dtype
             and wrapper.layout is spec.layout
-            and _numbers(wrapper.shape) == spec.shape
-            and _numbers(wrapper.stride()) == spec.stride
+            and all(found[place] == number for place, number in self._closed)
             and wrapper.device == spec.device
             and attributes.keys() == self._attributes
             and all(attributes[name] == value for name, value in self._marks)
         )
-
-
-def _numbers(sizes: Any) -> tuple[Any, ...]:
-    return tuple([size if isinstance(size, int) else "ragged" for size in sizes])

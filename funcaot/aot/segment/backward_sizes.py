@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from funcaot._torch.tensors.shapes import expression_of, is_expression
+from funcaot._torch.tensors.ragged import numbers_of
+from funcaot._torch.tensors.shapes import is_expression, value_at
 from funcaot.aot.graph import graphs
+from funcaot.aot.graph.lru import Derived
+from funcaot.aot.graph.spec_sizes import Path, specs_in
 from funcaot.aot.graph.tensor_spec import TensorSpec, contiguous_stride, spec_of
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.signature.sizes import (
@@ -20,6 +23,7 @@ from funcaot.aot.signature.sizes import (
     shown_by,
     symbolic_strides,
 )
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
 
@@ -43,35 +47,54 @@ class BackwardSizes:
                 remedy="compile with dynamic=False.",
             )
         self._sources = tuple(shown.values())
+        self._known: Derived[tuple[fx.Node, tuple[int, ...]], _Known] = Derived()
 
     def read(self, values: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """The sizes of a call, from what its forward kept."""
-        return tuple(values[index].shape[dim] for index, dim in self._sources)
+        return tuple([source.read(values) for source in self._sources])
 
     def conditions(self) -> Conditions:
         """An empty list of what a backward assumes."""
         return Conditions(self.environment)
 
-    def general(self, specs: Sequence[TensorSpec | None]) -> tuple[TensorSpec | None, ...]:
-        """Specs of gradients with the sizes and strides left open that follow from open sizes."""
+    def general(
+        self, specs: Sequence[TensorSpec | None], sizes: tuple[int, ...]
+    ) -> tuple[TensorSpec | None, ...]:
+        """Specs of gradients with the sizes and strides left open that follow from open sizes.
+
+        Args:
+            specs: As they arrived.
+            sizes: The open sizes of the call.
+        """
         return tuple(
-            None if spec is None else self._general(node, spec)
+            None if spec is None else self._general(node, spec, sizes)
             for node, spec in zip(self._nodes, specs, strict=True)
         )
 
-    def _general(self, node: fx.Node, spec: TensorSpec) -> TensorSpec:
-        shape = tuple(map(expression_of, graphs.value_of(node).shape))
+    def _general(self, node: fx.Node, spec: TensorSpec, sizes: tuple[int, ...]) -> TensorSpec:
+        if spec.structure is not None:
+            return self._known_at(node, sizes).opened(spec, ())
+        shape = numbers_of(graphs.value_of(node).shape)
         if spec.layout is not torch.strided or not any(map(is_expression, shape)):
             return spec
         stride = symbolic_strides(shape, spec.shape, spec.stride)
         return dataclasses.replace(spec, shape=shape, stride=stride)
+
+    def _known_at(self, node: fx.Node, sizes: tuple[int, ...]) -> _Known:
+        found = self._known.get((node, sizes))
+        if found is None:
+            symbols = dict(zip(self.environment.symbols, sizes, strict=True))
+            found = self._known[node, sizes] = _Known(spec_of(graphs.value_of(node)), symbols)
+        return found
 
     def expected(self, outputs: Sequence[torch.Tensor]) -> tuple[TensorSpec | None, ...]:
         """Specs of gradients as they usually arrive: laid out like the outputs, and all there."""
         found: list[TensorSpec | None] = [None] * len(self._nodes)
         for index, output in enumerate(outputs):
             value: Any = graphs.value_of(self._nodes[index])
-            if output.requires_grad and value.layout is torch.strided:
+            if output.requires_grad and is_wrapper(value):
+                found[index] = spec_of(value).without_grad()
+            elif output.requires_grad and value.layout is torch.strided:
                 spec = spec_of(value).without_grad()
                 stride = contiguous_stride(spec.shape) if 0 in spec.stride else spec.stride
                 found[index] = dataclasses.replace(spec, stride=stride)
@@ -80,24 +103,73 @@ class BackwardSizes:
     def stand_ins(
         self, specs: Sequence[TensorSpec | None], sizes: Sequence[int]
     ) -> list[torch.Tensor | None]:
-        """Gradients of ones that look like some specs.
+        """Gradients of ones that look like some specs; for what wraps others, its own value.
 
         Args:
             specs: What they look like, with open sizes.
             sizes: These sizes.
         """
         by_symbol = dict(zip(self.environment.symbols, sizes, strict=True))
-        return [
-            None
-            if spec is None
-            else torch.empty_strided(
+
+        def made(spec: TensorSpec | None, value: Any) -> torch.Tensor | None:
+            if spec is None or is_wrapper(value):
+                return None if spec is None else value
+            return torch.empty_strided(
                 concrete(spec.shape, by_symbol),
                 concrete(spec.stride, by_symbol),
                 dtype=spec.dtype,
                 device=spec.device,
             ).fill_(1)
-            for spec in specs
-        ]
+
+        values = map(graphs.value_of, self._nodes)
+        return [made(spec, value) for spec, value in zip(specs, values, strict=True)]
+
+
+class _Known:
+    """The sizes of an output and of what is inside of it, for a call."""
+
+    def __init__(self, spec: TensorSpec, symbols: Mapping[Any, int]) -> None:
+        """Evaluate them.
+
+        Args:
+            spec: The output's, with expressions.
+            symbols: The open sizes.
+        """
+
+        def pairs(numbers: Sequence[Any]) -> list[tuple[Any, Any]]:
+            return [(n, value_at(n, symbols) if is_expression(n) else n) for n in numbers]
+
+        self._sizes = {path: pairs(each.shape) for path, each in specs_in(spec)}
+        self._strides = {path: pairs(each.stride) for path, each in specs_in(spec)}
+
+    def opened(self, spec: TensorSpec, path: Path) -> TensorSpec:
+        """A gradient's spec with an expression for each size that is the output's.
+
+        A gradient of another class has the output's sizes, and so have most tensors inside of it.
+
+        Args:
+            spec: Of the gradient, or of a tensor inside of it.
+            path: The attributes that lead to it.
+        """
+        shape = self._named(self._sizes.get(path, self._sizes[()]), spec.shape)
+        if "ragged" in spec.stride:
+            stride = self._named(self._strides.get(path, ()), spec.stride)
+        elif spec.layout is torch.strided:
+            stride = symbolic_strides(shape, spec.shape, spec.stride)
+        else:
+            stride = spec.stride
+        structure = spec.structure
+        if structure is not None:
+            named = zip(structure.names, structure.inner, strict=True)
+            inner = tuple(self.opened(part, (*path, name)) for name, part in named)
+            structure = dataclasses.replace(structure, inner=inner)
+        return dataclasses.replace(spec, shape=shape, stride=stride, structure=structure)
+
+    def _named(self, known: Sequence[tuple[Any, Any]], found: Sequence[Any]) -> tuple[Any, ...]:
+        if len(known) != len(found):
+            return tuple(found)
+        pairs = zip(known, found, strict=True)
+        return tuple(name if value == number else number for (name, value), number in pairs)
 
 
 def refuse_opaque(segment: Segment) -> None:

@@ -11,8 +11,10 @@ import torch
 
 from funcaot import config
 from funcaot._torch.tensors.pytree import TreeSpec
+from funcaot.aot.graph.spec_sizes import sizes_of, skeleton
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.numbers import Numbers, can_be_open, number_of
+from funcaot.aot.signature.opened_wrappers import Opener, with_batches
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -139,7 +141,7 @@ class SizeHistory:
         self.dynamic = dynamic
         self.always: Sequence[frozenset[int]] = ()
         self.static: Callable[[TreeSpec], Collection[int]] = lambda tree: ()
-        self._seen: OrderedDict[Any, list[list[int | None]]] = OrderedDict()
+        self._seen: OrderedDict[Any, _Seen] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._fixed: set[Any] = set()
         self._numbers: OrderedDict[Any, dict[int, Any]] = OrderedDict()
@@ -207,7 +209,7 @@ class SizeHistory:
             settled[at] = _STRIKES
         if sizes is None:
             return
-        for symbol, (leaf, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
+        for symbol, (leaf, _, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
             if leaf in numbers.kinds and sizes.conditions.only_size(symbol) is not None:
                 settled[leaf] = settled.get(leaf, 0) + 1
 
@@ -221,12 +223,14 @@ class SizeHistory:
             leaves: Its leaves.
             numbers: Numbers that are left open; the whole ones are sizes.
         """
-        if self.dynamic is False or signature.ambient.forward_mode or signature.has_wrappers:
+        if self.dynamic is False or signature.ambient.forward_mode:
             return None
-        marked = [_marks(leaf) for leaf in leaves]
+        marked = [
+            _marks_inside(leaf, spec) for leaf, spec in zip(leaves, signature.leaves, strict=True)
+        ]
         always = self.always if len(self.always) == len(leaves) else [_NONE] * len(leaves)
         key = _skeleton(signature)
-        changed = self._changed(key, signature)
+        changed, alike = self._changed(key, signature)
         whole = [at for at, kind in numbers.kinds.items() if kind is int] if numbers else []
         if key in self._refused and not any(marked):
             dims = [_NONE] * len(leaves)
@@ -242,14 +246,33 @@ class SizeHistory:
             _NONE if at in static else found - _closed(leaf)
             for at, (found, leaf) in enumerate(zip(dims, leaves, strict=True))
         ]
+        if signature.has_wrappers:
+            dims = with_batches(signature.leaves, dims, alike)
         for at in whole:
             dims[at] = marked[at] = frozenset({0})
         opened = signature if numbers is None else numbers.signature(signature)
-        return generalized(opened, dims, marked) if opened is not None and any(dims) else None
+        if opened is None or not any(dims):
+            return None
+        if not signature.has_wrappers:
+            return generalized(opened, dims, marked)
+        try:
+            return generalized(opened, dims, marked, Opener(leaves), alike)
+        except Exception as error:  # noqa: BLE001  (whatever the wrapper's class raises)
+            self.refuse(signature, f"{type(error).__name__}: {error}")
+            return None
 
     def refuse(self, signature: Signature, reason: str) -> None:
         """Compile calls like this one for their own sizes from now on."""
         self._refused[_skeleton(signature)] = reason
+
+    def refuse_all(self, signatures: Iterable[Signature]) -> None:
+        """Leave no sizes open of calls like those of which a derivative has read values.
+
+        Such a derivative can't be traced with open sizes, which would be known when it is asked
+        for: after the call.
+        """
+        for signature in signatures:
+            self.refuse(signature, "a derivative depends on values that it reads")
 
     def note_fixed(self, signature: Signature) -> None:
         """Note that a program turned out to be right for one size only.
@@ -273,18 +296,47 @@ class SizeHistory:
         self._numbers.clear()
         self._settled.clear()
 
-    def _changed(self, key: Any, signature: Signature) -> list[frozenset[int]]:
-        """For each leaf the dimensions that had another size once."""
+    def _changed(
+        self, key: Any, signature: Signature
+    ) -> tuple[list[frozenset[int]], Sequence[Sequence[int]]]:
+        """For each leaf the sizes that were another once; and which have always been equal.
+
+        The latter is a number for each size: equal for those that have been.
+        """
+        now = [_shape(leaf) for leaf in signature.leaves]
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = [list(_shape(leaf)) for leaf in signature.leaves]
+            seen = self._seen[key] = _Seen([list(sizes) for sizes in now], now)
             if len(self._seen) > _KEPT:
                 self._seen.popitem(last=False)
-        for known, leaf in zip(seen, signature.leaves, strict=True):
-            for dim, size in enumerate(_shape(leaf)):
-                if known[dim] != size:
-                    known[dim] = None
-        return [frozenset(d for d, size in enumerate(known) if size is None) for known in seen]
+        seen.note(now)
+        changed = [frozenset(d for d, size in enumerate(e) if size is None) for e in seen.sizes]
+        return changed, seen.alike
+
+
+@dataclass
+class _Seen:
+    """The sizes of calls that were compiled.
+
+    Attributes:
+        sizes: For each leaf its sizes, None for those that have had several values.
+        alike: For each leaf and size a number, equal for sizes that have always been equal.
+    """
+
+    sizes: list[list[int | None]]
+    alike: Sequence[Sequence[int]]
+
+    def note(self, now: Sequence[Sequence[int]]) -> None:
+        """Add a call."""
+        numbers: dict[Any, int] = {}
+        for known, sizes in zip(self.sizes, now, strict=True):
+            for at, size in enumerate(sizes):
+                if known[at] != size:
+                    known[at] = None
+        self.alike = [
+            [numbers.setdefault(pair, len(numbers)) for pair in zip(before, sizes, strict=True)]
+            for before, sizes in zip(self.alike, now, strict=True)
+        ]
 
 
 def refuse_marks(leaves: Sequence[Any], name: str, reason: Exception) -> None:
@@ -307,9 +359,9 @@ def refuse_closed_marks(sizes: Sizes, leaves: Sequence[Any], name: str) -> None:
     Raises:
         UnsupportedError: If it does.
     """
-    for symbol, (leaf, dim) in zip(sizes.environment.symbols, sizes.sources, strict=True):
+    for symbol, (leaf, dim, path) in zip(sizes.environment.symbols, sizes.sources, strict=True):
         only = sizes.conditions.only_size(symbol)
-        if only is not None and dim in _marks(leaves[leaf]):
+        if only is not None and not path and dim in _marks(leaves[leaf]):
             raise UnsupportedError(
                 f"{name} was given a tensor marked by mark_dynamic (leaf {leaf} of its arguments, "
                 f"dimension {dim}), but what it does is right for size {only} only.",
@@ -328,9 +380,23 @@ def _closed(leaf: Any) -> frozenset[int]:
     return getattr(leaf, _CLOSED, _NONE) if isinstance(leaf, torch.Tensor) else _NONE
 
 
+def _marks_inside(leaf: Any, spec: Any) -> frozenset[int]:
+    """The dimensions that are marked, of a wrapper with the sizes inside that are equal to them."""
+    marks = _marks(leaf)
+    if not marks or getattr(spec, "structure", None) is None:
+        return marks
+    sizes = sizes_of(spec)
+    wanted = {sizes[dim] for dim in marks}
+    return frozenset(place for place, size in enumerate(sizes) if size in wanted)
+
+
 def _shape(leaf: Any) -> tuple[int, ...]:
-    strided = isinstance(leaf, TensorSpec) and leaf.layout is torch.strided
-    return leaf.shape if strided else ()
+    """A leaf's sizes: of a wrapper, with those of the tensors inside."""
+    if not isinstance(leaf, TensorSpec):
+        return ()
+    if leaf.structure is not None:
+        return sizes_of(leaf)
+    return leaf.shape if leaf.layout is torch.strided else ()
 
 
 def _is_number(leaf: Any) -> bool:
@@ -344,8 +410,8 @@ def _open(leaf: Any) -> frozenset[int]:
 def _skeleton(signature: Signature) -> Any:
     """A signature without sizes, strides and the values of numbers."""
     leaves = tuple(
-        (leaf.dtype, leaf.device, len(leaf.shape), leaf.requires_grad, leaf.is_leaf, leaf.flags)
-        if isinstance(leaf, TensorSpec) and leaf.layout is torch.strided
+        skeleton(leaf)
+        if isinstance(leaf, TensorSpec)
         else type(number_of(leaf))
         if _is_number(leaf)
         else leaf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,20 +45,39 @@ class OpenChecks:
 
     @staticmethod
     def of(
-        symbols: Sequence[Any], tensors: Sequence[Named], assumed: Iterable[Conditions | None]
+        environment: shapes.SizeEnvironment | None,
+        tensors: Sequence[Named],
+        assumed: Iterable[Conditions | None],
+        numbers: Sequence[tuple[str, Any]] = (),
     ) -> OpenChecks:
-        """Find where tensors show the symbols, and what else they must satisfy."""
-        read: dict[Any, tuple[str, int]] = {}
-        for name, spec in tensors:
-            for dim, size in enumerate(spec.shape):
-                if shapes.is_expression(size) and size in symbols:
-                    read.setdefault(size, (name, dim))
-        conditions = [f"{symbol} > 1" for symbol in read]
-        conditions += _layouts(tensors, read)
+        """Find where tensors show the symbols, and what else they must satisfy.
+
+        Args:
+            environment: Of the symbols, if there are any.
+            tensors: Variables of tensors, with their specs.
+            assumed: What must be true of the symbols besides.
+            numbers: Variables of numbers, with what they are.
+        """
+        shown = [(name, dim, size) for name, spec in tensors for dim, size in enumerate(spec.shape)]
+        pairs = [(f"{name}.shape[{dim}]", size) for name, dim, size in shown] + [*numbers]
+        symbols = () if environment is None else environment.symbols
+        least = {} if environment is None else environment.least
+        read: dict[Any, str] = {}
+        for where, size in pairs:
+            if shapes.is_expression(size) and size in symbols:
+                read.setdefault(size, where)
+        conditions = [f"{symbol} > {least.get(symbol, 2) - 1}" for symbol in read]
+        steps = [(name, dim, s) for name, spec in tensors for dim, s in enumerate(spec.stride)]
+        pairs += [(f"{name}.stride({dim})", step) for name, dim, step in steps]
+        conditions += [
+            f"{where} == {shapes.python_source(number)}"
+            for where, number in pairs
+            if shapes.is_expression(number) and read.get(number) != where
+        ]
         for each in assumed:
             if each is not None:
                 conditions += [shapes.python_source(item) for item in each.expressions()]
-        names = tuple((str(symbol), f"{name}.shape[{dim}]") for symbol, (name, dim) in read.items())
+        names = tuple((str(symbol), where) for symbol, where in read.items())
         return OpenChecks(names, tuple(dict.fromkeys(conditions)))
 
     def write(self, source: Source, indent: int = 1) -> None:
@@ -70,13 +89,3 @@ class OpenChecks:
     def __str__(self) -> str:
         """One condition."""
         return " and ".join(f"({condition})" for condition in self.conditions) or "True"
-
-
-def _layouts(tensors: Sequence[Named], read: dict[Any, tuple[str, int]]) -> Iterator[str]:
-    for name, spec in tensors:
-        for dim, size in enumerate(spec.shape):
-            if shapes.is_expression(size) and read.get(size) != (name, dim):
-                yield f"{name}.shape[{dim}] == {shapes.python_source(size)}"
-        for dim, step in enumerate(spec.stride):
-            if shapes.is_expression(step):
-                yield f"{name}.stride({dim}) == {shapes.python_source(step)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import fx
 
 from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.shapes import SizeEnvironment, SizeError
+from funcaot.aot.graph.spec_sizes import Shown, is_like, numbers_in, sizes_shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
@@ -73,13 +75,13 @@ class Sizes:
     Attributes:
         environment: The symbols.
         signature: What calls look like, with expressions of the symbols as sizes and strides.
-        sources: For each symbol the leaf and the dimension that show it.
+        sources: For each symbol the leaf that shows it, and where.
         conditions: What else must be true of the sizes.
     """
 
     environment: SizeEnvironment
     signature: Signature
-    sources: tuple[tuple[int, int], ...]
+    sources: tuple[Shown, ...]
     conditions: Conditions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +97,13 @@ class Sizes:
 
     def read(self, leaves: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of a call."""
-        return tuple(leaves[leaf].shape[dim] for leaf, dim in self.sources)
+        return tuple([source.read(leaves) for source in self.sources])
+
+    def are_large_enough(self, sizes: Sequence[int]) -> bool:
+        """Whether symbols may stand for these sizes: 0 and 1 have programs of their own."""
+        least = self.environment.least
+        pairs = zip(self.environment.symbols, sizes, strict=True)
+        return all(size >= least.get(symbol, 2) for symbol, size in pairs)
 
     def match(self, signature: Signature) -> bool:
         """Whether a call looks like this, and its sizes are as they must be."""
@@ -112,11 +120,11 @@ class Sizes:
         if not all(map(_is_like, signature.leaves, known.leaves)):
             return False
         sizes = self.read(signature.leaves)
-        if any(size < 2 for size in sizes):
+        if not self.are_large_enough(sizes):
             return False
         by_symbol = dict(zip(self.environment.symbols, sizes, strict=True))
         return all(
-            _matches((*given.shape, *given.stride), (*leaf.shape, *leaf.stride), by_symbol)
+            _matches(numbers_in(given), numbers_in(leaf), by_symbol)
             for given, leaf in zip(signature.leaves, known.leaves, strict=True)
             if isinstance(leaf, TensorSpec) and isinstance(given, TensorSpec)
         ) and self.conditions.hold(sizes)
@@ -126,20 +134,12 @@ def _is_like(given: Any, known: Any) -> bool:
     """Whether two leaves are equal but for sizes and strides."""
     if not isinstance(given, TensorSpec) or not isinstance(known, TensorSpec):
         return given == known
-    return (
-        len(given.shape) == len(known.shape)
-        and given.dtype is known.dtype
-        and given.requires_grad == known.requires_grad
-        and given.is_leaf == known.is_leaf
-        and given.device == known.device
-        and given.layout is known.layout
-        and given.flags == known.flags
-    )
+    return is_like(given, known)
 
 
 def _matches(given: Sequence[int], known: Sequence[Any], sizes: Mapping[Any, int]) -> bool:
     for number, wanted in zip(given, known, strict=True):
-        if isinstance(wanted, int):
+        if isinstance(wanted, int | str):
             if number != wanted:
                 return False
         elif number != (sizes[wanted] if wanted in sizes else shapes.value_at(wanted, sizes)):
@@ -147,8 +147,62 @@ def _matches(given: Sequence[int], known: Sequence[Any], sizes: Mapping[Any, int
     return True
 
 
+class Symbols:
+    """Gives symbols to the sizes of a signature that are left open; equal ones get one.
+
+    Attributes:
+        environment: Has the symbols.
+        sources: Where each is shown.
+        inside: The specs of tensors inside of wrappers, by ``id``: wrappers may share some.
+    """
+
+    def __init__(self, alike: Sequence[Sequence[int]] | None = None) -> None:
+        """There is none yet.
+
+        Args:
+            alike: For each leaf and place a number; only sizes of one number get one symbol.
+        """
+        self.environment = SizeEnvironment()
+        self.sources: list[Shown] = []
+        self.inside: dict[int, TensorSpec] = {}
+        self._alike = alike
+        self._known: dict[Any, Any] = {}
+
+    def tied(self, leaf: int, place: int, size: int) -> Any:
+        """The symbol that a size has already; None if there is none."""
+        return self._known.get(self._key(leaf, place, size))
+
+    def of(
+        self, shown: Shown, place: int, size: int, *, marked: bool = False, least: int = 2
+    ) -> Any:
+        """The symbol of a size.
+
+        Args:
+            shown: Where a call shows it.
+            place: Which of the leaf's sizes it is.
+            size: The size now.
+            marked: Whether it gets a symbol of its own.
+            least: What it is at least.
+        """
+        symbol = None if marked else self.tied(shown.index, place, size)
+        if symbol is None:
+            bounds = None if least == 2 else (least, sys.maxsize)
+            symbol = self.environment.add_size(size, bounds)
+            self.sources.append(shown)
+            if not marked:
+                self._known[self._key(shown.index, place, size)] = symbol
+        return symbol
+
+    def _key(self, leaf: int, place: int, size: int) -> Any:
+        return size if self._alike is None else (size, self._alike[leaf][place])
+
+
 def generalized(
-    signature: Signature, dims: Sequence[frozenset[int]], marked: Sequence[frozenset[int]]
+    signature: Signature,
+    dims: Sequence[frozenset[int]],
+    marked: Sequence[frozenset[int]],
+    wrapper: Callable[[Symbols, int, TensorSpec, frozenset[int]], TensorSpec] | None = None,
+    alike: Sequence[Sequence[int]] | None = None,
 ) -> Sizes | None:
     """A signature with symbols for some of its sizes; None if none of them can be open.
 
@@ -157,15 +211,15 @@ def generalized(
 
     Args:
         signature: Of the call.
-        dims: For each leaf, the dimensions to leave open.
+        dims: For each leaf, the dimensions to leave open; of a wrapper, the places.
         marked: Those among them that the user marked.
+        wrapper: Opens the spec of a tensor that wraps others.
+        alike: What tells equal sizes apart, see `Symbols`.
     """
-    environment = SizeEnvironment()
-    by_size: dict[int, Any] = {}
-    sources: list[tuple[int, int]] = []
+    symbols = Symbols(alike)
     first = {position: earlier for earlier, position in signature.repeats}
     leaves: list[Any] = []
-    if any(isinstance(e, TensorSpec) and e.layout is not torch.strided for e in signature.leaves):
+    if not all(map(_can_be_open, signature.leaves)):
         return None
     for index, leaf in enumerate(signature.leaves):
         if index in first:
@@ -174,24 +228,26 @@ def generalized(
         if not dims[index] or not isinstance(leaf, TensorSpec):
             leaves.append(leaf)
             continue
+        if leaf.structure is not None and wrapper is not None:
+            leaves.append(wrapper(symbols, index, leaf, dims[index]))
+            continue
         shape: list[Any] = list(leaf.shape)
         for dim in sorted(dims[index]):
             size = leaf.shape[dim]
-            if size < 2:
-                continue
-            symbol = None if dim in marked[index] else by_size.get(size)
-            if symbol is None:
-                symbol = environment.add_size(size)
-                sources.append((index, dim))
-                if dim not in marked[index]:
-                    by_size[size] = symbol
-            shape[dim] = symbol
+            if size >= 2:
+                own = dim in marked[index]
+                shape[dim] = symbols.of(Shown(index, dim), dim, size, marked=own)
         stride = symbolic_strides(shape, leaf.shape, leaf.stride)
         leaves.append(dataclasses.replace(leaf, shape=tuple(shape), stride=stride))
-    if not sources:
+    if not symbols.sources:
         return None
     general = dataclasses.replace(signature, leaves=tuple(leaves))
-    return Sizes(environment, general, tuple(sources))
+    return Sizes(symbols.environment, general, tuple(symbols.sources))
+
+
+def _can_be_open(leaf: Any) -> bool:
+    strided = not isinstance(leaf, TensorSpec) or leaf.layout is torch.strided
+    return strided or leaf.structure is not None
 
 
 def symbolic_strides(
@@ -232,6 +288,8 @@ def concrete(value: Any, sizes: Mapping[Any, int], memory: dict[int, Any] | None
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         made: Any = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    elif hasattr(value, "at_sizes"):
+        made = value.at_sizes(sizes)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         changed = {name: concrete(part, sizes, memory) for name, part in fields.items()}
@@ -243,12 +301,12 @@ def concrete(value: Any, sizes: Mapping[Any, int], memory: dict[int, Any] | None
     return made
 
 
-def shown_by(nodes: Sequence[fx.Node], environment: SizeEnvironment) -> dict[Any, tuple[int, int]]:
-    """Which of some tensors shows each symbol as one of its sizes, and in which dimension."""
-    found: dict[Any, tuple[int, int]] = {}
+def shown_by(nodes: Sequence[fx.Node], environment: SizeEnvironment) -> dict[Any, Shown]:
+    """Which of some tensors shows each symbol as one of its sizes, and where."""
+    found: dict[Any, Shown] = {}
     for index, node in enumerate(nodes):
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            for dim, size in enumerate(value.shape):
-                found.setdefault(shapes.expression_of(size), (index, dim))
+            for path, dim, size in sizes_shown(value):
+                found.setdefault(size, Shown(index, dim, path))
     return {symbol: found[symbol] for symbol in environment.symbols if symbol in found}

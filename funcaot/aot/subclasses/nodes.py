@@ -7,14 +7,17 @@ says. ``lowering.wrappers`` takes these nodes off before a compiler sees the gra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.ragged import is_ragged
 from funcaot.aot.subclasses.structure import Structure
 
-__all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside", "way_to"]
+__all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside", "parts_of", "way_to"]
 
 
 class Part:
@@ -41,26 +44,46 @@ class Part:
 
 
 class Wrapped:
-    """Makes a wrapper of inner tensors."""
+    """Makes a wrapper of inner tensors, and of open sizes if its own are made of these."""
 
     __module__ = __name__
 
-    def __init__(self, structure: Structure, shape: Any, stride: Any) -> None:
+    def __init__(
+        self, structure: Structure, shape: Any, stride: Any, count: int, symbols: Sequence[Any]
+    ) -> None:
         """Remember all but the tensors.
 
         Args:
             structure: What it consists of.
             shape: Its own.
             stride: Its own.
+            count: Of how many tensors it is made.
+            symbols: The open sizes that it is given after these.
         """
         self.structure = structure
         self.shape = shape
         self.stride = stride
+        self.count = count
+        self._symbols = tuple(symbols)
+        self._numbers: Any = None
+        if symbols:
+            self._numbers = shapes.evaluator(
+                self._symbols,
+                [None if is_ragged(n) else shapes.expression_of(n) for n in (*shape, *stride)],
+            )
         self.__name__ = self.__qualname__ = f"wrapped_{structure.kind.__name__}"
 
-    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *given: Any) -> torch.Tensor:
         """The wrapper."""
-        return self.structure.made_of(parts, self.shape, self.stride)
+        parts, sizes = given[: self.count], given[self.count :]
+        shape, stride = self.shape, self.stride
+        if sizes:
+            found = [
+                own if number is None else number
+                for own, number in zip((*shape, *stride), self._numbers(*sizes), strict=True)
+            ]
+            shape, stride = tuple(found[: len(shape)]), tuple(found[len(shape) :])
+        return self.structure.made_of(parts, shape, stride)
 
     def __repr__(self) -> str:
         """For graph printouts."""
@@ -77,6 +100,11 @@ def is_wrapped(node: fx.Node) -> bool:
     return isinstance(node.target, Wrapped)
 
 
+def parts_of(node: fx.Node) -> list[fx.Node]:
+    """The nodes of the tensors that a wrapper is made of; the open sizes come after them."""
+    return list(node.args[: node.target.count])  # type: ignore
+
+
 def way_to(node: fx.Node) -> tuple[fx.Node, tuple[str, ...]]:
     """The input that a node takes an inner tensor out of, and the attributes on the way."""
     names: list[str] = []
@@ -91,6 +119,6 @@ def parts_inside(node: fx.Node) -> list[fx.Node]:
     if not is_wrapped(node):
         return []
     found: list[fx.Node] = []
-    for part in node.all_input_nodes:
+    for part in parts_of(node):
         found += [part, *parts_inside(part)]
     return found

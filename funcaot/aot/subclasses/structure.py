@@ -15,7 +15,7 @@ import torch
 
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot.aot.subclasses.metadata import frozen
+from funcaot.aot.subclasses.metadata import Outer, frozen, refuse_hidden_sizes, resized
 
 __all__ = [
     "Structure",
@@ -48,10 +48,10 @@ class Structure:
         names: Attributes that hold its inner tensors.
         inner: A spec for each of these.
         metadata: What else ``__tensor_flatten__`` gave, objects that aren't tensors among it, to
-            compare.
+            compare; the wrapper's own sizes aren't in it.
         marks: What torch sets on parameters and buffers.
         attributes: Names of all its attributes.
-        context: The metadata itself; equal metadata make equal wrappers.
+        context: The metadata itself; equal metadata make equal wrappers of equal sizes.
     """
 
     kind: type
@@ -75,8 +75,9 @@ class Structure:
             stride: The wrapper's own.
         """
         kind: Any = self.kind
-        named = {**dict(zip(self.names, parts, strict=True)), **self.context.others}
-        made = kind.__tensor_unflatten__(named, self.context.value, shape, stride)
+        context, others = self.context.sized(shape, stride)
+        named = {**dict(zip(self.names, parts, strict=True)), **others}
+        made = kind.__tensor_unflatten__(named, context, torch.Size(shape), tuple(stride))
         with tracing.without_torch_function():
             graded = made.requires_grad
         if graded:
@@ -84,6 +85,18 @@ class Structure:
         for name, value in self.marks:
             setattr(made, name, value)
         return made
+
+    def refuse_hidden_sizes(self, shape: Sequence[int], stride: Sequence[int]) -> None:
+        """Refuse metadata that can't be made for other sizes.
+
+        Args:
+            shape: The wrapper's sizes in the call that is traced.
+            stride: Its strides there.
+
+        Raises:
+            SizeError: If there is an open size in them that isn't the wrapper's own.
+        """
+        refuse_hidden_sizes(self.context.sized(shape, stride), self.kind)
 
     def traced_of(self, parts: Sequence[torch.Tensor], shape: Any, stride: Any) -> torch.Tensor:
         """The same around tensors of a tape, as if none of them required grad.
@@ -103,11 +116,17 @@ class Structure:
 class _Held:
     """What a structure holds and doesn't compare: the metadata are there to be compared."""
 
-    __slots__ = ("others", "value")
+    __slots__ = ("outer", "pair")
 
-    def __init__(self, value: Any, others: dict[str, Any]) -> None:
-        self.value = value
-        self.others = others
+    def __init__(self, value: Any, others: dict[str, Any], outer: Outer) -> None:
+        self.pair = value, others
+        self.outer = outer
+
+    def sized(self, shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+        """The metadata of a wrapper of some sizes."""
+        if Outer.of(shape, stride) == self.outer:
+            return self.pair
+        return resized(self.pair, self.outer, tuple(shape), tuple(stride))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Held)
@@ -138,7 +157,7 @@ def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Struct
         UnsupportedError: If there is a tensor among its metadata.
     """
     named, context = wrapper.__tensor_flatten__()
-    kind = type(wrapper)
+    kind, outer = type(wrapper), Outer.of(wrapper.shape, wrapper.stride())
     values = {name: getattr(wrapper, name) for name in named}
     parts = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     others = {name: value for name, value in values.items() if name not in parts}
@@ -148,10 +167,10 @@ def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Struct
         kind,
         tuple(parts),
         tuple(map(spec_of, parts.values())),
-        frozen((context, others), kind),
+        frozen((context, others), kind, outer),
         marks,
         frozenset(attributes),
-        _Held(context, others),
+        _Held(context, others, outer),
     )
 
 

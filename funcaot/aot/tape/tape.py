@@ -85,7 +85,7 @@ class Tape:
         self.asked_by, self.transposes, self.called_plainly = "", False, False
         self.closed_over = ClosedOver()
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
-        self.wrappers = Wrappers(self._tracer, self._fake_value)
+        self.wrappers = Wrappers(self._tracer, self._fake_value, sizes)
         self.values = Values(self.root, sizes, self.wrappers)
         if self.sizes is not None:
             self._add_sizes(self.sizes)

@@ -15,7 +15,8 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.compressed import refuse_compressed
-from funcaot._torch.tensors.ragged import as_fixed, share_ragged_size
+from funcaot._torch.tensors.ragged import is_ragged, number_of, share_ragged_size
+from funcaot._torch.tensors.shapes import SizeEnvironment, is_expression, symbols_in
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
@@ -43,12 +44,15 @@ class Wrappers:
             the leaf that its gradient goes to.
     """
 
-    def __init__(self, tracer: tracing.PythonKeyTracer, fake_value: FakeValue) -> None:
+    def __init__(
+        self, tracer: tracing.PythonKeyTracer, fake_value: FakeValue, sizes: SizeEnvironment | None
+    ) -> None:
         """Know none yet.
 
         Args:
             tracer: The tape's.
             fake_value: Makes the fake tensor of a plain spec.
+            sizes: The tape's open sizes, if it has any.
         """
         self.used = False
         self.entering = True
@@ -56,6 +60,7 @@ class Wrappers:
         self.inner_leaves: dict[int, _Pair] = {}
         self._tracer = tracer
         self._fake_value = fake_value
+        self._sizes = sizes
         self._nodes: dict[Hashable, fx.Node] = {}
         self._by_parts: dict[tuple[fx.Node, ...], fx.Node] = {}
         self._entered: dict[int, tuple[torch.Tensor, fx.Node]] = {}
@@ -98,19 +103,27 @@ class Wrappers:
                 structure.names, structure.inner, structure.parts(example), strict=True
             )
         ]
-        shape, stride = example.shape, example.stride()
+        shape = self._numbers(example.shape, spec.shape)
+        stride = self._numbers(example.stride(), spec.stride)
         if like is not None and len(like.shape) == len(shape):
             sizes = zip(shape, like.shape, strict=True)
-            shape = tuple(size if isinstance(size, int) else other for size, other in sizes)
+            shape = tuple(other if is_ragged(size) else size for size, other in sizes)
         with tracing.disable_current_modes():
             fake = structure.made_of([fake for fake, _ in pairs], shape, stride)
         wrapper = structure.traced_of([traced for _, traced in pairs], shape, stride)
-        _check_made_again(example, wrapper)
+        _check_made_again(example, wrapper, shape, stride)
         proxy.node.meta["val"] = fake
         self.know(wrapper, proxy.node)
         if is_part(proxy.node):
             self._entered[id(wrapper)] = (wrapper, proxy.node)
         return fake, wrapper
+
+    def _numbers(self, real: Sequence[Any], known: Sequence[Any]) -> tuple[Any, ...]:
+        """Sizes as the tape has them: ragged ones of a real tensor, the others of its spec."""
+        if self._sizes is None:
+            return tuple(real)
+        pairs = zip(real, map(self._sizes.number, known), strict=True)
+        return tuple(own if is_ragged(own) else size for own, size in pairs)
 
     def know(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """Let a node be the one of a tensor like this; metadata may tell that it requires grad."""
@@ -171,15 +184,29 @@ class Wrappers:
         return structure.kind, structure.metadata, spec.shape, spec.stride, tuple(parts)
 
     def _wrapped(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> fx.Node:
-        structure = _structure(spec_of(wrapper))
-        # An open size becomes a number, which the trace notes: it is for calls with that size.
-        shape, stride = (tuple(map(as_fixed, sizes)) for sizes in (wrapper.shape, wrapper.stride()))
-        target = Wrapped(structure, shape, stride)
+        spec = spec_of(wrapper)
+        structure = _structure(spec)
+        shape, stride = tuple(wrapper.shape), tuple(wrapper.stride())
+        symbols = self._symbols(structure, spec)
+        target = Wrapped(structure, shape, stride, len(parts), symbols)
         with tracing.disable_current_modes():
-            node = self._tracer.create_node("call_function", target, tuple(parts), {})
+            sizes = [self._tracer.symnode_tracker.inputs[symbol] for symbol in symbols]  # type: ignore
+            node = self._tracer.create_node("call_function", target, (*parts, *sizes), {})
             values = [graphs.value_of(part) for part in parts]
-            node.meta["val"] = structure.made_of(values, wrapper.shape, wrapper.stride())
+            node.meta["val"] = structure.made_of(values, shape, stride)
         return node
+
+    def _symbols(self, structure: Structure, spec: TensorSpec) -> tuple[Any, ...]:
+        """The open sizes that a wrapper's own ones are made of."""
+        if self._sizes is None:
+            return ()
+        numbers = (*spec.shape, *spec.stride)
+        found = {
+            symbol for number in numbers if is_expression(number) for symbol in symbols_in(number)
+        }
+        now = [tuple(map(self._sizes.at_present, each)) for each in (spec.shape, spec.stride)]
+        structure.refuse_hidden_sizes(*now)
+        return tuple(symbol for symbol in self._sizes.symbols if symbol in found)
 
     def again(self, wrapper: torch.Tensor) -> torch.Tensor:
         """Another object with the same value; any tensor of the tape."""
@@ -226,25 +253,31 @@ class Wrappers:
         return [inner for part in parts for inner in self.saved(part, ends)]
 
 
-def _ints(found: Any) -> Any:
-    """A property's value; of sizes those that aren't ragged, which are other ones on a tape."""
-    found = found() if callable(found) else found
-    if not isinstance(found, tuple):
-        return found
-    return [size for size in found if isinstance(size, int)]
-
-
 def _structure(spec: TensorSpec) -> Structure:
     if spec.structure is None:
         raise RuntimeError("a tensor that wraps nothing")
     return spec.structure
 
 
-def _check_made_again(real: Any, made: Any) -> None:
+def _equal(wanted: Sequence[Any], found: Sequence[Any]) -> bool:
+    """Whether sizes are equal but for ragged ones, which are other ones on a tape."""
+    pairs = list(zip(wanted, found, strict=False))
+    return len(wanted) == len(found) and all(
+        is_ragged(one) or is_ragged(other) or number_of(one) == number_of(other) or one == other
+        for one, other in pairs
+    )
+
+
+def _check_made_again(real: Any, made: Any, shape: Sequence[Any], stride: Sequence[Any]) -> None:
     """Refuse a wrapper that its class doesn't make again as it was."""
-    for what in ("shape", "stride", "dtype", "layout", "is_conj", "is_neg"):
-        wanted, found = (_ints(getattr(value, what)) for value in (real, made))
-        if wanted != found:
+    looks = [(what, getattr(real, what), getattr(made, what)) for what in ("dtype", "layout")]
+    looks += [
+        (what, getattr(real, what)(), getattr(made, what)()) for what in ("is_conj", "is_neg")
+    ]
+    given = {"shape": (shape, tuple(made.shape)), "stride": (stride, tuple(made.stride()))}
+    looks += [(what, *pair) for what, pair in given.items() if not _equal(*pair)]
+    for what, wanted, found in looks:
+        if what in given or wanted != found:
             kind = type(real).__name__
             raise UnsupportedError(
                 f"A {kind} of {what} {wanted} is one of {found} after {kind}.__tensor_flatten__ "
