@@ -16,6 +16,7 @@ __all__ = [
     "NestedSizes",
     "is_placeholder_of_torch",
     "is_ragged",
+    "names_size",
     "number_of",
     "numbers_of",
     "refuse_ragged_number",
@@ -75,6 +76,11 @@ def numbers_of(sizes: Sequence[Any]) -> tuple[Any, ...]:
     if all(type(size) is int for size in sizes):
         return tuple(sizes)
     return tuple(map(number_of, sizes))
+
+
+def names_size(fake: Any) -> bool:
+    """Whether a fake tensor is one of offsets, or of lengths, that a ragged size is named by."""
+    return getattr(fake, "nested_int_memo", None) is not None
 
 
 def share_ragged_size(fake: Any, real: torch.Tensor | None) -> None:

@@ -222,7 +222,7 @@ def capture(
         if events.history.changes:
             events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
             outputs, _ = events.history.refreshed(outputs, name)
-        inner_tensors.refuse_changed(entrance.inputs, name)
+        inner_tensors.refuse_changed(tape, entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
     _note_closed_over(tape, lifting.lifted, known)

@@ -27,10 +27,11 @@ def _parts(wrapper: torch.Tensor, spec: TensorSpec) -> Iterator[tuple[torch.Tens
         yield from zip(spec.structure.parts(wrapper), spec.structure.inner, strict=True)
 
 
-def refuse_changed(slots: Sequence[Any], name: str) -> None:
+def refuse_changed(tape: Tape, slots: Sequence[Any], name: str) -> None:
     """Refuse that a tensor inside of a wrapper has got another history.
 
     Args:
+        tape: The tape.
         slots: The capture's inputs.
         name: The user's function, for messages.
 
@@ -38,11 +39,12 @@ def refuse_changed(slots: Sequence[Any], name: str) -> None:
         UnsupportedError: If one has.
     """
     for slot in slots:
-        pending = [(slot.tensor, slot.spec)] if slot.spec.layout is torch.strided else []
+        pending = [(slot.tensor, slot.spec)]
         while pending:
             for part, inner in _parts(*pending.pop()):
                 pending.append((part, inner))
                 changed = part.requires_grad != inner.requires_grad
+                changed = changed or tape.wrappers.has_new_history(part)
                 if changed or (part.grad_fn is None) != (inner.is_leaf or not part.requires_grad):
                     raise refusal(name, "changes what autograd knows of")
 

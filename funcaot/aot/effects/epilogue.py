@@ -141,7 +141,10 @@ def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) ->
 def _replay(mutation: Mutation, target: torch.Tensor, maker: _Maker) -> None:
     """Replay what happens to one input after the graph has run, and count its versions."""
     # Counters may be shared, so each input adds its part.
-    version = None if target.is_inference() else target._version + (mutation.versions or 0)
+    version = None
+    if not target.is_inference():
+        inner = sum([action.counted_with(target) for action in mutation.actions])
+        version = target._version + (mutation.versions or 0) + inner
     for action in mutation.actions:
         if not action.before_graph:
             action.replay(target, maker)

@@ -28,7 +28,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.subclasses.nodes import is_part, is_wrapped, way_to
 from funcaot.aot.subclasses.refusals import level_refusal
-from funcaot.aot.subclasses.structure import paths_of
+from funcaot.aot.subclasses.structure import Structure, metadata_without_grad, paths_of
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -64,7 +64,7 @@ def written_inside(
     if unchanged and before is None and after is None:
         return None
     calls = capture.events.reshapes.get(id(tensor), ())
-    if calls is None or _differs(slot, turned=bool(calls)):
+    if calls is None or _differs(slot, turned=bool(calls)) or _writes_to_source(slot):
         raise _refusal(slot, name)
     written = list(_parts_written(capture, slot, name, turned=bool(calls)))
     actions: list[Action] = [] if before is None else [before]
@@ -74,6 +74,19 @@ def written_inside(
         actions.append(TakeHistory(graded(tensor)))
     actions += [] if after is None else [after]
     return Mutation(index, tuple(actions), versions or None)
+
+
+def _writes_to_source(slot: Input) -> bool:
+    """Whether autograd recorded a write through the values of a jagged view of another tensor.
+
+    What it recorded leads to that tensor, which a call doesn't have.
+    """
+    structure = slot.spec.structure
+    if slot.tensor.layout is not torch.jagged or structure is None:
+        return False
+    recorded = slot.tensor.grad_fn
+    inside = any(part.requires_grad for part in structure.inner)
+    return inside and recorded is not None and recorded.name().endswith("CopySlices")
 
 
 def _parts_written(
@@ -114,13 +127,27 @@ def _differs(slot: Input, *, turned: bool) -> bool:
     """Whether more has changed than data inside, and the shape where that is known."""
     tensor, spec = slot.tensor, spec_of(slot.tensor)
     known, now = slot.spec.structure, spec.structure
+    if tensor.layout is torch.jagged:
+        # Most are views, which eager doesn't detach in place.
+        detached = slot.spec.requires_grad and not tensor.requires_grad
+        moved = detached or (slot.spec.shape, slot.spec.stride) != (spec.shape, spec.stride)
+    else:
+        moved = geometry_of(tensor) != slot.geometry
     return (
-        tensor.layout is not torch.strided
-        or (geometry_of(tensor) != slot.geometry and not turned)
+        tensor.layout not in (torch.strided, torch.jagged)
+        or (moved and not turned)
         or known is None
         or now is None
-        or (known.kind, known.metadata) != (now.kind, now.metadata)
+        or known.kind is not now.kind
+        or not _has_same_metadata(slot, known, now)
     )
+
+
+def _has_same_metadata(slot: Input, known: Structure, now: Structure) -> bool:
+    """Whether metadata are as they were, but for whether the wrapper requires grad."""
+    if known.metadata == now.metadata or slot.spec.requires_grad == slot.tensor.requires_grad:
+        return known.metadata == now.metadata
+    return metadata_without_grad(known, slot.tensor) == metadata_without_grad(now, slot.tensor)
 
 
 def _refusal(slot: Input, name: str) -> UnsupportedError:

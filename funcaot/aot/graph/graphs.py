@@ -17,6 +17,7 @@ from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tensors.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.tracing import CHECKS
 from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside, parts_of
@@ -440,7 +441,7 @@ def with_own_outputs(
             copy.meta = dict(value.meta)
             values[position] = copy
             chosen.add(position)
-        elif isinstance(value, fx.Node) and (
+        elif (isinstance(value, fx.Node) and not names_size(value_of(value))) and (
             view_source(value) is not None or (detached and _is_returned_operand(value))
         ):
             # Run op by op, it would be a view for autograd, of a tensor that nobody has.

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
+from funcaot._torch.tensors.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
@@ -187,6 +188,8 @@ class _Peeling:
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
             return Made(value.target, sources, sizes)  # type: ignore[arg-type]
         if is_wrapper(graphs.value_of(value)):
+            return self.sources[value]
+        if value in self.sources and names_size(graphs.value_of(value)):
             return self.sources[value]
         return self._computed(value)
 

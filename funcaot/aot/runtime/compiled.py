@@ -18,7 +18,6 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
-from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.logs import show_recompile
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.policy import POLICIES, Policy
@@ -29,6 +28,7 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
+from funcaot.aot.runtime.inlined import is_inlined
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import Opening, SizeHistory, refuse_closed_marks, refuse_marks
@@ -225,8 +225,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         around = situation()
-        inside = around.modes and tracing.is_abstract()
-        if inside or any(map(_is_fake, (*args, *kwargs.values()))):
+        if is_inlined(around, args, kwargs):
             return self._inline(args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
@@ -438,11 +437,6 @@ class CompiledFunction(Generic[P, R]):
             f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
             f"{statistics.graphs_compiled} graphs>"
         )
-
-
-def _is_fake(value: Any) -> bool:
-    """Whether it is a fake tensor: an operator's kernel may be given one, with no mode around."""
-    return isinstance(value, tracing.FakeTensor)
 
 
 def _named(module: str | None, name: str) -> Any:

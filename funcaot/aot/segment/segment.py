@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.ragged import names_size
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles
@@ -299,8 +300,13 @@ class Segment:
         return Form(graph, tuple(index.values()), tuple(residuals))
 
     def _must_be_copied(self, node: fx.Node, roots: set[fx.Node]) -> bool:
-        """Whether what is kept is in the caller's hands otherwise."""
-        return is_part(node) or not roots.isdisjoint(graphs.memory_roots(node))
+        """Whether what is kept is in the caller's hands otherwise.
+
+        A copy of a jagged tensor's offsets would be the offsets of other sizes.
+        """
+        if is_part(node):
+            return not names_size(graphs.value_of(node))
+        return not roots.isdisjoint(graphs.memory_roots(node))
 
     def _roles(self) -> Roles:
         """The roles of the graph's outputs, but for what a Function returned of its operands.

@@ -34,19 +34,18 @@ def with_batches(
         dims: For each the sizes that are open.
         alike: For each size a number, equal for sizes that have always been equal.
     """
-    found = [
-        opened | _of_batch(leaf) if opened and isinstance(leaf, TensorSpec) else opened
-        for leaf, opened in zip(leaves, dims, strict=True)
-    ]
-    batches = {
-        alike[at][0]
-        for at, leaf in enumerate(leaves)
-        if found[at] and isinstance(leaf, TensorSpec) and _ragged(leaf) is not None
-    }
-    return [
-        opened | frozenset(place for place, number in enumerate(numbers) if number in batches)
-        for opened, numbers in zip(found, alike, strict=True)
-    ]
+    found: list[frozenset[int]] = []
+    batches: set[int] = set()
+    for leaf, opened, numbers in zip(leaves, dims, alike, strict=True):
+        jagged = opened and isinstance(leaf, TensorSpec) and _ragged(leaf) is not None
+        # Torch's ragged strides are products with numbers, so other sizes stay as they are.
+        found.append(_of_batch(leaf) if jagged else opened)
+        batches |= {numbers[0]} if jagged else set()
+    for at, (leaf, numbers) in enumerate(zip(leaves, alike, strict=True)):
+        if getattr(leaf, "structure", None) is None:
+            equal = (place for place, number in enumerate(numbers) if number in batches)
+            found[at] |= frozenset(equal)
+    return found
 
 
 def _ragged(spec: TensorSpec) -> int | None:

@@ -23,6 +23,7 @@ __all__ = [
     "inside",
     "is_wrapper",
     "leaves_of",
+    "metadata_without_grad",
     "paths_of",
     "pattern_of",
     "structure_of",
@@ -172,6 +173,21 @@ def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Struct
         frozenset(attributes),
         _Held(context, others, outer),
     )
+
+
+def metadata_without_grad(structure: Structure, wrapper: torch.Tensor) -> Hashable:
+    """The metadata that a tape's wrapper would have if it didn't require grad.
+
+    A class may tell that among them.
+
+    Args:
+        structure: The metadata.
+        wrapper: What the wrapper is made of.
+    """
+    with tracing.disable_current_modes():
+        parts = structure.parts(wrapper)
+        again = structure.traced_of(parts, wrapper.shape, wrapper.stride())
+    return structure_of(again, lambda part: None).metadata
 
 
 def added_attributes(wrapper: torch.Tensor) -> list[str]:

@@ -65,6 +65,7 @@ class Wrappers:
         self._by_parts: dict[tuple[fx.Node, ...], fx.Node] = {}
         self._entered: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._parts: dict[fx.Node, tuple[fx.Node, ...]] = {}
+        self._histories: dict[int, Any] = {}
 
     def opened(
         self, proxy: fx.Proxy, spec: TensorSpec, example: Any, like: torch.Tensor | None = None
@@ -150,7 +151,13 @@ class Wrappers:
                 # Not through the operator, which may be installed for every Function.
                 autograd.native_apply(Attach)(leaf, part)
             autograd.set_version(part, 0)
+            self._histories[id(part)] = part.grad_fn
         self.inner_leaves[id(part)] = part, leaf
+
+    def has_new_history(self, part: torch.Tensor) -> bool:
+        """Whether autograd recorded a write to an inner tensor that isn't a leaf."""
+        known = self._histories.get(id(part))
+        return known is not None and part.grad_fn is not known
 
     def entered(self, part: torch.Tensor) -> fx.Node | None:
         """The node of an inner tensor of an input when it was entered; None for other tensors."""

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import funcaot
@@ -171,9 +173,54 @@ def test_wrapped_results_inside_a_level():
         torch.vmap(compiled)(made(0, 2, 3, grad=False))
 
 
-def test_dispatch_modes():
-    compiled = funcaot.compile(lambda x, y: x @ y, backend="eager")
-    arguments = two(0, 3, 4), two(1, 4, 5)
-    with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match="TorchDispatchMode"):
-        compiled(*arguments)
-    same(compiled(*arguments), arguments[0] @ arguments[1])
+class Ops(TorchDispatchMode):
+    """Notes the ops that it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_dispatch_modes_see_what_they_see_in_eager():
+    def function(x, y):
+        return (x @ y).relu()
+
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(2):
+        counts, seen = [], []
+        for each in (compiled, function):
+            x, y = two(0, 3, 4), two(1, 4, 5)
+            with FlopCounterMode(display=False) as flops:
+                each(x, y).sum().backward()
+            with Ops() as ops:
+                result = each(x, y)
+                torch.autograd.grad(result.sum(), x)
+            counts.append(flops.get_total_flops())
+            seen.append(ops.seen)
+        assert counts[0] == counts[1] > 0
+        assert seen[0] == seen[1]
+        same(compiled(x, y), function(x, y))
+
+
+def test_a_backward_under_a_mode_whose_forward_ran_before():
+    compiled = funcaot.compile(lambda x: x.sin(), backend="eager")
+    for _ in range(2):
+        x = two(0, 3, 4)
+        y = compiled(x).sum()
+        with Ops(), pytest.raises(UnsupportedError, match=r"(?s)TorchDispatchMode.*Instead"):
+            y.backward()
+        y = compiled(x).sum()
+        y.backward()
+        same(x.grad, two(0, 3, 4).detach().cos())
+
+
+def test_fake_tensors_inside_of_wrappers():
+    compiled = funcaot.compile(lambda x: x.sin() * 2, backend="eager")
+    with FakeTensorMode():
+        x = TwoTensor(torch.empty(3, 4), torch.empty(3, 4))
+        assert compiled(x).shape == (3, 4)
+    assert not compiled.entries

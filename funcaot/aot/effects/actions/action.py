@@ -53,6 +53,10 @@ class Action:
         """Whether the input has another spec afterwards."""
         return False
 
+    def counted_with(self, target: torch.Tensor) -> int:
+        """In-place changes of what is inside of the input that the input counts as its own."""
+        return 0
+
     def replay(self, target: torch.Tensor, made: Made) -> None:
         """Do to an input what the function did."""
         raise NotImplementedError

@@ -9,6 +9,7 @@ import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot.aot.effects.actions.action import Action, Made
+from funcaot.aot.subclasses.structure import inside
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,13 @@ class OverwriteInside(Action):
         """The new data."""
         return (self.value,)
 
+    def counted_with(self, target: torch.Tensor) -> int:
+        """The changes, if the input counts them as its own: a jagged view of a tensor does."""
+        return self.versions if autograd.shares_version(target, inside(target, self.path)) else 0
+
     def replay(self, target: torch.Tensor, made: Made) -> None:
         """Copy it."""
-        for name in self.path:
-            target = getattr(target, name)
+        target = inside(target, self.path)
         version = None if target.is_inference() else target._version + self.versions
         with torch.no_grad():
             target.copy_(made.result(self.value))
