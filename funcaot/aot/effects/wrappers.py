@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.tensors.ragged import number_of
+from funcaot._torch.tensors.ragged import is_ragged, number_of
 from funcaot._torch.tensors.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
@@ -180,10 +181,13 @@ class ViewAgain:
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """The same view of another wrapper."""
         with torch.set_grad_enabled(self.recorded):
-            return autograd.view_again(self.traced, base, self._number)
+            return autograd.view_again(self.traced, base, partial(self._number, base))
 
-    def _number(self, number: Any) -> Any:
+    def _number(self, base: torch.Tensor, number: Any) -> Any:
         """A number of the traced view in this call."""
+        if is_ragged(number):
+            sizes = zip(self.traced._base.shape, base.shape, strict=True)  # type: ignore[union-attr]
+            return next((real for traced, real in sizes if is_ragged(traced)), number)
         found = number_of(number)
         return value_at(found, self.sizes or {}) if is_expression(found) else number
 

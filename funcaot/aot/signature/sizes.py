@@ -160,7 +160,8 @@ class Symbols:
         """There is none yet.
 
         Args:
-            alike: For each leaf and place a number; only sizes of one number get one symbol.
+            alike: For a call with wrappers, for each leaf and place a number; only sizes of one
+                number get one symbol.
         """
         self.environment = SizeEnvironment()
         self.sources: list[Shown] = []
@@ -186,7 +187,10 @@ class Symbols:
         """
         symbol = None if marked else self.tied(shown.index, place, size)
         if symbol is None:
-            bounds = None if least == 2 else (least, sys.maxsize)
+            bounds = None
+            if self._alike is not None:
+                # Then ``x[:]`` is x for an open size, too, and not an op that a class is given.
+                bounds = least, sys.maxsize - 1
             symbol = self.environment.add_size(size, bounds)
             self.sources.append(shown)
             if not marked:

@@ -235,8 +235,13 @@ class Wrappers:
 
     def has_same_parts(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         """Whether two wrappers hold the same values, of which autograd may think differently."""
-        first, second = map(self._nodes_of, (one, other))
-        return list(map(graphs.without_aliases, first)) == list(map(graphs.without_aliases, second))
+        first, second = map(self._leaves, (one, other))
+        return first == second
+
+    def _leaves(self, wrapper: torch.Tensor) -> list[fx.Node | None]:
+        """The nodes of the plain tensors inside, without aliases."""
+        nodes = [tracing.node_of(leaf, self._tracer) for leaf in leaves_of(wrapper)]
+        return [None if node is None else graphs.without_aliases(node) for node in nodes]
 
     def saved(self, node: fx.Node, ends: Set[fx.Node]) -> list[fx.Node]:
         """The nodes to ask for where autograd saved a wrapper.

@@ -8,6 +8,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, return_and_correct_aliasing
 
+from funcaot.errors import UnsupportedError
+
 __all__ = [
     "Factor",
     "Int8",
@@ -108,7 +110,7 @@ def made(seed, *shape, grad=True):
     return _numbers(seed, *shape).requires_grad_(grad)
 
 
-def same(found, wanted):
+def same(found, wanted, **tolerance):
     """Compare class, metadata, values at every depth, and whether autograd goes on."""
     assert type(found) is type(wanted), (type(found), type(wanted))
     if isinstance(wanted, dict):
@@ -117,7 +119,7 @@ def same(found, wanted):
     if isinstance(wanted, tuple | list):
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
-            same(one, other)
+            same(one, other, **tolerance)
         return
     if not isinstance(wanted, torch.Tensor):
         assert found == wanted
@@ -128,7 +130,7 @@ def same(found, wanted):
     assert found.stride() == wanted.stride()
     assert found.dtype == wanted.dtype
     if not is_traceable_wrapper_subclass(wanted):
-        assert_close(found, wanted, equal_nan=True)
+        assert_close(found, wanted, equal_nan=True, **tolerance)
         return
     (names, context), (names_too, context_too) = (
         found.__tensor_flatten__(),
@@ -138,7 +140,7 @@ def same(found, wanted):
     assert context == context_too
     for name in names:
         if isinstance(getattr(wanted, name), torch.Tensor):
-            same(getattr(found, name), getattr(wanted, name))
+            same(getattr(found, name), getattr(wanted, name), **tolerance)
 
 
 def run(function, make, tangent=torch.ones_like, order=1):
@@ -192,6 +194,8 @@ def everything(function, make):
             )
             found += gradients
             outputs = [each for each in gradients if each is not None and each.requires_grad]
+    except UnsupportedError:
+        raise
     except RuntimeError as error:
         return str(error)[:60]
     return found
