@@ -68,6 +68,7 @@ def call_path(content: dict[str, Any]) -> list[str]:
         "![CPU time per call](benchmarks/call_path.svg)",
         "",
         *table(["case", "call", *WHOS, "torch.compile / funcaot"], rows),
+        *([content["note"], ""] if "note" in content else []),
         *notes(content),
     ]
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import torch
 
 from funcaot._torch.levels.functorch import is_leaf_at_every_level, requires_grad_at_any_level
-from funcaot._torch.tensors.ragged import numbers_of
 from funcaot._torch.tensors.shapes import expression_of
 from funcaot._torch.tracing.tracing import FakeTensor, FunctionalTensor
+from funcaot.aot.subclasses.metadata import Outer
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, structure_of
 
 _TRACED = (FakeTensor, FunctionalTensor)
@@ -147,15 +147,16 @@ def spec_of(tensor: torch.Tensor, *, forward_mode: bool = False) -> TensorSpec:
 
 def _spec_of_wrapper(tensor: torch.Tensor) -> TensorSpec:
     """The spec of a tensor that wraps others."""
+    outer = Outer.of(tensor.shape, tensor.stride())
     return TensorSpec(
-        shape=numbers_of(tensor.shape),
-        stride=numbers_of(tensor.stride()),
+        shape=outer.shape,
+        stride=outer.stride,
         dtype=tensor.dtype,
         device=tensor.device,
         layout=tensor.layout,
         requires_grad=requires_grad_at_any_level(tensor),
         is_leaf=is_leaf_at_every_level(tensor),
-        structure=structure_of(tensor, spec_of),
+        structure=structure_of(tensor, spec_of, outer),
     )
 
 

@@ -17,7 +17,7 @@ from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.ragged import number_of, numbers_of
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Outer", "frozen", "refuse_hidden_sizes", "resized"]
+__all__ = ["Outer", "frozen", "never_changes", "refuse_hidden_sizes", "resized"]
 
 _NUMBERS = (int, torch.SymInt)
 # How deep objects among the metadata are looked at for open sizes.
@@ -129,6 +129,20 @@ def frozen(value: Any, owner: type, outer: Outer) -> Hashable:
     except TypeError:
         return kind, _Compared(copy.copy(value))  # Its fields may be assigned later.
     return kind, value
+
+
+def never_changes(value: Any) -> bool:
+    """Whether an object among metadata is `frozen` alike as long as it is the same object."""
+    kind = type(value)
+    if isinstance(value, tuple):
+        return all(map(never_changes, value))
+    if kind in _BY_VALUE or kind in (float, complex) or kind.__eq__ is object.__eq__:
+        return True
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def resized(value: Any, outer: Outer, shape: Sequence[Any], stride: Sequence[Any]) -> Any:

@@ -117,15 +117,20 @@ class Structure:
 class _Held:
     """What a structure holds and doesn't compare: the metadata are there to be compared."""
 
-    __slots__ = ("outer", "pair")
+    __slots__ = ("last", "outer", "pair")
 
     def __init__(self, value: Any, others: dict[str, Any], outer: Outer) -> None:
         self.pair = value, others
         self.outer = outer
+        self.last: tuple[Any, Any, Any] = None, None, None
 
     def sized(self, shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         """The metadata of a wrapper of some sizes."""
+        known, steps, pair = self.last
+        if known is shape and steps is stride and pair is not None:
+            return pair
         if Outer.of(shape, stride) == self.outer:
+            self.last = shape, stride, self.pair  # Tuples: a program's own are always the same.
             return self.pair
         return resized(self.pair, self.outer, tuple(shape), tuple(stride))
 
@@ -147,18 +152,22 @@ def _wraps(kind: type) -> bool:
     return issubclass(kind, torch.Tensor) and tracing.is_wrapper_class(kind)
 
 
-def structure_of(wrapper: Any, spec_of: Callable[[torch.Tensor], Any]) -> Structure:
+def structure_of(
+    wrapper: Any, spec_of: Callable[[torch.Tensor], Any], outer: Outer | None = None
+) -> Structure:
     """Take a wrapper apart.
 
     Args:
         wrapper: The wrapper.
         spec_of: Describes an inner tensor.
+        outer: Its sizes and strides, if they have been read.
 
     Raises:
         UnsupportedError: If there is a tensor among its metadata.
     """
     named, context = wrapper.__tensor_flatten__()
-    kind, outer = type(wrapper), Outer.of(wrapper.shape, wrapper.stride())
+    kind = type(wrapper)
+    outer = Outer.of(wrapper.shape, wrapper.stride()) if outer is None else outer
     values = {name: getattr(wrapper, name) for name in named}
     parts = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     others = {name: value for name, value in values.items() if name not in parts}

@@ -7,8 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import funcaot
-from funcaot.errors import UnsupportedError
-from tests.aot.subclasses.kinds import leaves_behind, made, run, same
+from tests.aot.subclasses.kinds import everything, leaves_behind, made, run, same
 from tests.hostile import COMPILER
 
 F = torch.nn.functional
@@ -181,8 +180,18 @@ def test_writes_that_autograd_records(program, mesh):
     assert len(compiled.entries) == 1
 
 
-def test_a_write_that_changes_the_metadata_is_refused(mesh):
+def test_a_write_by_which_it_begins_to_require_grad(mesh):
+    """Which ``DTensor`` tells among its metadata."""
     on = make_on(mesh)
-    compiled = funcaot.compile(lambda x, y: x.mul_(y), backend=COMPILER)
-    with pytest.raises(UnsupportedError, match=r"(?s)writes to argument 0.*Instead"):
-        compiled(on(0, 4, 4, grad=False), on(1, 4, 4))
+
+    def function(x, y):
+        return x.mul_(y).sin()
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for _ in range(3):
+
+        def arguments():
+            return on(0, 4, 4, grad=False), on(1, 4, 4)
+
+        same(everything(compiled, arguments), everything(function, arguments))
+    assert len(compiled.entries) == 1

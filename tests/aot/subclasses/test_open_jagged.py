@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.aot.subclasses import test_distributed_tensors as distributed
 from tests.aot.subclasses import test_jagged
 from tests.aot.subclasses.kinds import made, run, same
@@ -153,6 +154,18 @@ def test_a_derivative_that_reads_lengths_closes_them():
     assert len(compiled.entries) == 3
     assert "reads" in str(compiled.size_refusal(compiled.entries[1].made_for))
     assert "reads" in str(funcaot.report(compiled))
+
+
+def test_such_a_derivative_of_open_lengths_is_refused():
+    function, make, _, _ = PROGRAMS["linear"]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        compare(compiled, function, make(batch(seed), seed), twice=False)
+    with pytest.raises(UnsupportedError, match=r"(?s)values.*Instead: compile with dynamic=False"):
+        compare(compiled, function, make(batch(2), 2), twice=True)
+    static = funcaot.compile(function, backend=COMPILER, dynamic=False)
+    for seed in range(2):
+        compare(static, function, make(batch(seed), seed), twice=True)
 
 
 @pytest.fixture(scope="module")
