@@ -60,6 +60,13 @@ def test_what_eager_takes(name, dynamic):
 WHOLE = torch.arange(4)
 REAL = torch.linspace(0.1, 0.9, 4)
 SQUARE = torch.linspace(0.1, 0.9, 16).reshape(4, 4)
+
+
+def checked(x):
+    torch._assert_async((x > 0).all(), "positive")
+    return x * 2
+
+
 # What kernels refuse and fake tensors don't, and some that both take.
 OF_DTYPES = {
     "fractions of integers": lambda: WHOLE.frac(),
@@ -84,17 +91,59 @@ OF_DTYPES = {
 }
 
 
+def outcome(function, *args):
+    """What it returns, or the kind and the first line of its error."""
+    try:
+        return function(*args)
+    except (RuntimeError, IndexError) as error:
+        return type(error), str(error).splitlines()[0]
+
+
 @pytest.mark.filterwarnings("ignore:.*dtype torch.uint8:UserWarning")
 @pytest.mark.parametrize("name", OF_DTYPES)
 def test_dtypes(name):
     function, compiled = OF_DTYPES[name], funcaot.compile(OF_DTYPES[name], backend=COMPILER)
-    try:
-        expected = function()
-    except (RuntimeError, NotImplementedError) as eager:
-        for _ in range(2):
-            with pytest.raises(type(eager)) as ours:
-                compiled()
-            assert str(ours.value).splitlines()[0] == str(eager).splitlines()[0]
-    else:
-        for _ in range(2):
-            assert_close(compiled(), expected)
+    expected = outcome(function)
+    for _ in range(2):
+        ours = outcome(compiled)
+        if isinstance(expected, tuple):
+            assert ours == expected
+        else:
+            assert_close(ours, expected)
+
+
+# Of values that eager refuses, given in the second call and not in the first.
+OF_VALUES = {
+    "classes": (lambda i: F.one_hot(i, 3), WHOLE[:3], WHOLE[1:]),
+    "negative classes": (lambda i: F.one_hot(i, 4), WHOLE, -WHOLE),
+    "rows": (lambda i: SQUARE.index_select(0, i), WHOLE, -WHOLE),
+    "rows that are added": (lambda i: SQUARE.index_add(0, i, SQUARE), WHOLE, -WHOLE),
+    "added in place": (lambda i: SQUARE.clone().index_add_(0, i, SQUARE), WHOLE, -WHOLE),
+    "maxima": (lambda i: F.max_unpool1d(REAL[None], i[None], 2), WHOLE, -WHOLE),
+    "input of a loss": (lambda p: F.binary_cross_entropy(p, REAL), REAL, REAL + 1),
+    "target of a loss": (lambda p: F.binary_cross_entropy(REAL, p), REAL, REAL - 1),
+    "probabilities": (lambda p: torch.bernoulli(p).sum() * 0, REAL, REAL + 1),
+    "deviations": (lambda d: torch.normal(REAL, d).sum() * 0, REAL, -REAL),
+    "a check": (checked, REAL, -REAL),
+}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(COMPILER, id="hostile"), pytest.param("inductor", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_values(name, recorded, backend):
+    function, right, wrong = OF_VALUES[name]
+    compiled = funcaot.compile(function, backend=backend)
+    right, wrong = right.clone(), wrong.clone()
+    if recorded and right.is_floating_point():
+        right.requires_grad_()
+        wrong.requires_grad_()
+    for _ in range(2):
+        assert_close(compiled(right), function(right))
+        with pytest.raises((RuntimeError, IndexError)):
+            function(wrong)
+        with pytest.raises((RuntimeError, IndexError)):
+            compiled(wrong)

@@ -19,6 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from funcaot._torch.tracing.checked_values import with_checked_values
 from funcaot._torch.tracing.eager_strides import present_number
 
 __all__ = ["as_eager_takes"]
@@ -31,6 +32,7 @@ _PARTS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.select_scatter.default: aten.select.int,
     aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.soft_margin_loss.default: lambda x, *_: x,
 }
 
 
@@ -58,6 +60,7 @@ def as_eager_takes(
         Exception: Eager's own, for shapes or dtypes that don't fit.
     """
     _refuse_dtypes(func, args, kwargs)
+    args = with_checked_values(mode, func, args, kwargs)
     if func not in _ADDING and func not in _PARTS:
         return args
     if not all(value.layout is torch.strided for value in args if isinstance(value, torch.Tensor)):

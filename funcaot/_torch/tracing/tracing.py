@@ -491,4 +491,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
         return result
 
 
-CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})
+CHECKS = frozenset(
+    {
+        torch.ops.aten._linalg_check_errors.default,
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+    }
+)

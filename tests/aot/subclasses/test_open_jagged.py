@@ -10,7 +10,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.errors import UnsupportedError
 from tests.aot.subclasses import test_distributed_tensors as distributed
 from tests.aot.subclasses import test_jagged
 from tests.aot.subclasses.kinds import made, run, same
@@ -156,16 +155,13 @@ def test_a_derivative_that_reads_lengths_closes_them():
     assert "reads" in str(funcaot.report(compiled))
 
 
-def test_such_a_derivative_of_open_lengths_is_refused():
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_such_a_derivative_may_be_asked_for_later(dynamic):
     function, make, _, _ = PROGRAMS["linear"]
-    compiled = funcaot.compile(function, backend=COMPILER)
-    for seed in range(2):
-        compare(compiled, function, make(batch(seed), seed), twice=False)
-    with pytest.raises(UnsupportedError, match=r"(?s)values.*Instead: compile with dynamic=False"):
-        compare(compiled, function, make(batch(2), 2), twice=True)
-    static = funcaot.compile(function, backend=COMPILER, dynamic=False)
-    for seed in range(2):
-        compare(static, function, make(batch(seed), seed), twice=True)
+    compiled = funcaot.compile(function, backend=COMPILER, dynamic=dynamic)
+    for seed in range(5):
+        compare(compiled, function, make(batch(seed), seed), twice=seed > 1)
+    assert len(compiled.entries) == (2 if dynamic is None else 5)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Masks become indices where a capture is given the results whose size values decide."""
+"""Masks become indices where a capture is given the results whose size values decide.
+
+What is one at an index is compared with the number of indices, as in eager.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.levels import functorch
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape import sizes_of_values
 
-__all__ = ["select_by_indices", "with_indices"]
+__all__ = ["one_hot", "select_by_indices", "with_indices"]
 
 _MASKS = (torch.bool, torch.uint8)
 
@@ -41,6 +45,16 @@ def with_indices(call: Call, capture: InProgress) -> Any:
     for part in key:
         parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
     return call.given((source, tuple(parts), *value))
+
+
+def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
+    """``one_hot`` of a known number of classes, which eager compares with each one."""
+    known = tensor.numel() > 0 and isinstance(num_classes, int) and num_classes > 0
+    if known and not functorch.is_functorch_wrapped_tensor(tensor):
+        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
+        smaller = (tensor < num_classes).all()
+        torch._assert_async(smaller, "Class values must be smaller than num_classes.")
+    return NotImplemented
 
 
 def _is_mask(part: Any) -> bool:

@@ -73,6 +73,7 @@ HANDLERS: tuple[Row, ...] = (
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
+    Row(of(torch.nn.functional.one_hot), with_arguments(masks.one_hot)),
     Row(of(_TENSOR.tolist), with_arguments(python_values.as_lists)),
     Row(of(_TENSOR.__format__), with_arguments(python_values.formatted)),
     Row(of(_TENSOR.__repr__), with_arguments(python_values.as_text)),

@@ -1,0 +1,87 @@
+"""Values that eager refuses: what a compiled op has to check; ``as_eager_takes`` asks here.
+
+Eager looks whether an index lies in its dimension and whether a probability is one. Compilers take
+negative indexes for ones from the end, and compute something of other values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["with_checked_values"]
+
+aten = torch.ops.aten
+
+# At which place they take indexes of a dimension, none of which counts from the end.
+_INDEXES = {
+    aten.index_select.default: 2,
+    aten.index_add.default: 2,
+    aten.index_add_.default: 2,
+    aten.max_unpool2d.default: 1,
+    aten.max_unpool3d.default: 1,
+}
+
+
+def with_checked_values(
+    mode: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """An op's arguments, of which the graph checks what eager does.
+
+    Args:
+        mode: The functionalization that runs the op, which isn't active.
+        func: The op.
+        args: Its arguments, functional tensors among them.
+        kwargs: Its keywords.
+    """
+    place = _INDEXES.get(func)
+    if place is not None and len(args) > place:
+        with mode:
+            return (*args[:place], _none_from_the_end(args[place]), *args[place + 1 :])
+    check = _CHECKS.get(func)
+    if check is not None:
+        with mode:
+            for holds, message in check(*args):
+                aten._assert_async.msg(holds, message)
+    return args
+
+
+def _none_from_the_end(index: torch.Tensor) -> torch.Tensor:
+    """Indexes of which the negative ones lie beyond every dimension."""
+    beyond = torch.iinfo(index.dtype).max // 2
+    return aten.masked_fill.Scalar(index, aten.lt.Scalar(index, 0), beyond)
+
+
+_Checks = Sequence[tuple[torch.Tensor, str]]
+
+
+def _is_probability(x: torch.Tensor) -> torch.Tensor:
+    return aten.all.default(aten.logical_and.default(aten.ge.Scalar(x, 0), aten.le.Scalar(x, 1)))
+
+
+def _of_cross_entropy(x: torch.Tensor, target: torch.Tensor, *settings: Any) -> _Checks:
+    named = (("input", x), ("target", target))
+    return [
+        (_is_probability(value), f"all elements of {name} should be between 0 and 1")
+        for name, value in named
+    ]
+
+
+def _of_bernoulli(p: torch.Tensor, *settings: Any) -> _Checks:
+    return [(_is_probability(p), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")]
+
+
+def _of_deviations(*args: Any) -> _Checks:
+    deviations = next(value for value in reversed(args) if isinstance(value, torch.Tensor))
+    positive = aten.all.default(aten.ge.Scalar(deviations, 0))
+    return [(positive, "normal expects all elements of std >= 0.0")]
+
+
+_CHECKS: dict[Any, Callable[..., _Checks]] = {
+    aten.binary_cross_entropy.default: _of_cross_entropy,
+    aten.bernoulli.default: _of_bernoulli,
+    aten.normal.Tensor_Tensor: _of_deviations,
+    aten.normal.float_Tensor: _of_deviations,
+}
