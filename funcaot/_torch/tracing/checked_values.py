@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["with_checked_values"]
+__all__ = ["check_classes", "with_checked_values"]
 
 aten = torch.ops.aten
 
@@ -46,6 +46,17 @@ def with_checked_values(
             for holds, message in check(*args):
                 aten._assert_async.msg(holds, message)
     return args
+
+
+def check_classes(index: torch.Tensor, count: int) -> None:
+    """Check the indexes that ``one_hot`` is given; it is no op that could be asked for.
+
+    Args:
+        index: The indexes, of any shape.
+        count: How many classes there are.
+    """
+    torch._assert_async((index >= 0).all(), "Class values must be non-negative.")
+    torch._assert_async((index < count).all(), "Class values must be smaller than num_classes.")
 
 
 def _none_from_the_end(index: torch.Tensor) -> torch.Tensor:

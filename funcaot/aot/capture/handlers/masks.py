@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tracing.checked_values import check_classes
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape import sizes_of_values
 
@@ -51,9 +52,7 @@ def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
     """``one_hot`` of a known number of classes, which eager compares with each one."""
     known = tensor.numel() > 0 and isinstance(num_classes, int) and num_classes > 0
     if known and not functorch.is_functorch_wrapped_tensor(tensor):
-        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
-        smaller = (tensor < num_classes).all()
-        torch._assert_async(smaller, "Class values must be smaller than num_classes.")
+        check_classes(tensor, num_classes)
     return NotImplemented
 
 
