@@ -122,8 +122,6 @@ OF_VALUES = {
     "maxima": (lambda i: F.max_unpool1d(REAL[None], i[None], 2), WHOLE, -WHOLE),
     "input of a loss": (lambda p: F.binary_cross_entropy(p, REAL), REAL, REAL + 1),
     "target of a loss": (lambda p: F.binary_cross_entropy(REAL, p), REAL, REAL - 1),
-    "probabilities": (lambda p: torch.bernoulli(p).sum() * 0, REAL, REAL + 1),
-    "deviations": (lambda d: torch.normal(REAL, d).sum() * 0, REAL, -REAL),
     "a check": (checked, REAL, -REAL),
 }
 

@@ -80,19 +80,6 @@ def _of_cross_entropy(x: torch.Tensor, target: torch.Tensor, *settings: Any) -> 
     ]
 
 
-def _of_bernoulli(p: torch.Tensor, *settings: Any) -> _Checks:
-    return [(_is_probability(p), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")]
-
-
-def _of_deviations(*args: Any) -> _Checks:
-    deviations = next(value for value in reversed(args) if isinstance(value, torch.Tensor))
-    positive = aten.all.default(aten.ge.Scalar(deviations, 0))
-    return [(positive, "normal expects all elements of std >= 0.0")]
-
-
 _CHECKS: dict[Any, Callable[..., _Checks]] = {
     aten.binary_cross_entropy.default: _of_cross_entropy,
-    aten.bernoulli.default: _of_bernoulli,
-    aten.normal.Tensor_Tensor: _of_deviations,
-    aten.normal.float_Tensor: _of_deviations,
 }
