@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -79,8 +80,16 @@ def tree_map(
     return _tree_map(function, tree, *others, is_leaf=is_leaf)
 
 
-def too_deep() -> UnsupportedError:
-    """The error of containers that can't be taken apart, or compared, within Python's limit."""
+def too_deep() -> Exception:
+    """The error of containers that can't be taken apart, or compared, within Python's limit.
+
+    It is Python's own where the calls that led here have used up more of the limit themselves.
+    """
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    if 2 * depth > sys.getrecursionlimit():
+        return RecursionError("maximum recursion depth exceeded")
     return UnsupportedError(
         "Arguments or results of a compiled function are containers in one another, too deep "
         "for Python's recursion limit.",
