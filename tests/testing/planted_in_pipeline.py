@@ -77,9 +77,9 @@ def spec_of_contiguous(tangent):
 
 
 def second_order_forgotten(right):
-    def traced(self, needs, edges, tangents, values):
+    def traced(self, needs, edges, tangents, values, tried=None):
         with torch.no_grad():
-            return right(self, needs, edges, tangents, values)
+            return right(self, needs, edges, tangents, values, tried)
 
     return traced
 
