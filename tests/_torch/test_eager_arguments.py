@@ -122,6 +122,8 @@ OF_VALUES = {
     "maxima": (lambda i: F.max_unpool1d(REAL[None], i[None], 2), WHOLE, -WHOLE),
     "input of a loss": (lambda p: F.binary_cross_entropy(p, REAL), REAL, REAL + 1),
     "target of a loss": (lambda p: F.binary_cross_entropy(REAL, p), REAL, REAL - 1),
+    "places of zeros": (lambda i: torch.zeros(2, 4).scatter(0, i[None] // 2, 1.0), WHOLE, -WHOLE),
+    "places beyond": (lambda i: i.new_zeros(2, 4).scatter_(1, i[None], 1), WHOLE, WHOLE + 1),
     "a check": (checked, REAL, -REAL),
 }
 

@@ -1,7 +1,8 @@
 """Values that eager refuses: what a compiled op has to check; ``as_eager_takes`` asks here.
 
 Eager looks whether an index lies in its dimension and whether a probability is one. Compilers take
-negative indexes for ones from the end, and compute something of other values.
+negative indexes for ones from the end, and compute something of other values. A number that is
+written to places of a constant becomes a comparison with the indexes, which are looked up nowhere.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 __all__ = ["check_classes", "with_checked_values"]
 
@@ -41,7 +44,7 @@ def with_checked_values(
         with mode:
             return (*args[:place], _none_from_the_end(args[place]), *args[place + 1 :])
     check = _CHECKS.get(func)
-    if check is not None:
+    if check is not None and (check is not _of_places or _is_constant(args[0])):
         with mode:
             for holds, message in check(*args):
                 aten._assert_async.msg(holds, message)
@@ -80,6 +83,32 @@ def _of_cross_entropy(x: torch.Tensor, target: torch.Tensor, *settings: Any) -> 
     ]
 
 
+def _of_places(x: torch.Tensor, dim: int, index: torch.Tensor, *value: Any) -> _Checks:
+    size = x.shape[dim] if x.dim() else 1
+    lies = aten.logical_and.default(aten.ge.Scalar(index, 0), aten.lt.Scalar(index, size))
+    return [(aten.all.default(lies), f"index out of bounds for dimension {dim} in scatter")]
+
+
+def _is_constant(tensor: Any) -> bool:
+    """Whether a functional tensor is computed of numbers alone."""
+    proxies = get_proxy_mode()
+    if proxies is None:
+        return False
+    inner = torch._from_functional_tensor(tensor.elem)
+    traced = get_proxy_slot(inner, proxies.tracer, None, lambda value: value.proxy)
+    nodes: list[fx.Node] = [] if traced is None else [traced.node]
+    for node in nodes:
+        if node.op != "call_function" or len(nodes) > _FAR:
+            return False
+        nodes += node.all_input_nodes
+    return bool(nodes)
+
+
+# Ops that a constant is looked for behind.
+_FAR = 30
+
 _CHECKS: dict[Any, Callable[..., _Checks]] = {
     aten.binary_cross_entropy.default: _of_cross_entropy,
+    aten.scatter.value: _of_places,
+    aten.scatter_.value: _of_places,
 }

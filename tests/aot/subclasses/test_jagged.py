@@ -61,7 +61,8 @@ def alike(found, wanted):
     if wanted.is_nested:
         assert_close(found.offsets(), wanted.offsets())
         found, wanted = found.values(), wanted.values()
-    assert_close(found, wanted)
+    # Compiled code sums in another order.
+    assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 # Torch has no second derivative of these for jagged tensors.
