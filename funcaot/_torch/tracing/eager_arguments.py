@@ -35,12 +35,22 @@ _PARTS: dict[Any, Callable[..., torch.Tensor]] = {
     aten.soft_margin_loss.default: lambda x, *_: x,
 }
 
-
 _USUAL: tuple[set[torch.dtype], ...] = (set(), {torch.float32}, {torch.float64})
 _ABOUT_DTYPES = re.compile(r"not implemented for '|dtype|scalar type|\b\w+Tensor for ")
 # Ops and dtypes that a kernel took, and how many of them are kept.
 _TAKEN: set[tuple[Any, ...]] = set()
 _MOST = 1 << 14
+# They take every dtype, and make as much as a number says.
+_AS_LARGE_AS_SAID = frozenset(
+    {
+        aten.new_empty,
+        aten.new_zeros,
+        aten.new_ones,
+        aten.new_full,
+        aten.repeat,
+        aten.new_empty_strided,
+    }
+)
 # Elements of arguments that are tried in their own shapes.
 _SMALL = 1 << 12
 
@@ -83,6 +93,8 @@ def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if dtypes in _USUAL or func.namespace != "aten":
         return
     if torch.Tag.nondeterministic_seeded in func.tags or not all(map(_has_kernels, tensors)):
+        return
+    if func.overloadpacket in _AS_LARGE_AS_SAID:
         return
     key = (func, *map(_kind, leaves))
     if key in _TAKEN:
