@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from funcaot._torch.inductor.reinplacing import restriding_op
+
 _EMPTY = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
@@ -36,6 +38,14 @@ class Plan:
                     self.last.setdefault(node, []).append(source)
 
 
+def _restrided(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """What torch's own kernel does, and for strides with gaps, too: itself if they are right."""
+    if tensor.stride() == tuple(stride):
+        return tensor
+    made = torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype)
+    return made.copy_(tensor)
+
+
 def run_nodes(plan: Plan, inputs: list[Any]) -> tuple[Sequence[Any], set[int]]:
     """Compute the outputs; the list of inputs is emptied, as Inductor's code does.
 
@@ -59,7 +69,8 @@ def run_nodes(plan: Plan, inputs: list[Any]) -> tuple[Sequence[Any], set[int]]:
         else:
             arguments = fx.map_arg(node.args, values.__getitem__)
             keywords = fx.map_arg(node.kwargs, values.__getitem__)
-            values[node] = node.target(*arguments, **keywords)
+            run = _restrided if node.target is restriding_op() else node.target
+            values[node] = run(*arguments, **keywords)
             if getattr(node.target, "namespace", "") == "_c10d_functional":
                 # Until then, what it was given is read, as compilers know.
                 for tensor in _tensors(values[node]):
