@@ -44,7 +44,7 @@ def with_checked_values(
         with mode:
             return (*args[:place], _none_from_the_end(args[place]), *args[place + 1 :])
     check = _CHECKS.get(func)
-    if check is not None and (check is not _of_places or _is_constant(args[0])):
+    if check is not None:
         with mode:
             for holds, message in check(*args):
                 aten._assert_async.msg(holds, message)
@@ -84,6 +84,8 @@ def _of_cross_entropy(x: torch.Tensor, target: torch.Tensor, *settings: Any) -> 
 
 
 def _of_places(x: torch.Tensor, dim: int, index: torch.Tensor, *value: Any) -> _Checks:
+    if not _is_constant(x):
+        return []  # Then compiled code looks the indexes up.
     size = x.shape[dim] if x.dim() else 1
     lies = aten.logical_and.default(aten.ge.Scalar(index, 0), aten.lt.Scalar(index, size))
     return [(aten.all.default(lies), f"index out of bounds for dimension {dim} in scatter")]

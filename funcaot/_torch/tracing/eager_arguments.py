@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.checked_values import with_checked_values
 from funcaot._torch.tracing.eager_strides import present_number
+from funcaot._torch.tracing.refused_writes import few_zeros
 
 __all__ = ["as_eager_takes"]
 
@@ -100,7 +101,7 @@ def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if key in _TAKEN:
         return
     small = sum(math.prod(map(present_number, tensor.shape)) for tensor in tensors) <= _SMALL
-    zeros = _zeros if small else _few_zeros
+    zeros = _zeros if small else few_zeros
     try:
         with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -155,16 +156,7 @@ def _without_memory(value: Any) -> Any:
 
 
 def _zeros(value: Any) -> Any:
-    if isinstance(value, torch.SymInt):
-        return present_number(value)
+    """As many as a tensor has, in its shape."""
     if not isinstance(value, torch.Tensor):
-        return value
+        return few_zeros(value)  # a number
     return torch.zeros(tuple(map(present_number, value.shape)), dtype=value.dtype)
-
-
-def _few_zeros(value: Any) -> Any:
-    """At most two along each dimension; dimensions that were equal stay so."""
-    if not isinstance(value, torch.Tensor):
-        return _zeros(value)
-    sizes = tuple(min(present_number(size), 2) for size in value.shape)
-    return torch.zeros(sizes, dtype=value.dtype)

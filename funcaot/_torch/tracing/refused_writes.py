@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from funcaot._torch.tensors.ops import written_arguments
 from funcaot.errors import UnsupportedError
 
-__all__ = ["refuse_writes", "turned_elsewhere"]
+__all__ = ["few_zeros", "refuse_writes", "turned_elsewhere"]
 
 
 def refuse_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ def _refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, An
         return
     try:
         with _disable_current_modes(), torch.no_grad():
-            func(*tree_map(_like, list(args)), **tree_map(_like, dict(kwargs)))
+            func(*tree_map(few_zeros, list(args)), **tree_map(few_zeros, dict(kwargs)))
     except (RuntimeError, NotImplementedError) as error:
         if "can't be cast to" in str(error):
             raise RuntimeError(*error.args) from None
@@ -96,7 +96,7 @@ def _kind(dtype: torch.dtype) -> int:
     return 0 if dtype is torch.bool else 1
 
 
-def _like(value: Any) -> Any:
+def few_zeros(value: Any) -> Any:
     """A few zeros, in as many dimensions, for a tensor; dimensions that were equal stay so."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value.node.hint
