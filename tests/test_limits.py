@@ -329,6 +329,14 @@ LIMITS = {
         UnsupportedError,
         lambda: compiled(lambda x: torch.eye(3, out=x * 2))(ones(3).requires_grad_()),
     ),
+    "the base of a view": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x._base.sum())(ones(4)[:2]),
+    ),
+    "a new leaf of what has a history": (
+        UnsupportedError,
+        lambda: compiled(lambda x: x.detach_().requires_grad_())(ones(4).requires_grad_() * 1),
+    ),
     "more elements of shared memory": (
         UnsupportedError,
         lambda: compiled(grow_the_first)(*(x.detach() for x in [ones(6)] * 2)),

@@ -17,6 +17,7 @@ from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.explained import explained
+from funcaot.aot.capture.facts import Fact, Facts
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.new_storage import note_new_storage
@@ -93,6 +94,7 @@ class Capture:
         gradients: What happens to ``.grad``, if something does.
         attached: Attributes and hooks that it left on inputs and on fresh outputs.
         absent: Attributes that it looked for, by argument, and that weren't there.
+        facts: What else it read of real inputs.
         pattern: Which inner tensors of wrappers among the inputs are one object.
     """
 
@@ -110,6 +112,7 @@ class Capture:
     gradients: GradientEffects | None = None
     attached: AllAttached = NOTHING_ATTACHED
     absent: tuple[tuple[int, str], ...] = ()
+    facts: tuple[Fact, ...] = ()
     pattern: tuple[int, ...] = ()
 
     @property
@@ -202,7 +205,9 @@ def capture(
     args, kwargs = tree_unflatten(_traced(leaves, known, numbers), signature.tree)
     grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
     events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
-    in_progress = InProgress(tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events)
+    in_progress = InProgress(
+        tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events, entrance.facts
+    )
     lifting = Lifting(in_progress, known, entrance.add)
     for tensor in sharing.lifted:
         lifting.lift(tensor)
@@ -240,6 +245,7 @@ def capture(
         forward_mode,
         attached=attached,
         absent=tuple(attributes.missing),
+        facts=entrance.facts.noted(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
 
@@ -293,6 +299,7 @@ class _Entrance:
         self.forward_mode = signature.ambient.forward_mode
         self.inputs: list[Input] = []
         self.attributes = attributes
+        self.facts = Facts()
         self.regions = sharing.flat
         self.joined = {
             index: place
@@ -324,6 +331,7 @@ class _Entrance:
         """Enter one input and return what the function sees."""
         seen = self._add(tensor, argument, described)
         self.attributes.enter(tensor, seen, argument)
+        self.facts.enter(tensor, seen, argument)
         return seen
 
     def add_arguments(self, leaves: Sequence[Any], signature: Signature) -> dict[int, torch.Tensor]:

@@ -279,6 +279,8 @@ class _Mutations:
             versions = 1
         recorded = tensor.grad_fn is not slot.grad_fn and tensor.grad_fn is not None
         before, after = attribute_changes(slot)
+        if spec.requires_grad and not spec.is_leaf and tensor.requires_grad and tensor.is_leaf:
+            raise self._unsupported(index, "detaches, and makes a new leaf of,")
         if before is not None and layout is not None and layout.resized:
             raise self._unsupported(index, "resizes, and starts to require grad of,")
         value = self._value(slot, layout, changed=changed, recorded=recorded, replaced=replaced)

@@ -15,6 +15,7 @@ from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
+from funcaot.aot.capture.facts import changed_of, hold
 from funcaot.aot.capture.inner_tensors import ways
 from funcaot.aot.capture.nested_data import refuse_nested_data
 from funcaot.aot.capture.shared_inputs import refuse_room
@@ -33,6 +34,7 @@ from funcaot.aot.segment.backward_sizes import refuse_opaque
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.unreached import unreached
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.state.state_effects import Call
@@ -158,6 +160,8 @@ class Entry:
             return None
         if any(hasattr(leaves[index], name) for index, name in self.capture.absent):
             return None
+        if not hold(self.capture.facts, leaves, tensors):
+            return None
         identities = {id(tensor) for tensor in tensors}
         if len(identities) < len(tensors) or any(id(leaf) in identities for leaf in leaves):
             # They were different tensors, none of them an argument, when this was captured.
@@ -175,6 +179,10 @@ class Entry:
         changed = (
             "" if self.forward.reader is None else self.forward.reader.explain(function, leaves)
         )
+        if not changed and self.capture.facts:
+            lifted = () if self.forward.reader is None else self.forward.reader(function, leaves)
+            names = leaf_names(function, self.signature.tree)
+            changed = changed_of(self.capture.facts, names, leaves, lifted or ())
         return changed or "the tensors that it closes over, or which inputs share memory"
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:

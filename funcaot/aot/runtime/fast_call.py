@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from funcaot._torch.autograd.autograd import is_zero_tensor, set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.in_place_call import are_apart
+from funcaot.aot.capture.facts import fact_of
 from funcaot.aot.effects.effects import Effects, Output
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.tensor_spec import TensorSpec
@@ -133,6 +135,7 @@ class _Writer:
             require(source, "entry.has_its_groups()")
         self._write_attributes()
         self._write_lifted()
+        self._write_facts()
         self._write_tensor_checks()
         source.line("entry.calls += 1")
         if self._is_simple():
@@ -158,6 +161,13 @@ class _Writer:
             require(self.source, f"{read}({self.names[position]}) == {known}")
         for position, name in self.entry.capture.absent:
             require(self.source, f"not hasattr({self.names[position]}, {name!r})")
+
+    def _write_facts(self) -> None:
+        """Compare what else the function read of its inputs."""
+        for fact in self.entry.capture.facts:
+            name = (self.names if fact.is_argument else self.lifted_names)[fact.position]
+            read = self.source.constant(partial(fact_of, name=fact.name), "fact")
+            require(self.source, f"{read}({name}) == {fact.value!r}")
 
     def _write_lifted(self) -> None:
         read, gradients = self.entry.forward.reader, self.entry.capture.gradients

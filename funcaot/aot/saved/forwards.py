@@ -16,6 +16,7 @@ import torch
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.capture.facts import Fact
 from funcaot.aot.capture.shared_inputs import Touched
 from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.effects.effects import Watched
@@ -151,6 +152,7 @@ def forward_data(
         "touched": [sorted(forward.touched.written), sorted(forward.touched.placed)],
         "leaves_grad_mode": captured.leaves_grad_mode,
         "absent": [list(pair) for pair in captured.absent],
+        "facts": [list(fact) for fact in captured.facts],
         "reads_data": captured.events.reads_data,
         "grown": sorted(forward.grown),
         "unreached": sorted(derived.unreached),
@@ -393,6 +395,7 @@ def _capture_from(data: Data, loaded: Loaded) -> Capture:
         InputEvents(reads_data=data["reads_data"]),
         data["leaves_grad_mode"],
         absent=tuple((position, name) for position, name in data["absent"]),
+        facts=tuple(Fact(*fact) for fact in data["facts"]),
     )
 
 

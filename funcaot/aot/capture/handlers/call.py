@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.capture.facts import Facts
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.tape import writes
 from funcaot.aot.tape.tape import Tape
@@ -73,6 +74,7 @@ class InProgress:
         inputs: The inputs so far.
         numbers: Arguments that are open numbers, if there are any.
         events: What happened that can't be seen afterwards.
+        facts: What the function read of real inputs.
     """
 
     tape: Tape
@@ -82,6 +84,7 @@ class InProgress:
     inputs: Sequence[Any]
     numbers: Numbers | None = None
     events: InputEvents = field(default_factory=InputEvents)
+    facts: Facts = field(default_factory=Facts)
 
     def slot_of(self, tensor: torch.Tensor) -> Any:
         """The input that a tensor is; None for any other."""

@@ -17,9 +17,13 @@ def start_or_stop_requiring_grad(call: Call, capture: InProgress) -> Any:
     Raises:
         UnsupportedError: On what other inputs are views of; in forward mode for ``detach_`` of what
             carries a tangent, which no node of the tape says.
+        RuntimeError: For ``detach_`` of an input that is a view, as eager torch says.
     """
     refuse_fixed(call, capture)
     if call.name == "detach_":
+        seen = call.args[0]
+        if capture.facts.know(seen) and capture.facts.read(seen, "_is_view"):
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         if capture.forward_mode and call.args[0].requires_grad:
             raise UnsupportedError(
                 f"{capture.name} calls detach_ in forward mode.",

@@ -1,0 +1,120 @@
+"""What a function reads of its inputs beside their elements and looks; each call compares it.
+
+A capture's tensors stand for the inputs. They have shapes, dtypes and whether they require grad,
+and no signature says more: not how often an input was written to, whether it is a view or who
+shares it. What a function reads of that is read off the real input, and is part of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["FACTS", "Fact", "Facts", "changed_of", "fact_of", "hold"]
+
+
+FACTS: Mapping[str, Callable[[torch.Tensor], Any]] = {
+    "_backward_hooks": lambda tensor: len(tensor._backward_hooks or ()),
+    "_is_view": lambda tensor: tensor._is_view(),
+    "_post_accumulate_grad_hooks": lambda tensor: len(tensor._post_accumulate_grad_hooks or ()),
+    "_version": lambda tensor: tensor._version,
+    "is_inference": torch.Tensor.is_inference,
+    "is_shared": torch.Tensor.is_shared,
+    "output_nr": lambda tensor: tensor.output_nr,
+    "retains_grad": lambda tensor: tensor.retains_grad,
+}
+
+
+class Fact(NamedTuple):
+    """Something that a program takes for granted of one of its inputs.
+
+    Attributes:
+        is_argument: Whether the input is an argument; else it is closed over.
+        position: Its leaf among the arguments, or its place among what is closed over.
+        name: What was read, of ``FACTS``.
+        value: What it was.
+    """
+
+    is_argument: bool
+    position: int
+    name: str
+    value: Any
+
+
+def fact_of(tensor: torch.Tensor, name: str) -> Any:
+    """What is so of a tensor now; None if it doesn't say."""
+    try:
+        return FACTS[name](tensor)
+    except RuntimeError:
+        return None
+
+
+def hold(facts: Sequence[Fact], arguments: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
+    """Whether all that a program takes for granted of its inputs is so in a call."""
+    return all(
+        fact_of((arguments if fact.is_argument else lifted)[fact.position], fact.name) == fact.value
+        for fact in facts
+    )
+
+
+def changed_of(
+    facts: Sequence[Fact],
+    names: Sequence[str],
+    arguments: Sequence[Any],
+    lifted: Sequence[torch.Tensor],
+) -> str:
+    """The first of them that isn't so any more, in words; empty if there is none.
+
+    Args:
+        facts: What a program takes for granted.
+        names: What the user calls each argument.
+        arguments: A call's leaves.
+        lifted: What the function closes over in that call.
+    """
+    for fact in facts:
+        inputs = arguments if fact.is_argument else lifted
+        if fact.position < len(inputs):
+            now = fact_of(inputs[fact.position], fact.name)
+            name = names[fact.position] if fact.is_argument else "a tensor that it closes over"
+            if now != fact.value:
+                return f"{fact.name} of {name} was {fact.value} and is now {now}"
+    return ""
+
+
+class Facts:
+    """What one capture's function has read of its inputs."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._real: dict[int, tuple[torch.Tensor, int | None]] = {}
+        self._read: dict[tuple[int, str], Any] = {}
+
+    def enter(self, real: torch.Tensor, seen: torch.Tensor, argument: int | None) -> None:
+        """Remember what a tensor of the capture stands for."""
+        self._real[id(seen)] = (real, argument)
+
+    def read(self, seen: torch.Tensor, name: str) -> Any:
+        """What is so of the input that a tensor stands for; the program depends on it."""
+        value = fact_of(self._real[id(seen)][0], name)
+        self._read[id(seen), name] = value
+        return value
+
+    def know(self, seen: Any) -> bool:
+        """Whether a tensor of the capture stands for an input."""
+        return id(seen) in self._real
+
+    def noted(self, lifted: Sequence[torch.Tensor]) -> tuple[Fact, ...]:
+        """All that was read.
+
+        Args:
+            lifted: The real tensors that the function closes over, in order.
+        """
+        places = {id(real): place for place, real in enumerate(lifted)}
+        found = []
+        for (seen, name), value in self._read.items():
+            real, argument = self._real[seen]
+            place = places[id(real)] if argument is None else argument
+            found.append(Fact(argument is not None, place, name, value))
+        return tuple(found)
