@@ -223,10 +223,7 @@ def capture(
             after = read_ambient()
             _check_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
-        outputs = tuple(lifting.replace(returned(value)) for value in (*flat, *gradients))
-        if events.history.changes:
-            events.history.inputs.update(id(slot.tensor) for slot in entrance.inputs)
-            outputs, _ = events.history.refreshed(outputs, name)
+        outputs = _entered(lifting, (*flat, *gradients))
         inner_tensors.refuse_changed(tape, entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
@@ -248,6 +245,16 @@ def capture(
         facts=entrance.facts.noted(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
+
+
+def _entered(lifting: Lifting, values: Sequence[Any]) -> tuple[Any, ...]:
+    """What a function returned, with the tape's tensors."""
+    outputs = tuple(lifting.replace(returned(value)) for value in values)
+    history = lifting.capture.events.history
+    if history.changes:
+        history.inputs.update(id(slot.tensor) for slot in lifting.capture.inputs)
+        outputs, _ = history.refreshed(outputs, lifting.capture.name)
+    return outputs
 
 
 def _note_closed_over(
