@@ -79,7 +79,7 @@ class RecompileWarning(UserWarning):
 
 
 class CaptureWarning(UserWarning):
-    """A function does something that happens when it is captured, and not in each call."""
+    """What happens in a capture isn't what happens in each call."""
 
 
 class PrecisionWarning(UserWarning):

@@ -63,7 +63,6 @@ def settle(
     sizes = None if opening is None else opening.sizes
     touched = Touched(frozenset(), frozenset())
     doubt = _if_all_are_written(given, signature)
-    tracker.is_first_of_two = doubt is not None
     try:
         found = _once(run, tracker, signature, opening, touched, None)
     except (FirstStepError, SizeError):
@@ -74,9 +73,7 @@ def settle(
         # Eager may not raise that: of these inputs none showed what was written to another.
         if sizes is not None:
             raise SizeError("Inputs share memory.", remedy="compile with dynamic=False.") from None
-        tracker.is_first_of_two = False
         found = _once(run, tracker, signature, opening, *doubt)
-    tracker.is_first_of_two = False
     while True:
         captured = found.captured
         touched = found.touched | touched_inputs(captured, found.effects.written)

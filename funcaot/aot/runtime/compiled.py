@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -28,7 +27,8 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.fast_call import MISS
-from funcaot.aot.runtime.inlined import is_inlined
+from funcaot.aot.runtime.inlined import inline, is_inlined
+from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import Opening, SizeHistory, refuse_closed_marks, refuse_marks
@@ -45,15 +45,6 @@ from funcaot.errors import StageError, UnsupportedError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class _Inlined(threading.local):
-    """How many compiled functions are being inlined into a capture, one in another."""
-
-    depth = 0
-
-
-_inlined = _Inlined()
 
 
 class CompiledFunction(Generic[P, R]):
@@ -226,7 +217,7 @@ class CompiledFunction(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         around = situation()
         if is_inlined(around, args, kwargs):
-            return self._inline(args, kwargs)
+            return inline(self.function, self.settings.name, args, kwargs)
         result = self._cache.run_generated(args, kwargs)
         if result is not MISS:
             return result
@@ -251,24 +242,10 @@ class CompiledFunction(Generic[P, R]):
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)
 
-    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        _inlined.depth += 1
-        try:
-            return self.function(*args, **kwargs)
-        except RecursionError:
-            if _inlined.depth == 1:
-                raise
-            raise UnsupportedError(
-                f"{self.settings.name} calls itself without an end while it is captured.",
-                remedy="end the recursion by a Python value, or by a branch on one; a branch on a "
-                "tensor's value isn't taken in a capture.",
-            ) from None
-        finally:
-            _inlined.depth -= 1
-
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
+        raised: Exception | None = None
         with self.settings.lock, StateKept(), without_dynamo():
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
             if found is None:
@@ -282,17 +259,23 @@ class CompiledFunction(Generic[P, R]):
                         found = self._captured(signature, leaves, call)
                     if answers is not None and answers.reached is not None:
                         raise SizesNeededError  # The function caught it.
-                except FirstStepError:
+                except FirstStepError as error:
                     # The optimizer makes its state now; the next call is captured.
-                    args, kwargs = call
-                    return self.function(*args, **kwargs)
+                    raised = error
                 except SizesNeededError:
                     self.settings.statistics.cache_misses -= 1
                     if isinstance(self.function, Answered):
                         raise
                     return self._run_sized(*call)
-                found[0].reason, found[0].made_for = reason, signature
-                self._cache.add(found[0])
+                except Exception as error:
+                    if not is_of_function(error):
+                        raise
+                    raised = error
+                if found is not None:
+                    found[0].reason, found[0].made_for = reason, signature
+                    self._cache.add(found[0])
+        if found is None:
+            return self._call_plainly(call, raised)
         entry, lifted = found
         entry.refuse_missing_memory(leaves, lifted)
         try:
@@ -317,6 +300,11 @@ class CompiledFunction(Generic[P, R]):
         else:
             self._close(signature, leaves, failure)
         return self._capture_and_run(signature, leaves, call, ())
+
+    def _call_plainly(self, call: Call, raised: Exception | None) -> Any:
+        if isinstance(self.function, Answered) and not isinstance(raised, FirstStepError):
+            raise RaisedInCaptureError from raised
+        return call_plainly(self.function, self.settings.name, call, raised)
 
     def _loaded(
         self, signature: Signature, leaves: list[Any]
@@ -403,9 +391,12 @@ class CompiledFunction(Generic[P, R]):
                 self._sized = SizedCalls(self.function, self.settings, CompiledFunction, _Stage)
         try:
             return self._sized(args, kwargs)
+        except RaisedInCaptureError as error:
+            raised = error.__cause__
         except NotStagedError:
             self._sized, self._in_stages = None, False
             return self._call(args, kwargs)
+        return call_plainly(self.function, self.settings.name, (args, kwargs), raised)
 
     def _close(self, signature: Signature, leaves: list[Any], reason: Exception) -> None:
         """Note that calls like this one can't leave sizes open."""

@@ -7,14 +7,17 @@ a graph what is inside.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from funcaot._torch.levels.situation import Situation
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.subclasses.structure import is_wrapper
+from funcaot.errors import UnsupportedError
 
-__all__ = ["is_inlined"]
+__all__ = ["inline", "is_inlined"]
 
 
 def is_inlined(around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -31,3 +34,41 @@ def is_inlined(around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any])
             return True
     # An operator's kernel may be given fake tensors, with no mode around.
     return any(isinstance(value, tracing.FakeTensor) for value in (*args, *kwargs.values()))
+
+
+class _Inlined(threading.local):
+    """How many compiled functions are being inlined into a capture, one in another."""
+
+    depth = 0
+
+
+_inlined = _Inlined()
+
+
+def inline(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function as a part of another one's capture.
+
+    Args:
+        function: The user's function.
+        name: What it is called, for messages.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        UnsupportedError: If it calls itself without an end.
+    """
+    _inlined.depth += 1
+    try:
+        return function(*args, **kwargs)
+    except RecursionError:
+        if _inlined.depth == 1:
+            raise
+        raise UnsupportedError(
+            f"{name} calls itself without an end while it is captured.",
+            remedy="end the recursion by a Python value, or by a branch on one; a branch on a "
+            "tensor's value isn't taken in a capture.",
+        ) from None
+    finally:
+        _inlined.depth -= 1

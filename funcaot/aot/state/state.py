@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,19 +174,18 @@ def changed_keys(bag: Bag) -> list[Any]:
     return [key for key in keys if key not in own]
 
 
-def put_back(bags: Sequence[Bag], only: Callable[[Any], bool] = lambda value: True) -> None:
-    """Make things what they were, or only take out new values of a kind."""
+def put_back(bags: Sequence[Bag]) -> None:
+    """Make things what they were."""
     for bag in bags:
         before, now = bag.before, bag.now()
         if isinstance(before, dict) and isinstance(now, dict):
             for key in changed_keys(bag):
-                if only(now.get(key, MISSING)):
-                    # What an extension lets nobody set, it changes by itself.
-                    with contextlib.suppress(AttributeError):
-                        put(bag.thing, key, before.get(key, MISSING))
-            if bag.is_users_dictionary and [*bag.thing] != [*before] and only(MISSING):
+                # What an extension lets nobody set, it changes by itself.
+                with contextlib.suppress(AttributeError):
+                    put(bag.thing, key, before.get(key, MISSING))
+            if bag.is_users_dictionary and [*bag.thing] != [*before]:
                 fill(bag.thing, [*before.items()])
-        elif not _is_same([*now], [*before]) and (any(map(only, now)) or only(MISSING)):
+        elif not _is_same([*now], [*before]):
             fill(bag.thing, tuple(before))
 
 

@@ -19,7 +19,7 @@ from funcaot.aot.state.advancing import Draws
 from funcaot.aot.state.built_objects import taken_apart
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
-from funcaot.aot.state.state_changes import Changes, holds_tensor
+from funcaot.aot.state.state_changes import Changes
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
 from funcaot.classes.opaque import runs_so_far
@@ -70,7 +70,6 @@ class StateTracker:
         environment: What it could reach before it ran.
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
-        is_first_of_two: Whether the function runs again if it raises, so what it did is undone.
     """
 
     function: Callable[..., Any]
@@ -83,7 +82,6 @@ class StateTracker:
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
-    is_first_of_two: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
@@ -123,11 +121,9 @@ class StateTracker:
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:
-            # What the user's code did before it raised stays done, but for tensors without values.
-            ours = isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error)
-            undo = ours or self.is_first_of_two
-            state.put_back(bags, only=(lambda value: True) if undo else holds_tensor)
-            if ours:
+            # Who catches it calls the function as it is, which does all this again.
+            state.put_back(bags)
+            if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise
         state.put_back([bag for bag, _ in self.found])
