@@ -1,5 +1,7 @@
 """What people write wrong at a Function or at ``compile``, and what they are told."""
 
+import traceback
+
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -92,8 +94,9 @@ def test_reading_a_value_under_vmap_names_the_function_and_torch_where():
 
 def test_reading_a_value_in_a_compiled_function_under_vmap_names_torch_where():
     compiled = funcaot.compile(lambda x: 2 * x if x.item() > 0 else x, backend="eager")
-    with pytest.raises(FuncaotError, match=r"torch\.where.* vmap"):
+    with pytest.raises(FuncaotError, match=r"torch\.where.* vmap") as caught:
         torch.func.vmap(compiled)(X)
+    assert "it reads a number (.item(), float() or a branch)" in str(caught.value)
 
 
 @pytest.mark.parametrize("rule", ["missing", "wrong"])
@@ -105,16 +108,47 @@ def test_errors_of_rules_say_where_the_class_is(rule):
     assert f"{__file__}:{line}." in str(caught.value)
 
 
-def twice(function):
+def twice(function, x=X):
     def first(x):
         return torch.func.grad(lambda x: function(x).sum())(x).sum()
 
-    return torch.func.grad(first)(X)
+    return torch.func.grad(first)(x)
 
 
-def test_once_differentiable_names_the_function():
-    with pytest.raises(RuntimeError, match=r"once_differentiable: the backward of Once"):
-        twice(Once.apply)
+@pytest.mark.parametrize("how", ["torch.func", "compiled inside", "eager", "inductor"])
+def test_once_differentiable_names_the_function(how):
+    def used(x):
+        return Once.apply(x) * x
+
+    def by_autograd(function):
+        x = torch.ones(3, requires_grad=True)
+        (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        torch.autograd.grad(gradient.sum(), x)
+
+    calls = {
+        "torch.func": lambda: twice(Once.apply),
+        "compiled inside": lambda: funcaot.compile(lambda x: twice(Once.apply, x), backend="eager")(
+            X
+        ),
+        "eager": lambda: by_autograd(funcaot.compile(used, backend="eager")),
+        "inductor": lambda: by_autograd(funcaot.compile(used)),
+    }
+    for _ in range(2):
+        with pytest.raises(RuleError, match=r"once_differentiable: the backward of Once") as caught:
+            calls[how]()
+        assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("read", [lambda x: x.item() > 0, lambda x: bool(x > 0), float])
+def test_reading_a_value_under_vmap_inside_names_vmap_and_torch_where(read, backend):
+    function = torch.func.vmap(lambda x: 2 * x if read(x) else x)
+    compiled = funcaot.compile(lambda x: function(x), backend=backend)
+    for _ in range(2):
+        with pytest.raises(FuncaotError, match=r"reads the value of a tensor under vmap") as caught:
+            compiled(X)
+        assert "torch.where" in str(caught.value)
+        assert f"{__file__}:" in str(caught.value)
 
 
 def test_keywords_of_torch_compile_that_mean_nothing_new():
@@ -156,3 +190,8 @@ def test_a_missing_compiler_is_what_the_error_begins_with(monkeypatch):
         funcaot.compile(lambda x: x.sin(), backend=compiler)(X)
     assert "no-such-compiler" in str(caught.value)
     assert caught.value.__suppress_context__
+    shown = traceback.format_exception(caught.value)
+    lines = "".join(shown).splitlines()
+    found = [number for number, line in enumerate(lines) if "No working C++" in line]
+    assert found[0] <= 12
+    assert "Instead: install one" in lines[-1]

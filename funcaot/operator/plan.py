@@ -94,8 +94,8 @@ class CallPlan:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            self._refuse_without_context(args, kwargs)
-            raise ArgumentError(
+            forgotten = self._without_context(args, kwargs)
+            raise forgotten or ArgumentError(
                 f"{display_name(self.function)}.apply was called with arguments that its forward "
                 f"doesn't take: {error}",
                 expected=f"forward{self.signature}",
@@ -106,23 +106,25 @@ class CallPlan:
             bound.apply_defaults()
         return bound.args, bound.kwargs
 
-    def _refuse_without_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _without_context(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ArgumentError | None:
         """Say that `setup_context` was forgotten, where that is why the arguments don't fit.
 
-        Raises:
-            ArgumentError: They fit a forward whose first parameter isn't taken for ctx.
+        Returns:
+            An error if they fit a forward whose first parameter isn't taken for ctx.
         """
         if not self.old_style:
-            return
+            return None
         try:
             whole = _own_signature(self.function.forward)
             whole.bind(*args, **kwargs)
         except (TypeError, ValueError):
-            return
+            return None
         first = next(iter(whole.parameters))
         if "ctx" in first.lower() or first in _NAMES_OF_CTX:
-            return
-        raise ArgumentError(
+            return None
+        return ArgumentError(
             f"{display_name(self.function)} has no `setup_context`, so the first parameter of its "
             f"forward, {first!r}, is taken for ctx, and an argument is left "
             "over",

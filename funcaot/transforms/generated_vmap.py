@@ -9,6 +9,7 @@ import torch
 
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
+from funcaot._torch.tracing.tracing_errors import READS_BATCHED_VALUES
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.traits import (
@@ -31,8 +32,6 @@ from funcaot.transforms.reverse import run_reverse
 __all__ = ["BatchDimensions", "dimensions_of", "vmapped"]
 
 _RECORD = "_funcaot_vmapped"
-
-_READS_VALUES = ("calling .item()", "data-dependent control flow")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def _explain_values(function: type, error: RuntimeError) -> None:
         RuleError: It did.
     """
     text = str(error)
-    if not isinstance(error, RuleError) and any(words in text for words in _READS_VALUES):
+    if not isinstance(error, RuleError) and any(words in text for words in READS_BATCHED_VALUES):
         raise RuleError(
             f"{display_name(function)} was called under vmap, and its forward or another rule "
             "reads the value of a tensor (.item(), float() or a branch), which differs from "

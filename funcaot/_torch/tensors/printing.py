@@ -1,4 +1,4 @@
-"""How symbolic tensors are printed while forward mode is on."""
+"""How symbolic tensors are printed, also while forward mode is on; ``tape`` uses it in captures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from funcaot._torch.patches import applied
 from funcaot.scopes import SharedPatch
 
-__all__ = ["printable_under_dual_level"]
+__all__ = ["printable"]
 
 _original = getattr(tensor_printing, "_str", repr)
+_wrapping = FunctionalTensor.__repr__
 
 
 def _represent(tensor: torch.Tensor, **options: Any) -> str:
@@ -30,20 +31,27 @@ def _represent(tensor: torch.Tensor, **options: Any) -> str:
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype})"
 
 
+def _represent_inner(tensor: FunctionalTensor, *, tensor_contents: object = None) -> str:
+    """What a tensor of a capture is, without the name of the class that it has there."""
+    return repr(tensor.elem)
+
+
 def _replace() -> None:
     tensor_printing._str = _represent
+    FunctionalTensor.__repr__ = _represent_inner  # type: ignore[method-assign]
 
 
 def _restore() -> None:
     tensor_printing._str = _original
+    FunctionalTensor.__repr__ = _wrapping  # type: ignore[method-assign]
 
 
 _patch = SharedPatch(_replace, _restore)
 
 
 @contextlib.contextmanager
-def printable_under_dual_level() -> Iterator[None]:
-    """Let symbolic tensors be printed while a forward-mode level is open, also one begun inside.
+def printable() -> Iterator[None]:
+    """Let symbolic tensors be printed, also while a forward-mode level is open.
 
     Torch tries the overloads of an op one by one and prints the arguments for each that doesn't
     fit. Printing looks for a tangent, which fails below autograd, and the exception leaves the

@@ -1,4 +1,4 @@
-"""Texts of torch's errors about writes that functionalization can't express."""
+"""Texts of torch's errors: writes that functionalization can't express, values that nobody has."""
 
 FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as_strided_scatter")
 # An op ran below every mode, as those of `as_subclass` do.
@@ -7,6 +7,9 @@ OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")
 OUT_OF_BOUNDS = "are out of bounds for storage of size"
+# A value differs from example to example under vmap.
+READS_BATCHED_VALUES = ("calling .item()", "data-dependent control flow")
+READS_A_NUMBER = "_local_scalar_dense"
 OF_INFERENCE_MODE = ("version_counter for inference tensor", "InferenceMode::is_enabled()")
 
 

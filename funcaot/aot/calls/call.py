@@ -19,6 +19,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
+from funcaot.aot.graph.tracebacks import shortened
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.segment import Form, Segment
@@ -203,6 +204,8 @@ class SegmentFunction:
                 f"call then didn't have: {failure}.",
                 remedy="compute with the tensor itself (torch.where for a branch on its values).",
             ) from None
+        except Exception as error:  # noqa: BLE001 (it is raised again)
+            raise shortened(error)  # noqa: B904 (it is the same error)
         finally:
             self.segment.tape.forget_values()
 

@@ -34,6 +34,7 @@ class InputEvents:
         sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
         shared: Whether inputs live in regions.
         reads_data: Whether the ``.data`` of what has a derivative was used.
+        written_as_text: Whether a tensor was printed, of which a capture warns once.
         unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
     """
 
@@ -49,6 +50,7 @@ class InputEvents:
     sources: dict[int, torch.Tensor] = field(default_factory=dict)
     shared: bool = False
     reads_data: bool = False
+    written_as_text: bool = False
     unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
 
     def keep_whole(self, tensor: torch.Tensor) -> None:

@@ -102,17 +102,33 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} makes a view or a tangent in inference mode, where its capture can't.",
                 remedy="use torch.no_grad() instead, inside of the function or around the call.",
             ) from error
-        if isinstance(error, UnsupportedError) or not tracing.is_untraceable(error):
+        unknown = None if isinstance(error, UnsupportedError) else _without_values(error, name)
+        if unknown is None:
             raise
-        reason = str(getattr(error, "func", None) or error).splitlines()[0]
-        raise UnsupportedError(
-            f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
-            f"have: {reason}{_line_of(error)}.",
-            remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
-            "value differs from example to example. Else keep that part out of the compiled "
-            "function, or put it into the forward of a funcaot.Function, which then runs on real "
-            "values.",
-        ) from error
+        raise unknown from error
+
+
+def _without_values(error: Exception, name: str) -> UnsupportedError | None:
+    """What asking for a value is refused with that nobody has, if that is what an error says."""
+    if any(text in str(error) for text in tracing_errors.READS_BATCHED_VALUES):
+        return UnsupportedError(
+            f"{name} reads the value of a tensor under vmap (.item(), float() or a branch)"
+            f"{_line_of(error)}: it differs from example to example.",
+            remedy="compute with the tensor itself, with torch.where for a branch.",
+        )
+    if not tracing.is_untraceable(error):
+        return None
+    reason = str(getattr(error, "func", None) or error).splitlines()[0]
+    if tracing_errors.READS_A_NUMBER in reason:
+        reason = "it reads a number (.item(), float() or a branch)"
+    return UnsupportedError(
+        f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
+        f"have: {reason}{_line_of(error)}.",
+        remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
+        "value differs from example to example. Else keep that part out of the compiled "
+        "function, or put it into the forward of a funcaot.Function, which then runs on real "
+        "values.",
+    )
 
 
 def _line_of(error: Exception) -> str:

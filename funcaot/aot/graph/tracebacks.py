@@ -1,4 +1,4 @@
-"""Tracebacks without what happens inside: ``runtime`` shortens those of errors of a call."""
+"""Tracebacks without what happens inside: ``runtime`` and ``calls`` shorten those of errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from funcaot import config
 from funcaot.aot.graph.location import is_users_file
-from funcaot.errors import StageError
+from funcaot.errors import FuncaotError, GraphError, StageError
 
 __all__ = ["shortened"]
 
@@ -16,14 +16,17 @@ __all__ = ["shortened"]
 def shortened(error: BaseException) -> BaseException:
     """An error whose traceback shows lines of the user's only, if it has some.
 
-    A compiler's own errors stay as they are, and all do with ``FUNCAOT_FULL_TRACEBACK``.
+    A refusal without such lines shows none: its message says everything. A compiler's own errors
+    stay as they are, and all do with ``FUNCAOT_FULL_TRACEBACK``.
     """
     if not config.get().full_traceback:
         found: BaseException | None = error
         for _ in range(_LINKS):
-            if found is None or isinstance(found, StageError):
+            if found is None or (isinstance(found, StageError) and found.__cause__ is not None):
                 break
-            found.__traceback__ = _of_user(found.__traceback__)
+            refused = isinstance(found, FuncaotError) and not isinstance(found, GraphError)
+            trace = found.__traceback__
+            found.__traceback__ = _of_user(trace, None if refused else trace)
             found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     return error
 
@@ -47,7 +50,9 @@ def _is_a_module(file: str) -> bool:
     return f"torch{os.sep}nn{os.sep}modules" in file and not file.endswith(f"{os.sep}module.py")
 
 
-def _of_user(trace: types.TracebackType | None) -> types.TracebackType | None:
+def _of_user(
+    trace: types.TracebackType | None, otherwise: types.TracebackType | None
+) -> types.TracebackType | None:
     """The entries of a traceback that are in files of the user, or in modules of torch."""
     everything: list[types.TracebackType] = []
     each = trace
@@ -57,7 +62,7 @@ def _of_user(trace: types.TracebackType | None) -> types.TracebackType | None:
     entries = [entry for entry in everything if _is_of(entry, _is_users)]
     entries = entries or [entry for entry in everything if _is_of(entry, _is_a_module)]
     if not entries:
-        return trace
+        return otherwise
     made: types.TracebackType | None = None
     for entry in reversed(entries):
         made = types.TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

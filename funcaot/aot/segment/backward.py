@@ -22,7 +22,9 @@ from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Wri
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.masks import use_kept_masks
+from funcaot.classes.traits import defined_at, display_name, origin_of, reverse_rule
 from funcaot.errors import GraphError, UnsupportedError
+from funcaot.transforms.forms.once import differentiated_twice
 
 # Tangents on the tape, by the output of the graph that each belongs to.
 Arrived: TypeAlias = dict[int, torch.Tensor]
@@ -159,7 +161,7 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     if not traced or not wanted:
         return Pulled()
     outputs = [segment.graph_outputs[index] for index in traced]
-    _refuse_once_differentiable(outputs)
+    _refuse_once_differentiable(segment, outputs)
     snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
     with _explained(segment.settings.name):
@@ -214,16 +216,18 @@ def _with_memory(segment: Segment, gradient: torch.Tensor) -> torch.Tensor:
         return torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device)
 
 
-def _refuse_once_differentiable(outputs: Sequence[torch.Tensor]) -> None:
-    """Raise eager's error where a second derivative meets ``once_differentiable``.
+def _refuse_once_differentiable(segment: Segment, outputs: Sequence[torch.Tensor]) -> None:
+    """Raise eager's error where a second derivative meets ``once_differentiable``, with its name.
 
     The node that raises in eager hangs off no input, so asking for the inputs' gradients alone
     would silently find none.
     """
     if any(node.name().endswith("Error") for node in autograd_nodes(outputs)):
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
-        )
+        nodes = filter(graphs.is_function_node, segment.tape.graph.nodes)
+        called = [origin_of(node.target.function) for node in nodes]  # type: ignore[union-attr]
+        once = [each for each in called if autograd.once_differentiable_body(reverse_rule(each))]
+        names = " or ".join(dict.fromkeys(map(display_name, once)))
+        raise differentiated_twice(names, defined_at(once[0]) if len(once) == 1 else "")
 
 
 def derived(

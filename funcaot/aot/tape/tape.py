@@ -17,7 +17,7 @@ from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards, shapes
-from funcaot._torch.tensors.printing import printable_under_dual_level
+from funcaot._torch.tensors.printing import printable
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot._torch.tracing.functional_values import is_up_to_date
@@ -449,7 +449,7 @@ def _outside_of_transforms() -> Iterator[None]:
         tracing.temporarily_clear_interpreter_stack(),
         tracing.disable_current_modes(),
         tracing.set_forward_ad_enabled(True),
-        printable_under_dual_level(),
+        printable(),
         nodes.without_saved_tensor_hooks(),
     ):
         yield

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import defined_at, display_name
+from funcaot.errors import RuleError
 from funcaot.operator.operator import custom_function_call
 
-__all__ = ["once_at_every_level"]
+__all__ = ["differentiated_twice", "once_at_every_level"]
 
 
 class OnceDifferentiable(torch.autograd.Function):
@@ -23,27 +24,41 @@ class OnceDifferentiable(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(count: int, name: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        count: int, name: str, where: str, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """Return the values, detached."""
         return tuple(tensor.detach() for tensor in tensors[:count])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Nothing is needed: there's no derivative."""
-        ctx.count, ctx.owner = inputs[:2]
+        ctx.count, ctx.owner, ctx.where = inputs[:3]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         """Raise what eager raises."""
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable: "
-            f"the backward of {ctx.owner}"
-        )
+        raise differentiated_twice(ctx.owner, ctx.where)
 
     @staticmethod
-    def jvp(ctx: Any, _count: Any, _name: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, _count: Any, _name: Any, _where: Any, *tangents: Any) -> Any:
         """Let tangents through, as eager does: forward mode over the body is exact."""
         return tuple(tangents[: ctx.count])
+
+
+def differentiated_twice(name: str, where: str) -> RuleError:
+    """What a second derivative raises: eager's words, with the name.
+
+    Args:
+        name: The Function, or the Functions among which it is; empty where that isn't known.
+        where: Where its class is defined, if that is known.
+    """
+    return RuleError(
+        "trying to differentiate twice a function that was marked with @once_differentiable"
+        + (f": the backward of {name}" if name else ""),
+        remedy="write that backward with torch's operations, and leave the decorator out.",
+        where=where,
+    )
 
 
 def once_at_every_level(
@@ -57,6 +72,6 @@ def once_at_every_level(
     sources = [t for t in (*cotangents, *ctx.saved_tensors) if isinstance(t, torch.Tensor)]
     if not values or not torch.is_grad_enabled():
         return result
-    name = display_name(function)
-    guarded = iter(custom_function_call(OnceDifferentiable, len(values), name, *values, *sources))
+    said = display_name(function), defined_at(function)
+    guarded = iter(custom_function_call(OnceDifferentiable, len(values), *said, *values, *sources))
     return tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)

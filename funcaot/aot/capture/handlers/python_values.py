@@ -13,6 +13,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.tape.premises import numbers_in
 from funcaot.errors import CaptureWarning
@@ -28,19 +29,23 @@ def as_lists(tensor: torch.Tensor) -> Any:
     return [as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
 
 
-def formatted(tensor: torch.Tensor, spec: str) -> str:
+def formatted(call: Call, capture: InProgress) -> str:
     """``f"{loss:.3f}"``."""
-    return format(tensor.detach().item(), spec) if tensor.dim() == 0 else as_text(tensor)
+    tensor, spec = call.args
+    return format(tensor.detach().item(), spec) if tensor.dim() == 0 else as_text(call, capture)
 
 
-def as_text(tensor: torch.Tensor, **_: Any) -> str:
+def as_text(call: Call, capture: InProgress) -> str:
     """``str`` and ``print``, which happen once, in the capture; in the middle of it no value is."""
+    tensor = call.args[0]
     kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-    warn_user(
-        f"A tensor {kind} is written as text while the function is captured: that happens once, "
-        "and the numbers aren't there. Print outside, or return the tensor.",
-        CaptureWarning,
-    )
+    if not capture.events.written_as_text:
+        capture.events.written_as_text = True
+        warn_user(
+            f"A tensor {kind} is written as text while the function is captured: that happens "
+            "once, and the numbers aren't there. Print outside, or return the tensor.",
+            CaptureWarning,
+        )
     return f"{kind} (being captured)"
 
 
