@@ -19,7 +19,7 @@ from funcaot._torch.tensors.shapes import SizeError
 from funcaot.aot.closure.environment import Environment, scan_what_ran
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
-from funcaot.aot.closure.where import Key, key_of, places_of_tensors
+from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import write_identities
@@ -49,6 +49,7 @@ class Reader:
         checks: What is compared, a line each.
         ran: The code that ran, from which a reader is made again in another process.
         keys: Where each of the closed-over tensors was found.
+        names: The same as one would write it.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -57,6 +58,7 @@ class Reader:
     checks: tuple[str, ...] = ()
     ran: RanCode | None = None
     keys: tuple[Key, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -191,6 +193,7 @@ def _reader(
         tuple(writer.checks),
         None if environment.ran is None else kept(environment.ran),
         tuple(key_of(environment, id(tensor)) for tensor in tensors),
+        tuple(path_of(environment, id(tensor)) for tensor in tensors),
     )
 
 

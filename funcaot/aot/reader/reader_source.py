@@ -12,23 +12,23 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.guards import dict_version, hooks_of_all_modules
+from funcaot._torch.tensors.guards import dict_version
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.closure.code_names import PROTOCOL
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of, written
+from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source
-from funcaot.aot.reader.reader_code import Explanation, built
+from funcaot.aot.reader.reader_code import Explanation, Line, built
+from funcaot.aot.reader.reader_modules import write_modules
+from funcaot.aot.reader.told import shown
 from funcaot.aot.state.state import MISSING, Bag
 from funcaot.aot.state.state_effects import Change
 
 LARGE = 32
-# Methods of modules by which code may see how many parameters and buffers there are.
-_LISTING = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
 
 
 class EnvironmentWriter:
@@ -36,6 +36,7 @@ class EnvironmentWriter:
 
     Attributes:
         checks: What is compared, a line each.
+        dictionaries: The variable of a module's attributes, by the module's ``id``.
     """
 
     def __init__(self, environment: Environment, root: Any) -> None:
@@ -49,18 +50,21 @@ class EnvironmentWriter:
         self.source = Source()
         self.variables = {id(root): "root", id(root[0]): "f"}
         self.checks: list[str] = []
-        self._dictionaries: dict[int, str] = {}
-        self._lines: list[tuple[str, str | None]] = [("f = root[0]", None)]
+        self.dictionaries: dict[int, str] = {}
+        self._lines = [Line("f = root[0]")]
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def line(self, text: str) -> None:
-        """A statement."""
-        self._lines.append((text, None))
+    def line(self, text: str, path: str = "") -> None:
+        """A statement, and what it reads, in words."""
+        self._lines.append(Line(text, path=path))
 
-    def require(self, condition: str, says: str) -> None:
-        """A condition without which the program doesn't fit, and what it compares, in words."""
-        self._lines.append((condition, says))
+    def require(self, condition: str, says: str, change: str = "") -> None:
+        """A condition without which the program doesn't fit, and what it compares, in words.
+
+        What has changed may be told in other words, by an expression.
+        """
+        self._lines.append(Line(condition, says, change))
         self.checks.append(says)
 
     def at(self, place: Place) -> str:
@@ -68,8 +72,8 @@ class EnvironmentWriter:
         constants = [self.source.constant(thing, "c") for thing in place.constants]
         parent = self.variable(place.parent)
         access = place.access
-        if place.parent in self._dictionaries:
-            access = _through_dictionary(access, self._dictionaries[place.parent])
+        if place.parent in self.dictionaries:
+            access = _through_dictionary(access, self.dictionaries[place.parent])
         return access.format(*constants, parent=parent)
 
     def variable(self, identity: int) -> str:
@@ -94,14 +98,14 @@ class EnvironmentWriter:
         else:
             expression = anchor[0].format(self.source.constant(anchor[1], "a"))
         self.variables[identity] = name
-        self.line(f"{name} = {expression}")
+        self.line(f"{name} = {expression}", self.says(identity))
         target = environment.objects[identity]
         self._check(name, target)
         scripted = isinstance(target, torch.jit.ScriptModule)
         if isinstance(target, torch.nn.Module) and not scripted:
             # To look into a dictionary is faster than to look up attributes.
-            self._dictionaries[identity] = self.source.name("d")
-            self.line(f"{self._dictionaries[identity]} = {name}.__dict__")
+            self.dictionaries[identity] = self.source.name("d")
+            self.line(f"{self.dictionaries[identity]} = {name}.__dict__")
 
     def says(self, identity: int) -> str:
         """An object in words: the path to it."""
@@ -119,17 +123,19 @@ class EnvironmentWriter:
             partial = self.source.constant(functools.partial, "T")
             self.require(f"type({name}) is {partial}", f"{self.says(id(target))} is a partial")
             return
-        says = f"{self.says(id(target))} is the same {type(target).__name__}"
+        path, kind_name = self.says(id(target)), type(target).__name__
+        says = f"{path} is the same {kind_name}"
+        change = f"told_thing({path!r}, {kind_name!r}, {name})"
         try:
             reference = self.source.constant(weakref.ref(target), "ref")
             # Of an object that is gone, the reference is None, as may be what came in its place.
-            self.require(f"{reference}() is {name} is not None", says)
+            self.require(f"{reference}() is {name} is not None", says, change)
         except TypeError:
             if children.slots_of(target):  # all that it holds is compared
                 kind = self.source.constant(type(target), "T")
-                self.require(f"type({name}) is {kind}", says)
+                self.require(f"type({name}) is {kind}", says, change)
             else:
-                self.require(f"{name} is {self.source.constant(target)}", says)
+                self.require(f"{name} is {self.source.constant(target)}", says, change)
 
     def _check_container(self, name: str, target: Any) -> None:
         """What kind of container it is, how long, and which keys it has in which order."""
@@ -141,8 +147,9 @@ class EnvironmentWriter:
         length = children.length(target)
         path = self.says(id(target))
         condition = f"type({name}) is {kind} and {size} == {length}"
+        change = f"told_container({path!r}, {type(target).__name__!r}, {length}, {name})"
         if is_setting(target) or not length:
-            self.require(condition, f"{path} is a {type(target).__name__} of {length}")
+            self.require(condition, f"{path} is a {type(target).__name__} of {length}", change)
             return
         if isinstance(target, DICTIONARIES) and children.is_exact(target):
             keys = children.items_of(target)
@@ -154,7 +161,8 @@ class EnvironmentWriter:
         if isinstance(target, children.SETS):
             known = self.source.constant({*map(id, children.items_of(target))}, "ids")
             condition += f" and {{*map(id, {name})}} == {known}"
-        self.require(condition, f"{path} is a {type(target).__name__} of {length}, and its keys")
+        says = f"{path} is a {type(target).__name__} of {length}, and its keys"
+        self.require(condition, says, change)
 
     def thing(self, bag: Bag) -> str:
         """The expression of something to store in, whatever is in it now."""
@@ -171,11 +179,12 @@ class EnvironmentWriter:
         environment = self.environment
         for place, value in environment.settings:
             self._require_setting(self.at(place), value, text_of(environment, place))
-        self._write_modules()
+        write_modules(self)
         for place, value in environment.identities:
             known = self._constant(value)
-            says = f"{text_of(environment, place)} is the same {type(value).__name__}"
-            self.require(f"{self.at(place)} is {known}", says)
+            path, kind = text_of(environment, place), type(value).__name__
+            change = f"told_thing({path!r}, {kind!r}, {self.at(place)})"
+            self.require(f"{self.at(place)} is {known}", f"{path} is the same {kind}", change)
         for place, array in environment.arrays:
             known = self.source.constant(fingerprint(array), "array")
             compare = self.source.constant(fingerprint, "contents")
@@ -194,13 +203,14 @@ class EnvironmentWriter:
         return self.source.constant(value)
 
     def _require_setting(self, expression: str, value: Any, says: str) -> None:
+        was = shown(value)
         if value is None or value is True or value is False:
-            self.require(f"{expression} is {value}", f"{says} is {value}")
+            change = f"told_value({says!r}, {was!r}, {expression})"
+            self.require(f"{expression} is {value}", f"{says} is {value}", change)
             return
         name = self.source.name("s")
-        self.line(f"{name} = {expression}")
+        self.line(f"{name} = {expression}", says)
         kind = self.source.constant(type(value), "T")
-        shown = f"{says} is {_shown(value)}"
         if needs_fingerprint(value):
             take = self.source.constant(fingerprint, "fingerprint")
             known = self.source.constant(fingerprint(value), "known")
@@ -219,7 +229,8 @@ class EnvironmentWriter:
             condition = f"{name} is {known} or type({name}) is {kind} and {name} == {known}"
         if type(value) is dict and len(value) >= LARGE:
             condition = self.unless_untouched(name, value, condition)
-        self.require(condition, shown)
+        change = f"told_value({says!r}, {was!r}, {name})"
+        self.require(condition, f"{says} is {was}", change)
 
     def _of_dictionary(self, name: str, known: dict[str, Any]) -> str:
         keys = self.source.constant([*known], "keys")
@@ -315,7 +326,7 @@ class EnvironmentWriter:
             known = self.source.constant(frozenset(names), "names")
             self.require(
                 f"{self.variable(identity)}.keys().isdisjoint({known})",
-                f"none of {_shown(sorted(names))} is a global of {self.says(identity)}",
+                f"none of {shown(sorted(names))} is a global of {self.says(identity)}",
             )
         for identity, holder in list(environment.objects.items()):
             own = dictionary_of(holder)
@@ -339,7 +350,7 @@ class EnvironmentWriter:
         at = self.source.constant(own, "builtins")
         known = [f"{at}[{name!r}] is {self.source.constant(own[name])}" for name in used]
         condition = self.unless_untouched(at, own, " and ".join(known))
-        self.require(condition, f"Python's {_shown(used)}")
+        self.require(condition, f"Python's {shown(used)}")
 
     def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
         """The same for what has no dictionary of its own, or inherits from others."""
@@ -351,7 +362,7 @@ class EnvironmentWriter:
         if names:
             known = self.source.constant(tuple(names), "names")
             look = self.source.constant(lacks, "lacks")
-            says = f"{self.says(identity)} has none of {_shown(names)}"
+            says = f"{self.says(identity)} has none of {shown(names)}"
             self.require(f"{look}({self.variable(identity)}, {known})", says)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
@@ -378,8 +389,8 @@ class EnvironmentWriter:
         if not absent:
             return
         at = self.variable(identity)
-        dictionary = self._dictionaries.get(identity, f"{at}.__dict__")
-        says = f"{self.says(identity)} has none of its own of {_shown(sorted(absent))}"
+        dictionary = self.dictionaries.get(identity, f"{at}.__dict__")
+        says = f"{self.says(identity)} has none of its own of {shown(sorted(absent))}"
         if len(absent) <= 2:
             conditions = [f"{name!r} not in {dictionary}" for name in sorted(absent)]
         else:
@@ -415,44 +426,6 @@ class EnvironmentWriter:
             else:
                 self.require(f"{text} in {thing}", f"{says} is there")
 
-    def _write_modules(self) -> None:
-        environment = self.environment
-        modules = [m for m in environment.objects.values() if isinstance(m, torch.nn.Module)]
-        kinds = {*map(type, modules)}
-        # Those that code names are made inside.
-        named = [*environment.objects.values(), *(value for _, value in environment.identities)]
-        kinds |= {k for k in named if isinstance(k, type) and issubclass(k, torch.nn.Module)}
-        for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
-            if is_library(module_of(kind)) and not issubclass(kind, torch.jit.ScriptModule):
-                here, run = self.source.constant(kind, "T"), self.source.constant(kind.forward)
-                self.require(f"{here}.forward is {run}", f"{kind.__name__}.forward")
-        if kinds:
-            self._require_hooks_of_all()
-        for identity, module in environment.objects.items():
-            if not isinstance(module, torch.nn.Module):
-                continue
-            at = self.variable(identity)
-            if isinstance(module, torch.jit.ScriptModule):
-                continue  # Its training mode is read like what else it holds.
-            own, path = self._dictionaries[identity], self.says(identity)
-            training = f"{own}['training']" if "training" in vars(module) else f"{at}.training"
-            conditions = [f"{training} is {module.training}"]
-            conditions += [_hooks_condition(own, module, hooks) for hooks in MODULE_HOOKS]
-            if module._modules:
-                conditions.append(f"len({own}['_modules']) == {len(module._modules)}")
-            if environment.names.users_mention_any(_LISTING):
-                for part in ("_parameters", "_buffers"):
-                    conditions.append(f"[*{own}[{part!r}]] == {[*vars(module)[part]]}")
-            says = f"{path} is in {'training' if module.training else 'evaluation'} mode"
-            self.require(" and ".join(conditions), f"{says}, its hooks and its parts")
-
-    def _require_hooks_of_all(self) -> None:
-        """Hooks that torch runs for every module."""
-        hooks = hooks_of_all_modules()
-        known = [(self.source.constant(each, "hooks"), [*each]) for each in hooks]
-        conditions = [f"[*{name}] == {keys}" if keys else f"not {name}" for name, keys in known]
-        self.require(" and ".join(conditions), "the hooks of all modules")
-
     # --- the functions --------------------------------------------------------------------------
 
     def build(self, values: Sequence[str]) -> Callable[..., Any]:
@@ -464,13 +437,6 @@ class EnvironmentWriter:
     def explanation(self) -> Explanation:
         """What says what isn't as it was; it keeps nothing of the environment alive."""
         return Explanation(self.source.namespace, tuple(self._lines))
-
-
-def _hooks_condition(own: str, module: torch.nn.Module, hooks: str) -> str:
-    present = getattr(module, hooks)
-    if not present:
-        return f"not {own}[{hooks!r}]"
-    return f"[*{own}[{hooks!r}]] == {list(present)}"
 
 
 def _through_dictionary(access: str, own: str) -> str:
@@ -492,8 +458,3 @@ def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
     if dict_version is not None:
         seen[0] = dict_version(dictionary)
     return True
-
-
-def _shown(value: Any) -> str:
-    text = written(value)
-    return text if len(text) <= 60 else text[:57] + "..."

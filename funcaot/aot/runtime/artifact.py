@@ -205,7 +205,7 @@ class Artifacts:
         entry = LoadedEntry(remade, settings, self.path, saved)
         lifted = entry.lifted(function, leaves)
         if lifted is None:
-            raise NotLoadedError(f"no longer so: {entry.explain(function, leaves)}")
+            raise NotLoadedError(entry.explain(function, leaves))
         if not entry.fits(leaves, lifted):
             raise NotLoadedError("inputs share memory otherwise")
         return entry, lifted

@@ -103,7 +103,7 @@ class EntryCache:
             return f"a value that it reads is another one: {tried[0].left}"
         alike = self._buckets.get(signature, ())
         if alike:
-            return f"no longer so: {alike[-1].explain(self._function, leaves)}"
+            return alike[-1].explain(self._function, leaves)
         known = [entry.made_for or entry.signature for entry in self.entries]
         return describe_difference(known, signature, self._function) if known else ""
 

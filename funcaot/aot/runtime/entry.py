@@ -37,6 +37,7 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
+from funcaot.aot.signature.what_changed import describe_tensors
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.structure import inside, pattern_of
 from funcaot.aot.tape.storages import refuse_missing, used_inputs
@@ -176,14 +177,30 @@ class Entry:
 
     def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
         """What isn't as it was when this was made, for a call of its signature."""
-        changed = (
-            "" if self.forward.reader is None else self.forward.reader.explain(function, leaves)
-        )
-        if not changed and self.capture.facts:
-            lifted = () if self.forward.reader is None else self.forward.reader(function, leaves)
+        reader = self.forward.reader
+        if reader is not None:
+            told = reader.explain(function, leaves) or self._changed_tensor(
+                reader.names, reader(function, leaves) or ()
+            )
+            if told:
+                return told
+        if self.capture.facts:
+            lifted = () if reader is None else reader(function, leaves)
             names = leaf_names(function, self.signature.tree)
-            changed = changed_of(self.capture.facts, names, leaves, lifted or ())
-        return changed or "the tensors that it closes over, or which inputs share memory"
+            told = changed_of(self.capture.facts, names, leaves, lifted or ())
+            if told:
+                return told
+        return "the tensors that it closes over, or which inputs share memory, are others"
+
+    def _changed_tensor(self, names: Sequence[str], tensors: Sequence[Any]) -> str:
+        """What isn't as it was of the first closed-over tensor that has changed, in words."""
+        for name, tensor, spec in zip(names, tensors, self.forward.lifted_specs, strict=False):
+            if not isinstance(tensor, torch.Tensor):
+                return f"{name} was a tensor and is now a {type(tensor).__name__}"
+            now = spec_of(tensor, forward_mode=self.signature.ambient.forward_mode)
+            if now != spec:
+                return describe_tensors(name, spec, now)
+        return ""
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""

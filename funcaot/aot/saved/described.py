@@ -58,7 +58,7 @@ def described(reader: Reader | None) -> list[str]:
     describe = Describer()
     namespace = reader.why.namespace
     found = []
-    for text, says in reader.why.lines:
+    for text, says, *_ in reader.why.lines:
         used = [name for name in _NAME.findall(text) if name in namespace]
         named = [f"{name}: {describe.constant(name, namespace[name])}" for name in used]
         # What stands in front tells a reader of two such lists what changed.

@@ -71,10 +71,18 @@ def describe_difference(
     differences = [found for found in differences if found]
     if not differences:
         return "the objects and settings that it closes over"
-    nearest = min(reversed(differences), key=len)
+    return _told(min(reversed(differences), key=len))
+
+
+def describe_tensors(name: str, was: TensorSpec, now: TensorSpec) -> str:
+    """Say what was and what is now of one tensor: ``the shape of w was [3] and is now [4]``."""
+    return _told(_differing(_tensor_parts(name, was), _tensor_parts(name, now)))
+
+
+def _told(differences: Sequence[tuple[str, Any, Any]]) -> str:
     return "; ".join(
         f"{label} was {_shown(was)} and is now {_shown(value)}"
-        for label, was, value in nearest[:_SHOWN]
+        for label, was, value in differences[:_SHOWN]
     )
 
 
@@ -113,14 +121,19 @@ def _parts(signature: Signature, function: Callable[..., Any]) -> dict[str, Any]
         if not isinstance(leaf, TensorSpec):
             parts[name] = leaf
             continue
-        for item in dataclasses.fields(leaf):
-            parts[f"the {item.name} of {name}"] = getattr(leaf, item.name)
+        parts |= _tensor_parts(name, leaf)
     for item in dataclasses.fields(signature.ambient):
         label = f"global {item.name.replace('_', ' ')}"
         parts[label] = getattr(signature.ambient, item.name)
     for field, label in _WHOLE.items():
         parts[label] = getattr(signature, field)
     return parts
+
+
+def _tensor_parts(name: str, spec: TensorSpec) -> dict[str, Any]:
+    return {
+        f"the {item.name} of {name}": getattr(spec, item.name) for item in dataclasses.fields(spec)
+    }
 
 
 def _structure(signature: Signature) -> str:

@@ -1,0 +1,156 @@
+"""A recompilation says what of the surroundings was what and is now what."""
+
+import sys
+import types
+
+import pytest
+import torch
+
+import funcaot
+
+X = torch.ones(4)
+SOURCE = """
+import torch
+
+G, MODE, NAME = 3, None, "x"
+W = torch.ones(4)
+CONF, LIST, DEEP = {"scale": 2.0, "one": 1}, [1, 2], {"key": [torch.ones(4)]}
+ACT = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))
+
+
+class Options:
+    def __init__(self):
+        self.k = 1
+
+
+O = Options()
+
+
+def helper(x):
+    return x
+
+
+def function(x):
+    y = x * G + W * CONF["scale"] + len(LIST) + (NAME == "x")
+    y = y * 2 if MODE else y
+    return ACT(helper(y)) * O.k + DEEP["key"][0]
+"""
+
+
+def other(x):
+    return x + 1
+
+
+def hooked(world):
+    world.ACT[0].register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+CHANGES = {
+    "a number": (lambda w: setattr(w, "G", 4), "G was 3 and is now 4"),
+    "its class": (lambda w: setattr(w, "G", 3.0), "G was 3 and is now 3.0"),
+    "a number for a tensor": (lambda w: setattr(w, "W", 2.0), "W was a tensor and is now a float"),
+    "a tensor for a number": (lambda w: setattr(w, "G", X), "G was 3 and is now a tensor"),
+    "a string": (lambda w: setattr(w, "NAME", "y"), "NAME was 'x' and is now 'y'"),
+    "none": (lambda w: setattr(w, "MODE", "fast"), "MODE was None and is now 'fast'"),
+    "a shape": (
+        lambda w: setattr(w, "W", torch.ones(1)),
+        "the shape of W was [4] and is now [1]",
+    ),
+    "a dtype": (
+        lambda w: setattr(w, "W", INTEGERS),
+        "the dtype of W was torch.float32 and is now torch.int32",
+    ),
+    "an item": (
+        lambda w: w.CONF.update(scale=3.0),
+        "CONF was {'scale': 2.0, 'one': 1} and is now {'scale': 3.0, 'one': 1}",
+    ),
+    "a length": (lambda w: w.LIST.append(3), "LIST was [1, 2] and is now [1, 2, 3]"),
+    "a length of tensors": (
+        lambda w: w.DEEP["key"].append(1),
+        "DEEP['key'] was a list of 1 and is now one of 2",
+    ),
+    "another container": (
+        lambda w: w.DEEP.update(key=(torch.ones(4),)),
+        "DEEP['key'] was a list and is now a tuple",
+    ),
+    "the same again": (lambda w: w.DEEP.update(key=w.DEEP.pop("key")), None),
+    "an attribute": (lambda w: setattr(w.O, "k", 5), "O.k was 1 and is now 5"),
+    "an object": (lambda w: setattr(w, "O", w.Options()), "O is another Options than before"),
+    "a mode": (lambda w: w.ACT.eval(), "ACT was in training mode and is now in evaluation mode"),
+    "a hook": (hooked, "ACT.0 has other hooks or parts than before"),
+    "a layer": (
+        lambda w: w.ACT.__setitem__(0, torch.nn.Tanh()),
+        "ACT.0 was a ReLU and is now a Tanh",
+    ),
+    "a parameter": (
+        lambda w: w.ACT[1].weight.requires_grad_(False),
+        "the requires_grad of ACT.1.weight was True and is now False",
+    ),
+    "a function": (
+        lambda w: setattr(w, "helper", other),
+        "helper is another function than before: other",
+    ),
+}
+INTEGERS = torch.ones(4, dtype=torch.int32)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    module = types.ModuleType("world_of_told")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(SOURCE, vars(module))
+    return module
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_and_what_is_now(world, change):
+    make, wanted = CHANGES[change]
+    compiled = funcaot.compile(world.function, backend="eager")
+    for _ in range(2):
+        compiled(X)
+    make(world)
+    expected = world.function(X)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), expected)
+    if wanted is None:  # the same things in the same order
+        assert len(funcaot.report(compiled).entries) == 1
+        return
+    first, second = funcaot.report(compiled).entries
+    assert first.reason == ""
+    assert second.reason == wanted
+
+
+def test_what_is_gone_is_named(world):
+    compiled = funcaot.compile(world.function, backend="eager")
+    compiled(X)
+    del world.O.k
+    world.Options.k = 7
+    torch.testing.assert_close(compiled(X), world.function(X))
+    assert funcaot.report(compiled).entries[-1].reason == "O.k is gone"
+
+
+def test_the_warning_names_what_changes(world):
+    compiled = funcaot.compile(world.function, backend="eager")
+    with funcaot.config.patch(recompile_warning=2):
+        for number in (3, 4):
+            world.G = number
+            compiled(X)
+        world.G = 5
+        with pytest.warns(funcaot.errors.RecompileWarning, match="G was 4 and is now 5") as seen:
+            compiled(X)
+    assert seen[0].filename == __file__
+
+
+def test_values_whose_text_raises_or_is_long(world):
+    class Odd(int):
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    world.LIST[:] = range(100)
+    compiled = funcaot.compile(world.function, backend="eager")
+    compiled(X)
+    world.LIST.append(Odd(1))
+    compiled(X)
+    reason = funcaot.report(compiled).entries[-1].reason
+    assert reason.startswith("LIST was [0, 1, 2")
+    assert len(reason) < 200
