@@ -13,6 +13,7 @@ from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import dispatch_mode_count, pytree, transforms_active
 from funcaot.classes.differentiation import is_differentiated
 from funcaot.classes.opaque import current_captor
+from funcaot.functions.custom_rule import P, R
 from funcaot.functions.function import Function
 from funcaot.functions.lifted_derivative import FunctionOfLifted, OutputsMetadata
 from funcaot.functions.lifted_rules import LiftedRules
@@ -28,7 +29,7 @@ from funcaot.rules.random_draws import RandomDraws
 __all__ = ["checkpoint"]
 
 
-def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
     """Keep nothing but the arguments of a function for its backward, which runs it again.
 
     It's ``torch.utils.checkpoint`` where no transform is active, and works under ``torch.func``'s
@@ -64,6 +65,8 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     }
     rule = new_function_class(name, Function, members)
 
+    plain: Callable[..., Any] = function
+
     @functools.wraps(function)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if not transforms_active():
@@ -72,7 +75,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)  # a compiled function chooses what it keeps
         args = positional(name, signature, args, kwargs)
         if not is_differentiated(x for x in pytree.tree_leaves(args) if _is_tensor(x)):
-            return function(*args)
+            return plain(*args)
         call, operands = lifted_call((function,), (), args)
         *leaves, structure = rule.apply(call, *operands)
         return structure.rebuild(leaves)

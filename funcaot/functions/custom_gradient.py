@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from funcaot.functions.custom_rule import P, R
 from funcaot.functions.custom_vjp import custom_vjp
 
 __all__ = ["custom_gradient"]
 
 
-def custom_gradient(function: Callable[..., tuple[Any, Callable[..., Any]]]) -> custom_vjp:
+def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> custom_vjp[P, R]:
     """Give a function a reverse rule that is made together with its value.
 
     Args:
@@ -30,12 +31,14 @@ def custom_gradient(function: Callable[..., tuple[Any, Callable[..., Any]]]) -> 
         tensor(3.)
     """
 
+    both: Callable[..., tuple[Any, Callable[..., Any]]] = function
+
     @functools.wraps(function)
-    def value(*args: Any) -> Any:
-        return function(*args)[0]
+    def value(*args: P.args, **kwargs: P.kwargs) -> R:
+        return both(*args, **kwargs)[0]
 
     def fwd(*args: Any) -> tuple[Any, tuple[Any, int]]:
-        output, rule = function(*args)
+        output, rule = both(*args)
         return output, (rule, len(args))
 
     def bwd(residuals: tuple[Any, int], cotangent: Any) -> Any:

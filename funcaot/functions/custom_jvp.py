@@ -7,7 +7,7 @@ from typing import Any
 
 from funcaot._torch.levels.functorch import pytree
 from funcaot.errors import RuleError
-from funcaot.functions.custom_rule import CustomRule, pair
+from funcaot.functions.custom_rule import CustomRule, P, R, pair
 from funcaot.functions.lifted_derivative import (
     FunctionOfLifted,
     OutputsMetadata,
@@ -22,7 +22,7 @@ from funcaot.rules.operands.lifted_call import LiftedCall
 __all__ = ["custom_jvp"]
 
 
-class custom_jvp(CustomRule):  # noqa: N801  (a decorator)
+class custom_jvp(CustomRule[P, R]):  # noqa: N801  (a decorator)
     """Give a function its own forward rule, in JAX's argument order.
 
     The rule takes the arguments named by ``nondiff_argnums``, then a tuple of the other arguments
@@ -96,8 +96,10 @@ class custom_jvp(CustomRule):  # noqa: N801  (a decorator)
                 remedy="use defjvp.",
             )
 
+        function: Callable[..., Any] = self
+
         def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-            output = self(*primals)
+            output = function(*primals)
             parts = [
                 rule(tangent, output, *primals)
                 for rule, tangent in zip(jvps, tangents, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -20,10 +20,13 @@ from funcaot.rules.transposed import is_transposed
 
 __all__ = ["CustomRule", "apart", "forwarded", "pair"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _FORWARDED = ("defjvp", "defjvps", "defvjp", "def_vmap")
 
 
-class CustomRule:
+class CustomRule(Generic[P, R]):
     """A function with a rule of its own. Its class's name is that of the decorator.
 
     Attributes:
@@ -40,7 +43,7 @@ class CustomRule:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         nondiff_argnums: Sequence[int] = (),
         nondiff_argnames: Sequence[str] = (),
         *,
@@ -55,9 +58,9 @@ class CustomRule:
                 remedy="decorate the function itself.",
             )
         updated = () if isinstance(function, CustomRule) else ("__dict__",)
-        functools.update_wrapper(self, function, updated=updated)
+        self.function: Callable[..., Any] = function
+        functools.update_wrapper(self, self.function, updated=updated)
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.function = function
         named = _positions(function, nondiff_argnames, type(self).__name__)
         self.nondiff_argnums = tuple(dict.fromkeys((*nondiff_argnums, *named)))
         self.allow_nonlinear_rule = allow_nonlinear_rule
@@ -86,15 +89,15 @@ class CustomRule:
         """Call the function itself."""
         return self.function(*args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function; with its rule where it's differentiated.
 
         Raises:
             MissingRuleError: Its rule was never set.
             UnsupportedError: What a transform looks at is closed over where it can't be taken out.
         """
-        args = positional(self.name, self._signature, args, kwargs)
-        tensors = [x for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+        given = positional(self.name, self._signature, args, kwargs)
+        tensors = [x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]
         if self._rule is None:
             raise MissingRuleError(
                 f"{self.name} is a {type(self).__name__} function that was called without a rule "
@@ -104,9 +107,9 @@ class CustomRule:
                 remedy=f"call {self.name}.{self.example}.",
             )
         if self._runs_plainly(tensors):
-            return self._run(args)
+            return self._run(given)
         functions = (self.function, *self._functions)
-        call, operands = lifted_call(functions, self.nondiff_argnums, args)
+        call, operands = lifted_call(functions, self.nondiff_argnums, given)
         *leaves, structure = self._rule.apply(call, *operands)
         return structure.rebuild(leaves)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import pytree
-from funcaot.functions.custom_rule import CustomRule, apart, pair
+from funcaot.functions.custom_rule import CustomRule, P, R, apart, pair
 from funcaot.functions.known_outputs import KnownOutputs
 from funcaot.functions.lifted_derivative import FunctionOfLifted, OutputsMetadata
 from funcaot.rules.metadata import TensorMetadata
@@ -22,7 +22,7 @@ from funcaot.rules.symbolic_zeros import SymbolicZero
 __all__ = ["custom_vjp"]
 
 
-class custom_vjp(CustomRule):  # noqa: N801  (a decorator)
+class custom_vjp(CustomRule[P, R]):  # noqa: N801  (a decorator)
     """Give a function its own reverse rule, in JAX's argument order.
 
     ``fwd`` takes the function's arguments and returns ``(output, residuals)``; ``bwd`` takes the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
@@ -18,7 +18,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.opaque import current_captor
 from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
-from funcaot.functions.custom_rule import forwarded, pair
+from funcaot.functions.custom_rule import P, R, forwarded, pair
 from funcaot.functions.function import Function
 from funcaot.functions.lifted_rules import LiftedRules
 from funcaot.functions.vmap_derivatives import Derivatives
@@ -33,7 +33,7 @@ from funcaot.rules.operands.lifted_call import (
 __all__ = ["custom_vmap", "sequential_vmap"]
 
 
-class custom_vmap:  # noqa: N801  (a decorator)
+class custom_vmap(Generic[P, R]):  # noqa: N801  (a decorator)
     """Give a function its own batching rule, in JAX's argument order.
 
     Derivatives of what ``vmap`` made are those of the rule, in both modes and to any order. Without
@@ -57,11 +57,11 @@ class custom_vmap:  # noqa: N801  (a decorator)
 
     linear_from: int | None = None  # In the operands from here on it's linear, a derivative.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         """Wrap ``function``; its rule is set afterwards."""
         functools.update_wrapper(self, function, updated=())
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.function = function
+        self.function: Callable[..., Any] = function
         self._signature = signature_of(function)
         self._rule: type[Function] | None = None
         self._functions: tuple[Callable[..., Any], ...] = ()
@@ -92,14 +92,14 @@ class custom_vmap:  # noqa: N801  (a decorator)
         self._functions = (rule,)
         return rule
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function; with its rule where it's batched.
 
         Raises:
             MissingRuleError: Its rule was never set.
             UnsupportedError: It closes over a batched tensor.
         """
-        args = positional(self.name, self._signature, args, kwargs)
+        given = positional(self.name, self._signature, args, kwargs)
         if self._rule is None:
             raise MissingRuleError(
                 f"{self.name} is a custom_vmap function and was called before its rule was set",
@@ -107,9 +107,9 @@ class custom_vmap:  # noqa: N801  (a decorator)
                 got="none",
                 remedy=f"call {self.name}.def_vmap(rule).",
             )
-        if not _may_be_batched(args):
-            return self.function(*args)
-        call, operands = lifted_call((self.function, *self._functions), (), args)
+        if not _may_be_batched(given):
+            return self.function(*given)
+        call, operands = lifted_call((self.function, *self._functions), (), given)
         *leaves, structure = self._rule.apply(call, *operands)
         return structure.rebuild(leaves)
 
@@ -193,7 +193,7 @@ class _Rules(LiftedRules):
         return (None, *derivatives.pulled(ctx.saved_tensors, cotangents[:-1], needs))
 
 
-def sequential_vmap(function: Callable[..., Any]) -> custom_vmap:
+def sequential_vmap(function: Callable[P, R]) -> custom_vmap[P, R]:
     """Let ``vmap`` of a function run it once per example, in a loop.
 
     Args:
@@ -226,7 +226,7 @@ def sequential_vmap(function: Callable[..., Any]) -> custom_vmap:
 
         def example(index: int) -> Any:
             own = [x[index] if flag else x for x, flag in zip(leaves, flags, strict=True)]
-            return function(*pytree.tree_unflatten(own, spec))
+            return wrapped.function(*pytree.tree_unflatten(own, spec))
 
         outputs = [example(index) for index in range(axis_size)]
         stacked = pytree.tree_map(lambda *values: torch.stack(values), *outputs)

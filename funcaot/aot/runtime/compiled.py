@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -19,7 +19,7 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.graph.logs import show_recompile
 from funcaot.aot.graph.lru import Derived
-from funcaot.aot.graph.policy import POLICIES, Policy
+from funcaot.aot.graph.policy import Policy
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tracebacks import shortened
 from funcaot.aot.runtime import warm_up
@@ -44,7 +44,9 @@ from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class CompiledFunction(Generic[P, R]):
@@ -203,6 +205,12 @@ class CompiledFunction(Generic[P, R]):
             self._stacks.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> CompiledFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: CompiledFunction[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> Callable[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an instance, so that a decorated method is called with its object."""
         return self if instance is None else types.MethodType(self, instance)
@@ -476,11 +484,7 @@ class _StackedFunction(CompiledFunction):
 
 
 def compiled_function(
-    function: Callable[P, R],
-    compiler: Compiler,
-    name: str,
-    policy: Policy = POLICIES["balanced"],
-    dynamic: bool | None = None,
+    function: Callable[P, R], compiler: Compiler, name: str, policy: Policy, dynamic: bool | None
 ) -> CompiledFunction[P, R]:
     """A function that is compiled when it's called; nothing is captured before."""
     return CompiledFunction(function, Settings(compiler, name, policy, dynamic))
