@@ -30,7 +30,6 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> cust
         >>> torch.func.grad(f)(torch.tensor(3.0))
         tensor(3.)
     """
-
     both: Callable[..., tuple[Any, Callable[..., Any]]] = function
 
     @functools.wraps(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from funcaot._torch.levels.functorch import pytree
 from funcaot.errors import RuleError
@@ -96,7 +96,7 @@ class custom_jvp(CustomRule[P, R]):  # noqa: N801  (a decorator)
                 remedy="use defjvp.",
             )
 
-        function: Callable[..., Any] = self
+        function = cast(Callable[..., Any], self)
 
         def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
             output = function(*primals)
