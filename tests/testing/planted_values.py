@@ -187,6 +187,23 @@ class ConjugatesToo(Correct):
         return grad * x.cos().conj()
 
 
+class EmbedsTwice(Correct):
+    """Its gradient for x + 0j is twice that for x."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.cos().conj() * (2 if x.is_complex() else 1)
+
+
+class EmbedsAnother(Correct):
+    """Its result for x + 0j is another than that for x."""
+
+    @staticmethod
+    def forward(x):
+        return x.abs().sin() if x.is_complex() else x.sin()
+
+
 class SecondOrderWrong(Correct):
     @staticmethod
     def backward(ctx, grad):
@@ -245,6 +262,22 @@ class ReturnsTangentItself(Correct):
     @staticmethod
     def jvp(ctx, tangent):
         return tangent
+
+
+class ViewWithItsOwnTangent(Correct):
+    """Its output shares memory with the input; the tangents don't."""
+
+    @staticmethod
+    def forward(x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clone()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent.clone()
 
 
 class WritesTangent(Correct):
@@ -320,9 +353,12 @@ HIDDEN = {
     FailsOnEmpty: {"grad"},
     ForgetsToSumBroadcast: {"gradient"},
     ForgetsToConjugate: {"complex inputs"},
+    EmbedsTwice: {"complex inputs"},
+    EmbedsAnother: {"complex inputs"},
     ThirdOrderWrong: {"third order"},
     ForwardOrderWrong: {"reverse over forward", "forward over forward"},
     ReturnsTangentItself: {"tangent memory"},
+    ViewWithItsOwnTangent: {"tangent memory"},
     WritesTangent: {"tangent memory"},
     OneTangentForTwo: {"tangent memory"},
     SharedWorkspace: {"accumulation"},

@@ -1,15 +1,26 @@
 """The rows of ``check`` in ``parametrize_transforms``."""
 
+import warnings
+
 import pytest
 import torch
 
 from funcaot.errors import PrecisionWarning
 from funcaot.testing import Limitation, Mismatch, opinfo, parametrize_transforms
 from tests.testing.planted_values import (
+    HIDDEN,
+    AllOfTheTies,
     ConjugatesToo,
+    FailsOnEmpty,
+    ForgetsToSumBroadcast,
+    NanAtZero,
     OffByMillionths,
+    OverflowsFarOut,
+    RoundsTinyNumbers,
     SecondOrderWrong,
+    SevenAtZero,
     WrongBelowMinusTwo,
+    WrongWhenCompiled,
 )
 
 SAMPLES = [torch.linspace(-4, 4, 5, dtype=torch.float64).requires_grad_()]
@@ -38,6 +49,29 @@ def test_a_small_error_warns():
     case = cases_of(OffByMillionths, ["gradient"])["gradient"].values[0]
     with pytest.warns(PrecisionWarning, match="measured"):
         case.run()
+
+
+# Mistakes that only other samples show than those here, or the column for the compiled callable.
+ELSEWHERE = (SevenAtZero, NanAtZero, AllOfTheTies, OverflowsFarOut, RoundsTinyNumbers)
+ELSEWHERE += (ForgetsToSumBroadcast, WrongWhenCompiled, FailsOnEmpty)
+
+
+@pytest.mark.parametrize(
+    "function", [each for each in HIDDEN if each not in ELSEWHERE], ids=lambda each: each.__name__
+)
+def test_planted_mistakes_are_failing_cases(function):
+    """What ``check`` finds beyond values is found by the cases of pytest, too."""
+    found = set()
+    for name in {row.replace(" ", "_") for row in HIDDEN[function]}:
+        (case,) = (parameter.values[0] for parameter in cases_of(function, [name]).values())
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", PrecisionWarning)
+            try:
+                case.run()
+            except (Mismatch, RuntimeError):
+                found.add(name)
+        found |= {name for each in seen if each.category is PrecisionWarning}
+    assert found
 
 
 def test_rows_are_chosen_by_name_and_all_pass_for_a_correct_function():
