@@ -276,6 +276,14 @@ def aot_module(
 
     Returns:
         A module that shares parameters, buffers and hooks with ``mod``.
+
+    Example:
+        >>> import torch, funcaot
+        >>> linear = torch.nn.Linear(3, 2)
+        >>> module = funcaot.aot_module(linear, lambda graph, inputs: graph)
+        >>> x = torch.ones(3)
+        >>> torch.equal(module(x), linear(x))
+        True
     """
     if not isinstance(mod, torch.nn.Module):
         raise FuncaotError(

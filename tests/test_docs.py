@@ -1,11 +1,16 @@
 """The documentation speaks of what there is."""
 
+import contextlib
+import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 import funcaot
+import funcaot.testing
+from funcaot.testing import strategies
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -14,6 +19,50 @@ DOCS = ROOT / "docs"
 @pytest.mark.parametrize("name", sorted(set(funcaot.__all__)))
 def test_every_public_name_is_in_the_reference(name):
     assert re.search(rf":: funcaot\.{name}\n", (DOCS / "api.md").read_text())
+
+
+NAMES_OF_TESTING = [f"testing.{name}" for name in funcaot.testing.__all__]
+NAMES_OF_TESTING += [f"testing.strategies.{name}" for name in strategies.__all__]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_TESTING)
+def test_every_public_name_for_tests_is_in_the_reference(name):
+    assert re.search(rf":: funcaot\.{name}\n", (DOCS / "testing.md").read_text())
+
+
+DOCUMENTED = sorted(
+    {
+        name
+        for page in ("api.md", "testing.md")
+        for name in re.findall(r"auto(?:class|function):: (\S+)", (DOCS / page).read_text())
+    }
+)
+# What they are shown by is compiled for a file, which takes its time: the example of ``export``.
+SHOWN_BY_EXPORT = {
+    "funcaot.exported.load.Loaded",
+    "funcaot.exported.signature.ArtifactSignature",
+}
+
+
+def named(name):
+    """What a name stands for: a function where a room is called alike."""
+    room, _, attribute = name.rpartition(".")
+    with contextlib.suppress(ImportError):
+        return getattr(importlib.import_module(room), attribute)
+    return getattr(named(room), attribute)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_what_is_documented_has_an_example(name):
+    text = inspect.getdoc(named(name)) or ""
+    assert text.splitlines()[0].endswith((".", "?", ":"))
+    assert ">>> " in text or name in SHOWN_BY_EXPORT
+
+
+def test_the_operator_is_documented_for_who_calls_it():
+    text = funcaot.custom_function_call.__doc__
+    assert "py_impl" not in text
+    assert "Raises:" in text
 
 
 def test_every_page_is_in_the_index():

@@ -30,6 +30,11 @@ class TensorSignature:
         shape: A number, or the name of a dim, for each dimension.
         device: Where it has to be.
         order: The dimensions from the outermost in memory to the innermost.
+
+    Example:
+        >>> from funcaot.exported.signature import TensorSignature
+        >>> str(TensorSignature("positions", "float64", ("atoms", 3), "cpu", (0, 1)))
+        'float64[atoms, 3]'
     """
 
     name: str

@@ -117,6 +117,17 @@ def uninstall() -> None:
     """Undo one :func:`install`; the last one restores torch exactly.
 
     So it does without one, where no compiled function is left that ``torch.func`` has to know.
+
+    Example:
+        >>> import torch, funcaot
+        >>> class Square(torch.autograd.Function):
+        ...     generate_vmap_rule = True
+        ...     forward = staticmethod(lambda x: x * x)
+        ...     setup_context = staticmethod(lambda ctx, inputs, output: None)
+        ...     backward = staticmethod(lambda ctx, gradient: gradient)
+        >>> with funcaot.install():  # which ends with it
+        ...     torch.func.vmap(Square.apply)(torch.tensor([1.0, 2.0]))
+        tensor([1., 4.])
     """
     installed = _patch.is_installed
     _patch.uninstall()

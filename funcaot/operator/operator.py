@@ -173,3 +173,41 @@ class CustomFunctionCall(HigherOrderOperator):
 
 
 custom_function_call = CustomFunctionCall()
+# The class is for who adds a rule; this is for who calls it.
+custom_function_call.__doc__ = """Call a ``torch.autograd.Function`` under whatever is active.
+
+    It is what ``funcaot.Function.apply`` does, for any class: ``grad``, ``vjp``, ``vmap``, ``jvp``,
+    ``functionalize`` and tracing find the Function's own rules, or rules generated from them,
+    without :func:`funcaot.install` and without a change to the class.
+
+    Args:
+        function: The class, with the staticmethods of ``torch.autograd.Function``.
+        *args: What its ``forward`` takes, without ``ctx``: tensors of any shape and dtype, and
+            whatever else it wants.
+        **kwargs: The same by name.
+
+    Returns:
+        What ``forward`` returns.
+
+    Raises:
+        ArgumentError: It isn't such a class, or ``forward`` doesn't take these arguments.
+        MissingRuleError: A rule is missing for what is active, and can't be generated.
+        RuleError: A rule returned something that the transform can't use.
+
+    Example:
+        >>> import torch, funcaot
+        >>> class Cube(torch.autograd.Function):
+        ...     generate_vmap_rule = True
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x**3
+        ...     @staticmethod
+        ...     def backward(ctx, gradient):
+        ...         return 3 * gradient * ctx.saved_tensors[0] ** 2
+        >>> def cube(x):
+        ...     return funcaot.custom_function_call(Cube, x)
+        >>> torch.func.vmap(torch.func.grad(cube))(torch.tensor([1.0, 2.0]))
+        tensor([ 3., 12.])
+    """
+__test__ = {"custom_function_call": custom_function_call.__doc__}

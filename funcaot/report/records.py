@@ -28,6 +28,14 @@ class ResidualReport:
         source: ``file:line`` in the user's code that called the op, None if unknown.
         reason: Why it is kept instead of being computed again.
         consumers: Autograd nodes that ask for it, or for something computed from it.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(lambda x: x.sin(), backend="eager")
+        >>> y = f(torch.ones(3, requires_grad=True))
+        >>> (residual,) = funcaot.report(f).entries[0].residuals
+        >>> residual.origin, residual.shape, residual.bytes
+        ('input', (3,), 0)
     """
 
     name: str
@@ -60,6 +68,14 @@ class GraphReport:
         timings: Seconds per stage.
         derived: Graphs derived from this one by vmap.
         opaque: Functions that run on real values between compiled parts, each with the reason.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(lambda x: 2 * x, backend="eager")
+        >>> y = f(torch.ones(3))
+        >>> (graph,) = funcaot.report(f).entries[0].graphs
+        >>> graph.compiler, [node.op for node in graph.graph.graph.nodes]
+        ('eager', ['placeholder', 'call_function', 'output'])
     """
 
     name: str
@@ -88,6 +104,14 @@ class DerivativeReport:
         graphs: Its graphs; empty if every gradient is None.
         timings: Seconds per stage.
         derivatives: Its own backwards and pushforwards.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(lambda x: x.sin().sum(), backend="eager")
+        >>> f(torch.ones(3, requires_grad=True)).backward()
+        >>> (backward,) = funcaot.report(f).entries[0].backwards
+        >>> backward.kind, backward.create_graph, len(backward.graphs)
+        ('backward', False, 1)
     """
 
     kind: str
@@ -131,6 +155,14 @@ class EntryReport:
         source: The file that it is from, if another process compiled it; then its graphs aren't
             here.
         checks: What a call is compared by besides its signature: what it reads of its surroundings.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(lambda x: x.exp(), backend="eager")
+        >>> y = f(torch.ones(3, requires_grad=True))
+        >>> (entry,) = funcaot.report(f).entries
+        >>> str(entry.signature), len(entry.residuals), entry.residual_bytes
+        ('float32[3] requires_grad', 1, 0)
     """
 
     signature: Signature
@@ -180,6 +212,14 @@ class Report:
         cache_misses: Calls that were captured.
         entries: One per signature.
         transformed: Transforms straight over the function that were compiled with it whole.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(lambda x: x.sin(), backend="eager")
+        >>> y, z = f(torch.ones(3)), f(torch.ones(3))
+        >>> report = funcaot.report(f)
+        >>> report.cache_misses, report.cache_hits, len(report.entries)
+        (1, 1, 1)
     """
 
     name: str

@@ -23,6 +23,12 @@ class Cost:
         bytes_written: Bytes of the outputs that it makes.
         peak_memory: The most bytes that results of ops, outputs among them, take up together, if
             the ops run one by one; a compiler that fuses them needs less.
+
+    Example:
+        >>> import torch, funcaot
+        >>> x = torch.empty(2, 3, device="meta")
+        >>> funcaot.lower(lambda x: x @ x.T, x).cost.flops
+        24
     """
 
     flops: int

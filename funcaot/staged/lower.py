@@ -107,7 +107,14 @@ def _on_the_cpu(leaf: Any) -> Any:
 
 
 class Lowered:
-    """A call in stages."""
+    """A call in stages.
+
+    Example:
+        >>> import torch, funcaot
+        >>> lowered = funcaot.lower(lambda x: x.sin().sum(), torch.empty(3, device="meta"))
+        >>> [node.name for node in lowered.graph.graph.nodes if node.op == "call_function"]
+        ['sin', 'sum_1']
+    """
 
     def __init__(self, compiled: CompiledFunction, entry: Entry) -> None:
         """Made by ``lower``."""

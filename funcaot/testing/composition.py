@@ -55,6 +55,11 @@ class Composition:
 
     Attributes:
         transforms: Entries of the table.
+
+    Example:
+        >>> from funcaot.testing.composition import parse
+        >>> [entry.name for entry in parse("vmap_of_grad").transforms]
+        ['vmap', 'grad']
     """
 
     transforms: tuple[Transform, ...] = ()

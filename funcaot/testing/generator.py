@@ -41,7 +41,18 @@ def seed(number: int = SEED) -> None:
 
 
 class Mismatch(AssertionError):
-    """The code under test ran and disagrees with the oracle."""
+    """The code under test ran and disagrees with the oracle.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import Mismatch, check
+        >>> result = check(torch.sin, ref=torch.cos, transforms=["gradient"])
+        >>> try:
+        ...     result.raise_for_failures()
+        ... except Mismatch as error:
+        ...     print(str(error).splitlines()[0])
+        sin fails 1 of 1 checks:
+    """
 
 
 class Generated:
@@ -70,6 +81,17 @@ class Case(Generated):
         dtype: The dtype of the differentiable tensors.
         device: Where the tensors are.
         numerical: Derivatives by finite differences of the Function instead of the reference.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import opinfo, parametrize_transforms
+        >>> info = opinfo(torch.sin, [torch.ones(2, dtype=torch.float64, requires_grad=True)])
+        >>> (parameter,) = parametrize_transforms([info], ["vmap_of_grad"]).args[1]
+        >>> case = parameter.values[0]
+        >>> case.run().message is None
+        True
+        >>> case.id
+        'sin-vmap_of_grad-sample0-float64-cpu'
     """
 
     info: FunctionInfo

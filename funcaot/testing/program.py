@@ -27,6 +27,16 @@ class Program:
         argnums: Which primals are differentiated.
         derivatives: How the oracle differentiates.
         example: The oracle's outputs on the primals: their shapes are needed to make cotangents.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import Sample, opinfo
+        >>> from funcaot.testing.derivatives import FiniteDifferences
+        >>> from funcaot.testing.program import program_of
+        >>> x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        >>> program = program_of(opinfo(torch.sin, [x]), Sample(x), FiniteDifferences())
+        >>> program.argnums, torch.equal(program.run(*program.primals)[0], x.sin())
+        ((0,), True)
     """
 
     run: TensorFunction

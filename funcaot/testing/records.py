@@ -23,6 +23,12 @@ class Sample:
         args: The other positional arguments; tensors that require grad are differentiated.
         kwargs: Keyword arguments; never differentiated.
         name: A short word for test ids, for example ``"transposed"``.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import Sample
+        >>> Sample(torch.ones(2, 3, requires_grad=True), (0.5,), name="matrix")
+        Sample(float32[2, 3] grad, 0.5, name='matrix')
     """
 
     input: Any
@@ -51,6 +57,11 @@ class Limitation:
         reason: Why it does not work, shown in the coverage table.
         strict: An unexpected pass is a failure.
         sample: A pattern over sample names that the gap is restricted to.
+
+    Example:
+        >>> from funcaot.testing import Limitation
+        >>> Limitation("vmap*", "it is written with NumPy").covers("vmap_of_grad", "matrix")
+        True
     """
 
     transform: str
@@ -92,6 +103,13 @@ class FunctionInfo:
         features: Words for the coverage table.
         limitations: Known gaps.
         tolerance: ``(rtol, atol)`` that replace the defaults of the dtype.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import opinfo
+        >>> info = opinfo(torch.sin, [torch.ones(2, dtype=torch.float64, requires_grad=True)])
+        >>> info.name, info.dtypes, info.supports_vmap
+        ('sin', (torch.float64,), True)
     """
 
     name: str

@@ -21,6 +21,8 @@ except ImportError as error:
         remedy="pip install 'funcaot[test]'",
     ) from error
 
+__all__ = ["call_arguments", "shapes", "tensors", "trees"]
+
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded", "offset")
 
 
@@ -63,6 +65,12 @@ def tensors(
 
     Returns:
         A tensor with the drawn strides.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing.strategies import tensors
+        >>> tensors(shape=(2, 3), dtypes=[torch.float64]).example().shape
+        torch.Size([2, 3])
     """
     wanted = shapes() if shape is None else shape
     size = wanted if isinstance(wanted, tuple) else draw(wanted)
@@ -131,6 +139,13 @@ def call_arguments(draw: Any, count: int = 2, max_dims: int = 2) -> tuple[Tensor
         draw: Given by hypothesis.
         count: How many.
         max_dims: Of the broadcast shape.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing.strategies import call_arguments
+        >>> x, y = call_arguments().example()
+        >>> x.requires_grad, (x + y).shape == x.shape
+        (True, True)
     """
     full = draw(shapes(max_dims=max_dims, min_side=1))
     made = []

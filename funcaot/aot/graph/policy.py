@@ -28,6 +28,17 @@ class Candidate:
         dtype: Element type.
         bytes: Size of its elements.
         source: Line of the user's code that called the op, if known.
+
+    Example:
+        >>> import torch, funcaot
+        >>> seen = set()
+        >>> def keep_large(candidate):
+        ...     seen.add(candidate.op)
+        ...     return candidate.bytes > 1_000_000 or None
+        >>> f = funcaot.compile(lambda x: x.sin().exp(), backend="eager", policy=keep_large)
+        >>> f(torch.ones(3, requires_grad=True)).sum().backward()
+        >>> sorted(seen)
+        ['aten.exp.default', 'aten.sin.default']
     """
 
     name: str

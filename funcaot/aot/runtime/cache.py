@@ -304,7 +304,16 @@ def has_caches() -> bool:
 
 
 def clear_all() -> None:
-    """Drop the entries of every compiled function."""
+    """Drop the entries of every compiled function.
+
+    Example:
+        >>> import torch, funcaot
+        >>> f = funcaot.compile(torch.sin, backend="eager")
+        >>> y = f(torch.ones(3))
+        >>> funcaot.clear()
+        >>> len(funcaot.report(f).entries)
+        0
+    """
     for cache in list(_caches):
         cache.clear()
 

@@ -59,6 +59,13 @@ class CompiledFunction(Generic[P, R]):
         function: The user's function.
         settings: Backend, name, lock and counters.
         artifacts: Programs that another process saved, if calls look for them there.
+
+    Example:
+        >>> import funcaot, torch
+        >>> f = funcaot.compile(torch.sin, backend="eager")
+        >>> y = f(torch.ones(3))
+        >>> len(f.entries), f.cache_hits
+        (1, 0)
     """
 
     def __init__(self, function: Callable[P, R], settings: Settings) -> None:
@@ -420,22 +427,14 @@ class CompiledFunction(Generic[P, R]):
         name = getattr(self, "__qualname__", "")
         if _named(getattr(self, "__module__", None), name) is self:
             return name
-        settings = self.settings
-        return compiled_function, (
-            self.function,
-            settings.compiler,
-            settings.name,
-            settings.policy,
-            settings.dynamic,
-        )
+        kept = self.settings
+        given = self.function, kept.compiler, kept.name, kept.policy, kept.dynamic
+        return compiled_function, given
 
     def __repr__(self) -> str:
         """One line."""
-        statistics = self.settings.statistics
-        return (
-            f"<funcaot compiled {self.settings.name}: {len(self.entries)} entries, "
-            f"{statistics.graphs_compiled} graphs>"
-        )
+        name, made = self.settings.name, self.settings.statistics.graphs_compiled
+        return f"<funcaot compiled {name}: {len(self.entries)} entries, {made} graphs>"
 
 
 def _named(module: str | None, name: str) -> Any:

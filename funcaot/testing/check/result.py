@@ -31,6 +31,13 @@ class Row:
             be; empty where the row says nothing about that.
         file: Where the rule that the row is about is defined.
         line: The line there; 0 where it isn't known.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import check
+        >>> row = check(torch.sin, transforms=["vmap"]).row("vmap")
+        >>> row.status, row.compiled, row.largest_error
+        ('passes', 'passes', 0.0)
     """
 
     name: str
@@ -55,6 +62,13 @@ class CheckResult:
         seed: Of the random inputs.
         left_out: Kinds of arguments that the Function doesn't take, and why.
         range: What the values of the samples have among them.
+
+    Example:
+        >>> import torch
+        >>> from funcaot.testing import check
+        >>> result = check(torch.sin, transforms=["gradient", "vmap"])
+        >>> result.ok, [row.name for row in result.rows], result.failures()
+        (True, ['gradient', 'vmap'], ())
     """
 
     name: str

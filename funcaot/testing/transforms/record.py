@@ -22,6 +22,17 @@ class Transform:
         depth_one: It is tested alone and not composed (its compositions would repeat another's).
         real_only: torch defines it for real numbers only.
         reproducible: With one seed, random numbers are those of the oracle.
+
+    Example:
+        >>> from funcaot.testing import Transform
+        >>> def negative(program):
+        ...     def run(*primals):
+        ...         return tuple(-output for output in program.run(*primals))
+        ...     def expected(*primals):
+        ...         return tuple(-output for output in program.expected(*primals))
+        ...     return program.then(run, expected)
+        >>> Transform("negative", negative).order
+        0
     """
 
     name: str

@@ -53,6 +53,20 @@ def second_order(mode: str) -> Iterator[None]:
 
     Raises:
         ArgumentError: There's no such mode.
+
+    Example:
+        >>> import torch, funcaot
+        >>> class Cube(funcaot.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.square = x * x  # an intermediate
+        ...         return x * ctx.square
+        ...     @staticmethod
+        ...     def backward(ctx, gradient):
+        ...         return 3 * gradient * ctx.square
+        >>> with funcaot.second_order("exact"):
+        ...     torch.func.grad(torch.func.grad(Cube.apply))(torch.tensor(2.0))
+        tensor(12.)
     """
     previous, _default.mode = _default.mode, _checked(mode, "funcaot.second_order")
     try:
