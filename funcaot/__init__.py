@@ -1,7 +1,8 @@
 """funcaot: any ``torch.autograd.Function``, compiled or not, under any transform, to any order.
 
 The public names are those of ``funcaot.public``, which is imported when one of them is first used.
-``load`` doesn't need it: a process that only runs artifacts imports no pipeline and no compiler.
+Those of Functions don't need it, nor does ``load``: who compiles nothing imports no pipeline, and a
+process that only runs artifacts no Functions either.
 """
 
 from __future__ import annotations
@@ -52,6 +53,25 @@ _APART = {
     "load": "funcaot.exported.load",
     "export": "funcaot.exported.export",
     "lower": "funcaot.staged.lower",
+}
+
+# What Functions are written with: the operator and its rules, without the compiler.
+_FUNCTIONS = "funcaot.functions.function"
+_OF_FUNCTIONS = {
+    "CustomVJPPrimal": "funcaot.rules.symbolic_zeros",
+    "Function": _FUNCTIONS,
+    "SymbolicZero": "funcaot.rules.symbolic_zeros",
+    "checkpoint": "funcaot.functions.checkpoint",
+    "closure_convert": "funcaot.functions.closure_convert",
+    "custom_function_call": "funcaot.operator.operator",
+    "custom_gradient": "funcaot.functions.custom_gradient",
+    "custom_jvp": "funcaot.functions.custom_jvp",
+    "custom_vjp": "funcaot.functions.custom_vjp",
+    "custom_vjp_primal_tree_values": "funcaot.rules.symbolic_zeros",
+    "custom_vmap": "funcaot.functions.custom_vmap",
+    "linear_call": "funcaot.functions.linear_call",
+    "sequential_vmap": "funcaot.functions.custom_vmap",
+    "zero_from_primal": "funcaot.rules.symbolic_zeros",
 }
 
 # Modules that need no other; the package's own ask for ``config`` while others are imported.
@@ -111,7 +131,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _MODULES:
         return importlib.import_module(f"funcaot.{name}")
-    if name != "load":
+    if name in _OF_FUNCTIONS:
+        importlib.import_module(_FUNCTIONS)
+        globals()[name] = getattr(importlib.import_module(_OF_FUNCTIONS[name]), name)
+    elif name != "load":
         public = importlib.import_module("funcaot.public")
         globals().update({each: getattr(public, each) for each in __all__ if each not in _APART})
     if name in _APART:

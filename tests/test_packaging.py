@@ -164,6 +164,71 @@ print("torch._dynamo" in sys.modules, "torch._inductor.compile_fx" in sys.module
 """
 
 
+WRITES_FUNCTIONS = """
+import resource, sys, torch
+def seconds():
+    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+before = seconds()
+import funcaot
+class Square(funcaot.Function):
+    generate_vmap_rule = generate_jvp_rule = True
+    forward = staticmethod(lambda x: x * x)
+    setup_context = staticmethod(lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    backward = staticmethod(lambda ctx, gradient: 2 * gradient * ctx.saved_tensors[0])
+taken = seconds() - before
+loaded = [name in sys.modules for name in ("sympy", "funcaot.aot", "torch._dynamo")]
+@funcaot.custom_vjp
+def cube(x):
+    return x**3
+cube.defvjp(lambda x: (x**3, x), lambda x, gradient: (3 * x**2 * gradient,))
+x = torch.tensor([1.0, 2.0])
+call, func = funcaot.custom_function_call, torch.func
+for f in (Square.apply, cube, funcaot.checkpoint(cube), lambda x: call(Square, x)):
+    print(func.vmap(func.grad(f))(x).tolist(), func.jvp(f, (x,), (x,))[1].tolist(), end=" ")
+print(func.functionalize(Square.apply)(x).tolist())
+print(taken)
+print(*loaded, "funcaot.aot" in sys.modules)
+y = x.clone().requires_grad_()
+funcaot.compile(Square.apply, backend="eager")(y).sum().backward()
+print(y.grad.tolist())
+"""
+
+
+def test_functions_need_no_pipeline():
+    """Neither the compiler's rooms nor SymPy are imported, and every rule is there."""
+    command = [sys.executable, "-c", WRITES_FUNCTIONS]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    derivatives, taken, found, compiled = run.stdout.splitlines()
+    square, cubed = "[2.0, 4.0] [2.0, 8.0]", "[3.0, 12.0] [3.0, 24.0]"
+    assert derivatives == f"{square} {cubed} {cubed} {square} [1.0, 4.0]"
+    assert found == "False False False False"
+    assert compiled == "[2.0, 4.0]"
+    if not sys.dont_write_bytecode:  # else the source is compiled each time
+        assert float(taken) < 0.15
+
+
+def test_sympy_is_imported_when_a_size_is_first_left_open():
+    program = (
+        "import sys, torch, funcaot\n"
+        "f = funcaot.compile(lambda x: x * 2, backend='eager')\n"
+        "print('sympy' in sys.modules, 'torch.fx.experimental.symbolic_shapes' in sys.modules)\n"
+        "f(torch.ones(3)), f(torch.ones(4)), f(torch.ones(5))\n"
+        "print(len(f.entries), 'sympy' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert run.stdout.split() == ["False", "False", "2", "True"]
+
+
+def test_names_of_functions_are_the_public_ones():
+    import funcaot.public
+
+    for name in funcaot._OF_FUNCTIONS:
+        assert getattr(funcaot, name) is getattr(funcaot.public, name)
+
+
 def test_importing_adds_little_to_torch():
     """CPU seconds; names are imported when one is first used, and Inductor when it compiles."""
     command = [sys.executable, "-c", IMPORTED]

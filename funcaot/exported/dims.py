@@ -17,7 +17,7 @@ from funcaot._torch.tensors import shapes
 from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import SizeEnvironment, Sizes, symbolic_strides
+from funcaot.aot.signature.sizes import Sizes, symbolic_strides
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported.call import ExportedCall
 
@@ -217,6 +217,8 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     Raises:
         ArgumentError: If one dim has two sizes in the example.
     """
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
+
     environment = SizeEnvironment()
     symbols: dict[str, tuple[Any, int]] = {}
     sources: list[Shown] = []

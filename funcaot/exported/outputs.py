@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 
 from funcaot._torch.tensors import shapes
@@ -184,6 +183,8 @@ class ResultPlan:
         base, exponent = found.args
         if not (exponent.is_Integer and exponent > 0):
             return _OPERATIONS["unknown"](self, found)
+        import sympy
+
         return self.joined("*", sympy.Tuple(*[base] * int(exponent)))
 
 

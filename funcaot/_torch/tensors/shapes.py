@@ -1,4 +1,8 @@
-"""Private names behind symbolic sizes: torch's shape environment, expressions and their nodes."""
+"""Numbers that may be symbolic sizes, and private names of torch behind them.
+
+SymPy takes a third of a second to import, so that waits until the first expression is made, with
+``size_environment``. Without it no number is an expression.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,23 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import sympy
 import torch
-from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import SLoc
 from torch._prims_common import suggest_memory_format
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, ShapeGuard
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from funcaot.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import sympy
 
 # Composite ops in C++ ask for some sizes as numbers; those that torch has in Python don't.
 composite_ops_in_python = enable_python_dispatcher
 suggested_format = suggest_memory_format
 
-Expression = sympy.Basic
-Symbol = sympy.Symbol
+Expression: TypeAlias = "sympy.Basic"
+Symbol: TypeAlias = "sympy.Symbol"
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -42,131 +40,6 @@ def integers(expressions: Sequence[Any]) -> tuple[int, ...] | None:
 
 class SizeError(UnsupportedError):
     """Something can't be done with symbolic sizes; the call is captured with its own sizes."""
-
-
-class SizeEnvironment(ShapeEnv):
-    """Symbols for sizes. What a trace decides about them goes to that trace's own list.
-
-    Torch's environment gathers every decision and simplifies by it from then on, so that a
-    backward traced later, for a call of other sizes, would inherit what an earlier one assumed.
-    Here a question that isn't settled by what holds for all sizes is answered for the sizes of the
-    call that is traced, and the answer is noted with the trace: it is valid where it has the same
-    answers. Nothing else is kept.
-
-    Attributes:
-        symbols: The symbols, in order; each stands for at least 2, or what ``least`` says.
-        least: For symbols that may stand for less, what they stand for at least.
-        facts: Answers that hold for every call of the program that the symbols belong to.
-    """
-
-    def __init__(self) -> None:
-        """Start without symbols."""
-        super().__init__(
-            allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False, duck_shape=False
-        )
-        self.symbols: tuple[Symbol, ...] = ()
-        self.least: dict[Symbol, int] = {}
-        self.facts: dict[Expression, Any] = {}
-        self._answers: dict[Expression, Any] | None = None
-
-    def add_size(self, value: int, bounds: tuple[int, int] | None = None) -> Symbol:
-        """A new symbol, for a size that is ``value`` now.
-
-        Args:
-            value: The size of the call that is traced.
-            bounds: The least and the largest size that it may stand for, if that is known. What
-                follows from them isn't noted as an assumption.
-        """
-        from torch._dynamo.source import ConstantSource
-
-        source = ConstantSource(f"size_{len(self.symbols)}")
-        small = bounds is not None and bounds[0] < 2
-        symbol = self.create_symbol(
-            value,
-            source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            positive=None if small else True,
-            do_not_specialize_zero_one=small,
-        )
-        self.symbols = (*self.symbols, symbol)  # type: ignore[arg-type]
-        if bounds is not None and small:
-            self.least[symbol] = bounds[0]  # type: ignore[index]
-        if bounds is not None:
-            low, high = bounds
-            unbounded = high >= sys.maxsize
-            self.var_to_range[symbol] = ValueRanges(low, int_oo if unbounded else high)  # type: ignore
-        return symbol  # type: ignore[return-value]
-
-    def _get_stack_summary(self, *args: Any, **kwargs: Any) -> tuple[SLoc, str]:
-        # Torch looks for the user's line, for its own messages, and imports much to do so.
-        return SLoc("", None), ""
-
-    def _generate_unique_id(self, source_name: str) -> int:
-        return len(self.symbols)
-
-    @property
-    def values(self) -> dict[Symbol, Any]:
-        """The sizes of the call that is being traced, or was last."""
-        found = getattr(self, "backed_var_to_val", None)
-        return self.var_to_val if found is None else found  # type: ignore[return-value]
-
-    def number(self, expression: Any) -> Any:
-        """A size that a tensor on a tape can have: a plain int, or a symbolic one."""
-        if not is_expression(expression):
-            return expression
-        if expression.is_Integer:
-            return int(expression)
-        return self.create_symintnode(expression, hint=int(self.at_present(expression)))
-
-    def at_present(self, expression: Any) -> Any:
-        """An expression's value for the sizes of the call that is being traced, or was last."""
-        return expression.xreplace(self.values) if is_expression(expression) else expression
-
-    @contextlib.contextmanager
-    def answering(
-        self, sizes: Mapping[Symbol, int] | Sequence[int], answers: dict[Expression, Any]
-    ) -> Iterator[None]:
-        """Trace for a call of these sizes, and note what is asked about them.
-
-        The caller holds the lock of the compiled function.
-        """
-        given = sizes if isinstance(sizes, Mapping) else dict(zip(self.symbols, sizes, strict=True))
-        values, before, outer = self.values, dict(self.values), self._answers
-        values.update({symbol: sympy.Integer(size) for symbol, size in given.items()})
-        self._answers = answers
-        try:
-            yield
-        finally:
-            values.update(before)
-            self._answers = outer
-
-    def evaluate_expr(self, orig_expr: Any, hint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Answer a question about sizes; see the class."""
-        if orig_expr.is_number or orig_expr in (sympy.true, sympy.false):
-            return orig_expr
-        known = self._maybe_evaluate_static(orig_expr)
-        if known is not None:
-            return known
-        for answers in (self.facts, self._answers or {}):
-            if orig_expr in answers:
-                return answers[orig_expr]
-        if self._answers is None:
-            raise SizeError(
-                f"A size was asked for outside of a trace: {orig_expr}.",
-                remedy="compile with dynamic=False, and please report this with the function.",
-            )
-        value = self.at_present(orig_expr)
-        if value.free_symbols:
-            raise SizeError(
-                f"A size can't be told: {orig_expr}.", remedy="compile with dynamic=False."
-            )
-        self._answers[orig_expr] = value
-        self.guards.append(ShapeGuard(as_condition(orig_expr, value), self._get_sloc(), False))
-        return value
-
-    def guard_or_defer_runtime_assert(self, orig_expr: Any, *args: Any, **kwargs: Any) -> bool:
-        """Answer it like any other question: there is no size that isn't known."""
-        return bool(self.evaluate_expr(orig_expr))
 
 
 @contextlib.contextmanager
@@ -183,6 +56,8 @@ def without_guesses() -> Iterator[None]:
 
 def as_condition(expression: Any, value: Any) -> Any:
     """The condition that an expression has a value."""
+    import sympy
+
     if value is sympy.true:
         return expression
     return sympy.Not(expression) if value is sympy.false else sympy.Eq(expression, value)
@@ -190,6 +65,8 @@ def as_condition(expression: Any, value: Any) -> Any:
 
 def fixes(question: Any, answer: Any, symbol: Symbol) -> bool:
     """Whether an answer leaves one value of a symbol."""
+    import sympy
+
     condition = as_condition(question, answer)
     return (
         isinstance(condition, sympy.Eq)
@@ -210,7 +87,12 @@ def expression_of(number: Any) -> Any:
 
 def is_expression(value: Any) -> bool:
     """Whether a size is an expression and not a number."""
-    return isinstance(value, sympy.Basic)
+    return type(value) is not int and isinstance(value, _expressions())
+
+
+def _expressions() -> type | tuple[()]:
+    """The class of expressions; nothing is one of none, as long as nothing imported them."""
+    return getattr(sys.modules.get("sympy"), "Basic", ())
 
 
 def symbols_in(values: Any) -> set[Symbol]:
@@ -222,7 +104,7 @@ def symbols_in(values: Any) -> set[Symbol]:
     if isinstance(values, list | tuple):
         return {symbol for value in values for symbol in symbols_in(value)}
     found = expression_of(values)
-    return set(found.free_symbols) if isinstance(found, sympy.Basic) else set()  # type: ignore[arg-type]
+    return set(found.free_symbols) if is_expression(found) else set()
 
 
 # What the source of an expression refers to.
@@ -231,6 +113,8 @@ NAMESPACE = {"torch": torch, "math": math}
 
 def python_source(expression: Any) -> str:
     """Source text of an expression of its symbols' names, see ``NAMESPACE``."""
+    from torch.utils._sympy.printers import PythonPrinter
+
     return PythonPrinter().doprint(expression)
 
 
@@ -244,131 +128,9 @@ def evaluator(symbols: Sequence[Symbol], expressions: Sequence[Any]) -> Callable
 
 def value_at(expression: Any, sizes: Mapping[Symbol, int]) -> Any:
     """A number's value for given sizes: an int, a float or a bool."""
+    import sympy
+
     found = expression.xreplace({symbol: sympy.Integer(n) for symbol, n in sizes.items()})
     if found in (sympy.true, sympy.false):
         return bool(found)
     return int(found) if found.is_Integer else float(found)  # type: ignore[arg-type]
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, or record the call if an argument is a proxy."""
-    proxies = [argument for argument in arguments if isinstance(argument, fx.Proxy)]
-    if not proxies:
-        return function(*arguments)
-    return proxies[0].tracer.create_proxy("call_function", function, arguments, {})
-
-
-class _Recorder(PythonReferenceAnalysis):
-    """Torch's reading of expressions as Python, where functions of proxies aren't recorded."""
-
-    @staticmethod
-    def to_dtype(x: Any, dtype: torch.dtype) -> Any:
-        if dtype != torch.float64:
-            raise NotImplementedError(f"a size as {dtype}")
-        return _call(torch.sym_float, x)
-
-    @staticmethod
-    def not_(a: Any) -> Any:
-        return _call(torch.sym_not, a)
-
-    @staticmethod
-    def sqrt(x: Any) -> Any:
-        return _call(torch._sym_sqrt, x)  # type: ignore[attr-defined]
-
-    @staticmethod
-    def minimum(a: Any, b: Any) -> Any:
-        return _call(torch.sym_min, a, b)
-
-    @staticmethod
-    def maximum(a: Any, b: Any) -> Any:
-        return _call(torch.sym_max, a, b)
-
-    @staticmethod
-    def int_truediv(a: Any, b: Any) -> Any:
-        return a / b
-
-    @staticmethod
-    def modular_indexing(a: Any, divisor: Any, modulus: Any) -> Any:
-        return (a // divisor) % modulus
-
-    @staticmethod
-    def floor_to_int(x: Any, dtype: torch.dtype) -> Any:
-        return _call(math.floor, x)
-
-    @staticmethod
-    def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
-        return _call(math.ceil, x)
-
-    @staticmethod
-    def trunc_to_int(x: Any, dtype: torch.dtype) -> Any:
-        return _call(math.trunc, x)
-
-    @staticmethod
-    def round_to_int(a: Any, dtype: torch.dtype) -> Any:
-        return _call(round, a)
-
-
-class _Forced:
-    """A proxy as torch keeps that of a number: to be asked for."""
-
-    def __init__(self, proxy: fx.Proxy) -> None:
-        self._proxy = proxy
-
-    def force(self) -> fx.Proxy:
-        return self._proxy
-
-
-class SizeNodes:
-    """What a tracer looks up a symbolic number's node in: made of the sizes that are its inputs.
-
-    Torch would record that a size is that of some tensor, and a backward that needs the number
-    would need the tensor.
-    """
-
-    def __init__(self, tracer: Any, environment: SizeEnvironment) -> None:
-        """Add an input for each size.
-
-        Args:
-            tracer: Records the nodes.
-            environment: Of the sizes.
-        """
-        self._tracer = tracer
-        self._environment = environment
-        self.inputs: dict[Symbol, fx.Node] = {}
-        self._nodes: dict[Any, fx.Node] = {}
-        # Torch would record each computation with numbers at once, used or not.
-        tracer.enable_thunkify = True
-        for symbol in environment.symbols:
-            node = tracer.create_proxy("placeholder", str(symbol), (), {}).node
-            node.meta["val"] = environment.number(symbol)
-            self.inputs[symbol] = self._nodes[symbol] = node
-
-    def __contains__(self, number: Any) -> bool:
-        """Every symbolic number has a node, so torch never gives it one."""
-        return True
-
-    def get(self, number: Any, default: Any = None) -> Any:
-        """The node of a symbolic number, as torch keeps it."""
-        expression = number.node.expr
-        node = self._nodes.get(expression)
-        if node is None:
-            node = self._nodes[expression] = self._computed(expression)
-        return _Forced(fx.Proxy(node, self._tracer))
-
-    def __getitem__(self, number: Any) -> Any:
-        """See ``get``."""
-        return self.get(number)
-
-    def _computed(self, expression: Any) -> fx.Node:
-        graph = self._tracer.graph
-        last = next(iter(reversed(graph.nodes)))
-        known = {symbol: fx.Proxy(node, self._tracer) for symbol, node in self.inputs.items()}
-        made = sympy_interp(_Recorder, known, expression)
-        if not isinstance(made, fx.Proxy):
-            raise SizeError(f"A size can't be recorded: {expression}.", remedy="dynamic=False")
-        node = last.next
-        while node.op != "root":
-            arguments = fx.map_arg(node.args, lambda argument: argument.meta["val"])
-            node.meta["val"] = node.target(*arguments)  # type: ignore[operator]
-            node = node.next
-        return made.node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -13,8 +13,11 @@ from funcaot._torch.tensors import shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import spec_of
-from funcaot.aot.signature.sizes import Conditions, SizeEnvironment, SizeError, concrete, shown_by
+from funcaot.aot.signature.sizes import Conditions, SizeError, concrete, shown_by
 from funcaot.aot.tape.tape import Tape
+
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
 
 
 @dataclass(frozen=True, eq=False)

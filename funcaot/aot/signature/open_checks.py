@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,9 @@ from funcaot._torch.tensors import guards, shapes
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.sizes import Conditions
+
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
 
 Named = tuple[str, TensorSpec]
 
@@ -45,7 +48,7 @@ class OpenChecks:
 
     @staticmethod
     def of(
-        environment: shapes.SizeEnvironment | None,
+        environment: SizeEnvironment | None,
         tensors: Sequence[Named],
         assumed: Iterable[Conditions | None],
         numbers: Sequence[tuple[str, Any]] = (),

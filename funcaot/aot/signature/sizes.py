@@ -6,18 +6,21 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from funcaot._torch.tensors import shapes
-from funcaot._torch.tensors.shapes import SizeEnvironment, SizeError
+from funcaot._torch.tensors.shapes import SizeError
 from funcaot.aot.graph.spec_sizes import Shown, is_like, numbers_in, sizes_shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
-__all__ = ["Conditions", "SizeEnvironment", "SizeError", "Sizes", "concrete", "generalized"]
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
+
+__all__ = ["Conditions", "SizeError", "Sizes", "concrete", "generalized"]
 
 
 class Conditions:
@@ -163,6 +166,8 @@ class Symbols:
             alike: For a call with wrappers, for each leaf and place a number; only sizes of one
                 number get one symbol.
         """
+        from funcaot._torch.tensors.size_environment import SizeEnvironment
+
         self.environment = SizeEnvironment()
         self.sources: list[Shown] = []
         self.inside: dict[int, TensorSpec] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -40,6 +40,9 @@ from funcaot.functions.interception import intercepting
 from funcaot.operator.operator import custom_function_call
 from funcaot.scopes import holding
 
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
+
 
 class Tape:
     """A graph under construction, with the modes that record into it.
@@ -65,7 +68,7 @@ class Tape:
         values: The values of nodes in the present call, as far as they are known.
     """
 
-    def __init__(self, sizes: shapes.SizeEnvironment | None = None) -> None:
+    def __init__(self, sizes: SizeEnvironment | None = None) -> None:
         """Make an empty tape.
 
         Args:
@@ -90,10 +93,12 @@ class Tape:
         if self.sizes is not None:
             self._add_sizes(self.sizes)
 
-    def _add_sizes(self, sizes: shapes.SizeEnvironment) -> None:
+    def _add_sizes(self, sizes: SizeEnvironment) -> None:
         """Make each open size an input of the graph."""
+        from funcaot._torch.tensors.size_environment import SizeNodes
+
         with _outside_of_transforms():
-            tracker = shapes.SizeNodes(self._tracer, sizes)
+            tracker = SizeNodes(self._tracer, sizes)
         self._tracer.symnode_tracker = tracker  # type: ignore[assignment]
         self.root.size_nodes = tuple(tracker.inputs.values())  # type: ignore[assignment]
 

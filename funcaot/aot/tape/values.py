@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -15,6 +15,9 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.tape.collectives import refuse_value_of_ranks
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque
+
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
 
 __all__ = ["Values"]
 
@@ -32,7 +35,7 @@ class Values:
     def __init__(
         self,
         root: torch.nn.Module,
-        sizes: shapes.SizeEnvironment | None,
+        sizes: SizeEnvironment | None,
         wrappers: Wrappers,
     ) -> None:
         """Nothing is known yet.

@@ -8,7 +8,7 @@ eager.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence, Set
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import fx
@@ -16,7 +16,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.compressed import refuse_compressed
 from funcaot._torch.tensors.ragged import is_ragged, number_of, share_ragged_size
-from funcaot._torch.tensors.shapes import SizeEnvironment, is_expression, symbols_in
+from funcaot._torch.tensors.shapes import is_expression, symbols_in
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
@@ -25,6 +25,9 @@ from funcaot.aot.subclasses.nodes import Part, Wrapped, is_part, is_wrapped
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, leaves_of
 from funcaot.aot.tape.entering import Attach
 from funcaot.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.size_environment import SizeEnvironment
 
 __all__ = ["Wrappers", "is_wrapper", "leaves_of"]
 
