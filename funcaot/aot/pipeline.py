@@ -35,6 +35,7 @@ from funcaot.aot.segment.forward_mode import FusedPushforward, Pushforward
 from funcaot.aot.segment.in_place import plan_in_place
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.state.state_effects import Call
@@ -73,7 +74,8 @@ def compile_forward(
     run = Stages(settings.name)
     name = settings.name
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    tracker = StateTracker(function, leaves, call, name)
+    names = leaf_names(function, signature.tree)
+    tracker = StateTracker(function, leaves, call, name, names=names)
     settled = settle(run, tracker, signature, opening)
     captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)

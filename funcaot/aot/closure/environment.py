@@ -74,6 +74,7 @@ class Environment:
             that names.
         escaped: Symbolic numbers that a capture left behind.
         ran: The code that ran, if that is known.
+        given: What the caller calls objects among the arguments, by ``id``.
     """
 
     names: ReadNames = field(default_factory=ReadNames)
@@ -87,6 +88,7 @@ class Environment:
     anchors: dict[int, tuple[str, Any]] = field(default_factory=dict)
     escaped: list[Place] = field(default_factory=list)
     ran: Ran | None = None
+    given: dict[int, str] = field(default_factory=dict)
 
     def may_run(self, code: types.CodeType) -> bool:
         """Whether a function's code may have run."""

@@ -21,6 +21,8 @@ def path_of(environment: Environment, identity: int) -> str:
     """Where an object was found, as one would write it."""
     text = ""
     while environment.places[identity] and identity not in environment.anchors:
+        if identity in environment.given:
+            return environment.given[identity] + text
         place = environment.places[identity][0]
         if environment.places[place.parent] or place.parent in environment.anchors:
             text = _text(environment, place) + text

@@ -96,6 +96,8 @@ def make_reader(
         if key not in change.made_of_old
     }
     environment = _scanned(root, leaves, tracker.ran, changed)
+    if tracker.names:
+        environment.given = {id(leaves[at]): tracker.names[at] for at in tracker.holders()}
     if environment.escaped:
         raise SizeError(
             f"{name} keeps a size of its arguments for itself.",

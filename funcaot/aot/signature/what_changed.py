@@ -82,6 +82,8 @@ def describe_tensors(name: str, was: TensorSpec, now: TensorSpec) -> str:
 def _told(differences: Sequence[tuple[str, Any, Any]]) -> str:
     return "; ".join(
         f"{label} was {_shown(was)} and is now {_shown(value)}"
+        if _shown(was) != _shown(value)
+        else f"{label} is another than before: {_shown(value)}"
         for label, was, value in differences[:_SHOWN]
     )
 
@@ -92,7 +94,9 @@ def _differing(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any,
         label for label in {**now, **was} if was.get(label, _ABSENT) != now.get(label, _ABSENT)
     ]
     if _STRUCTURE in labels:
-        labels = [_STRUCTURE, *(label for label in labels if label in was and label in now)]
+        follow = (_STRUCTURE, *_WHOLE.values())
+        same = [label for label in labels if label in was and label in now]
+        labels = [_STRUCTURE, *(label for label in same if label not in follow)]
     return [
         (label, was.get(label, _ABSENT), now.get(label, _ABSENT))
         for label in dict.fromkeys(labels)

@@ -70,6 +70,7 @@ class StateTracker:
         environment: What it could reach before it ran.
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
+        names: What the caller calls the leaves.
     """
 
     function: Callable[..., Any]
@@ -82,6 +83,7 @@ class StateTracker:
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
+    names: Sequence[str] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""

@@ -154,3 +154,37 @@ def test_values_whose_text_raises_or_is_long(world):
     reason = funcaot.report(compiled).entries[-1].reason
     assert reason.startswith("LIST was [0, 1, 2")
     assert len(reason) < 200
+
+
+class Options:
+    def __init__(self):
+        self.scale, self.shift = 2.0, torch.ones(4)
+
+
+def test_attributes_of_arguments_have_the_arguments_name():
+    def function(x, options):
+        return x * options.scale + options.shift
+
+    compiled, options = funcaot.compile(function, backend="eager"), Options()
+    compiled(X, options)
+    for change, wanted in (
+        ({"scale": 3.0}, "options.scale was 2.0 and is now 3.0"),
+        ({"shift": torch.ones(1)}, "the shape of options.shift was [4] and is now [1]"),
+    ):
+        vars(options).update(change)
+        torch.testing.assert_close(compiled(X, options), function(X, options))
+        assert funcaot.report(compiled).entries[-1].reason == wanted
+    other = Options()
+    torch.testing.assert_close(compiled(X, other), function(X, other))
+    assert funcaot.report(compiled).entries[-1].reason.startswith("options is another than before")
+
+
+def test_arguments_that_are_added_say_so_once():
+    def function(x, *rest, key=None):
+        return x + sum(rest)
+
+    compiled = funcaot.compile(function, backend="eager")
+    compiled(X), compiled(X, 2 * X), compiled(X, key={"a": X})
+    reasons = [entry.reason for entry in funcaot.report(compiled).entries]
+    assert reasons[1] == "the structure of the arguments was (.) and is now (., .)"
+    assert reasons[2] == "the structure of the arguments was (., .) and is now (., key={'a': .})"
