@@ -329,6 +329,12 @@ LIMITS = {
         UnsupportedError,
         lambda: compiled(lambda x: torch.eye(3, out=x * 2))(ones(3).requires_grad_()),
     ),
+    "a view that changes its shape after a place was named": (
+        UnsupportedError,
+        lambda: compiled(lambda x: (x.as_strided((2,), (1,), 1), x[:2].unsqueeze_(0))[0])(
+            ones(4).requires_grad_() * 1
+        ),
+    ),
     "the base of a view": (
         UnsupportedError,
         lambda: compiled(lambda x: x._base.sum())(ones(4)[:2]),

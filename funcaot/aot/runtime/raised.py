@@ -7,11 +7,11 @@ So the function is called as it is, where it raises again, and does all that.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from funcaot._torch.tracing.tracing import is_untraceable
+from funcaot.aot.graph.location import warn_user
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
@@ -52,10 +52,9 @@ def call_plainly(
     args, kwargs = call
     result = function(*args, **kwargs)
     if not isinstance(raised, FirstStepError):
-        warnings.warn(
+        warn_user(
             f"{name} raised {type(raised).__name__} while it was captured, and doesn't when it is "
             f"called as it is; so this call ran without being compiled: {raised}",
             CaptureWarning,
-            stacklevel=2,
         )
     return result

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import funcaot
-from funcaot.errors import FuncaotError
+from funcaot.errors import CaptureWarning, FuncaotError
 
 MISTAKES = {
     "mm": lambda x: x @ torch.ones(7, 2),
@@ -73,27 +73,37 @@ def test_the_line_is_the_users():
 def test_what_would_take_much_memory_isnt_tried():
     compiled = funcaot.compile(lambda x: x.expand(1 << 20, 1 << 20).exp() @ x, backend="eager")
     with pytest.raises(RuntimeError, match="same reduction dim"):
-        compiled(torch.ones(1, 1 << 20))
+        compiled.warm_up(torch.ones(1, 1 << 20))  # The call itself would, as it does in eager.
 
 
 def test_an_error_of_made_up_values_isnt_shown(monkeypatch):
-    """A symbolic op's own mistake stays what is raised."""
+    """A symbolic op's own mistake stays what is told, and the call is made."""
     monkeypatch.setattr(torch._refs, "_maybe_broadcast", lambda *a, **k: _raise())
     compiled = funcaot.compile(lambda x: torch.linalg.inv(x + 0), backend="eager")
+    with pytest.warns(CaptureWarning, match="AssertionError .* symbolic"):
+        assert torch.equal(compiled(torch.eye(3)), torch.eye(3))
     with pytest.raises(AssertionError, match="symbolic"):
-        compiled(torch.eye(3))
+        compiled.warm_up(torch.eye(3))
 
 
 def _raise():
     raise AssertionError("symbolic")
 
 
-def test_the_generator_stays_where_it_was():
-    compiled = funcaot.compile(lambda x: functional.dropout(x) @ torch.ones(9, 9), backend="eager")
-    state = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        compiled(torch.ones(3, 4))
-    assert torch.equal(torch.get_rng_state(), state)
+def test_the_generator_is_where_eager_leaves_it():
+    def function(x):
+        return functional.dropout(x) @ torch.ones(9, 9)
+
+    compiled = funcaot.compile(function, backend="eager")
+    states = []
+    for call in (compiled.warm_up, function, compiled):
+        torch.manual_seed(0)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            call(torch.ones(3, 4))
+        states.append(torch.get_rng_state())
+    torch.manual_seed(0)
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert torch.equal(states[1], states[2])
 
 
 def test_refusals_of_a_capture_stay():

@@ -9,6 +9,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.shapes import SizeError, suggested_format
+from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.functional_values import make_growable, shares_memory
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.placing import leaves_its_place
@@ -38,6 +39,7 @@ def reshape(call: Call, capture: InProgress) -> Any:
     ):
         events.placed.append(tensor)
     if tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled():
+        _refuse_placed(call, capture)
         events.turned.add(id(tensor._base))
     _refuse(call, capture)
     if call.name in _RESIZING:
@@ -114,6 +116,28 @@ def _refuse(call: Call, capture: InProgress) -> None:
         raise UnsupportedError(
             f"{capture.name} calls {call.name} in no_grad mode on a tensor that requires grad.",
             remedy="call it with grad mode on, or return the changed tensor instead.",
+        )
+
+
+def _refuse_placed(call: Call, capture: InProgress) -> None:
+    """Refuse that ``as_strided`` views of a base take a new history from it.
+
+    Eager then differentiates them by the base, in which they show what lies between the elements
+    of the view that they were made of. Made again from that view, they don't.
+
+    Raises:
+        UnsupportedError: If there may be such a view.
+    """
+    tensor = call.args[0]
+    if not capture.events.placed or not capture.is_in_an_input(tensor):
+        return
+    key = tracing.storage_key(tensor)
+    strided = [other for other in capture.events.placed if other.layout is torch.strided]
+    if any(tracing.storage_key(other) == key for other in strided):
+        raise UnsupportedError(
+            f"{capture.name} calls {call.name} on a view, after a place in its memory was named "
+            "(as_strided, storage_offset).",
+            remedy="return the changed tensor instead (x.t() for x.t_(), and so on).",
         )
 
 
