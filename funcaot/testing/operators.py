@@ -13,7 +13,7 @@ from torch import Tensor
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot.api import compile as funcaot_compile
-from funcaot.errors import FuncaotError
+from funcaot.errors import CaptureWarning, FuncaotError
 from funcaot.testing.compare import compare
 from funcaot.testing.derivatives import EagerAutograd, differentiable_views
 from funcaot.testing.program import TensorFunction, is_differentiable, tensor_leaves, weights_like
@@ -227,6 +227,8 @@ def outcome_of(step: str, call: Call, compiled: Callable[..., Any]) -> Outcome:
     with warnings.catch_warnings():
         # Operators warn about deprecations and beta features; eager and compiled alike.
         warnings.simplefilter("ignore")
+        # Then it wasn't compiled.
+        warnings.simplefilter("error", CaptureWarning)
         try:
             torch.manual_seed(SEED)
             expected = run(call.function, call)
