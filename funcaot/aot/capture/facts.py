@@ -7,7 +7,7 @@ shares it. What a function reads of that is read off the real input, and is part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -53,10 +53,7 @@ def fact_of(tensor: torch.Tensor, name: str) -> Any:
 
 def hold(facts: Sequence[Fact], arguments: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
     """Whether all that a program takes for granted of its inputs is so in a call."""
-    return all(
-        fact_of((arguments if fact.is_argument else lifted)[fact.position], fact.name) == fact.value
-        for fact in facts
-    )
+    return next(_changed(facts, arguments, lifted), None) is None
 
 
 def changed_of(
@@ -73,14 +70,21 @@ def changed_of(
         arguments: A call's leaves.
         lifted: What the function closes over in that call.
     """
+    for fact, now in _changed(facts, arguments, lifted):
+        name = names[fact.position] if fact.is_argument else "a tensor that it closes over"
+        return f"{fact.name} of {name} was {fact.value} and is now {now}"
+    return ""
+
+
+def _changed(
+    facts: Sequence[Fact], arguments: Sequence[Any], lifted: Sequence[torch.Tensor]
+) -> Iterator[tuple[Fact, Any]]:
+    """Facts that aren't so in a call, each with what is."""
     for fact in facts:
         inputs = arguments if fact.is_argument else lifted
-        if fact.position < len(inputs):
-            now = fact_of(inputs[fact.position], fact.name)
-            name = names[fact.position] if fact.is_argument else "a tensor that it closes over"
-            if now != fact.value:
-                return f"{fact.name} of {name} was {fact.value} and is now {now}"
-    return ""
+        now = fact_of(inputs[fact.position], fact.name)
+        if now != fact.value:
+            yield fact, now
 
 
 class Facts:

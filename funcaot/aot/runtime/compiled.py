@@ -274,9 +274,8 @@ class CompiledFunction(Generic[P, R]):
                         found = self._captured(signature, leaves, call)
                     if answers is not None and answers.reached is not None:
                         raise SizesNeededError  # The function caught it.
-                except FirstStepError as error:
-                    # The optimizer makes its state now; the next call is captured.
-                    raised = error
+                except FirstStepError:
+                    pass  # The optimizer makes its state now; the next call is captured.
                 except SizesNeededError:
                     self.settings.statistics.cache_misses -= 1
                     if isinstance(self.function, Answered):
@@ -317,7 +316,7 @@ class CompiledFunction(Generic[P, R]):
         return self._capture_and_run(signature, leaves, call, ())
 
     def _call_plainly(self, call: Call, raised: Exception | None) -> Any:
-        if isinstance(self.function, Answered) and not isinstance(raised, FirstStepError):
+        if raised is not None and isinstance(self.function, Answered):
             raise RaisedInCaptureError from raised
         return call_plainly(self.function, self.settings.name, call, raised)
 

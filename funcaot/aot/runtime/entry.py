@@ -153,9 +153,7 @@ class Entry:
         self, function: Callable[..., Any], leaves: Sequence[Any]
     ) -> tuple[torch.Tensor, ...] | None:
         """The closed-over tensors now, or None if the entry doesn't fit them any more."""
-        tensors = () if self.forward.reader is None else self.forward.reader(function, leaves)
-        if tensors is not None and self.capture.gradients is not None:
-            tensors = self.capture.gradients.read(leaves, tensors)
+        tensors = self._with_hidden(leaves, self._found(function, leaves))
         forward_mode = self.signature.ambient.forward_mode
         if tensors is None or len(tensors) != len(self.forward.lifted_specs):
             return None
@@ -177,24 +175,37 @@ class Entry:
 
     def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
         """What isn't as it was when this was made, for a call of its signature."""
-        reader = self.forward.reader
+        reader, found = self.forward.reader, self._found(function, leaves)
+        told = ""
         if reader is not None:
-            told = reader.explain(function, leaves) or self._changed_tensor(
-                reader.names, reader(function, leaves) or ()
-            )
-            if told:
-                return told
-        if self.capture.facts:
-            lifted = () if reader is None else reader(function, leaves)
+            told = reader.explain(function, leaves)
+            told = told or self._changed_tensor(reader.names, found or ())
+        lifted = self._with_hidden(leaves, found)
+        if not told and lifted is not None:
             names = leaf_names(function, self.signature.tree)
-            told = changed_of(self.capture.facts, names, leaves, lifted or ())
-            if told:
-                return told
-        return "the tensors that it closes over, or which inputs share memory, are others"
+            told = changed_of(self.capture.facts, names, leaves, lifted)
+        return told or "the tensors that it closes over, or which inputs share memory, are others"
+
+    def _found(
+        self, function: Callable[..., Any], leaves: Sequence[Any]
+    ) -> tuple[torch.Tensor, ...] | None:
+        """What the environment holds of the closed-over tensors; None if it has changed."""
+        return () if self.forward.reader is None else self.forward.reader(function, leaves)
+
+    def _with_hidden(
+        self, leaves: Sequence[Any], found: tuple[torch.Tensor, ...] | None
+    ) -> tuple[torch.Tensor, ...] | None:
+        """The same with the ``.grad`` of leaves among them; None if those have changed."""
+        if found is None or self.capture.gradients is None:
+            return found
+        return self.capture.gradients.read(leaves, found)
 
     def _changed_tensor(self, names: Sequence[str], tensors: Sequence[Any]) -> str:
         """What isn't as it was of the first closed-over tensor that has changed, in words."""
-        for name, tensor, spec in zip(names, tensors, self.forward.lifted_specs, strict=False):
+        gradients = self.capture.gradients
+        hidden = () if gradients is None else gradients.hidden
+        specs = [s for place, s in enumerate(self.forward.lifted_specs) if place not in hidden]
+        for name, tensor, spec in zip(names, tensors, specs, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 return f"{name} was a tensor and is now a {type(tensor).__name__}"
             now = spec_of(tensor, forward_mode=self.signature.ambient.forward_mode)

@@ -13,7 +13,6 @@ from typing import Any
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
-from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
 from funcaot.classes.premise import PremiseFailed
 from funcaot.errors import CaptureWarning, FuncaotError
@@ -35,13 +34,13 @@ def is_of_function(error: Exception) -> bool:
 def call_plainly(
     function: Callable[..., Any], name: str, call: Call, raised: BaseException | None
 ) -> Any:
-    """Call a function as it is, after it raised in a capture.
+    """Call a function as it is: it raised in its capture, or can't be captured yet.
 
     Args:
         function: The user's function.
         name: What it is called, for messages.
         call: Its ``(args, kwargs)``.
-        raised: What it raised.
+        raised: What it raised; None if it is called for another reason.
 
     Returns:
         Its result, if it doesn't raise now. A warning says so.
@@ -51,7 +50,7 @@ def call_plainly(
     """
     args, kwargs = call
     result = function(*args, **kwargs)
-    if not isinstance(raised, FirstStepError):
+    if raised is not None:
         warn_user(
             f"{name} raised {type(raised).__name__} while it was captured, and doesn't when it is "
             f"called as it is; so this call ran without being compiled: {raised}",

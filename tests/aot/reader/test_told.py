@@ -188,3 +188,20 @@ def test_arguments_that_are_added_say_so_once():
     reasons = [entry.reason for entry in funcaot.report(compiled).entries]
     assert reasons[1] == "the structure of the arguments was (.) and is now (., .)"
     assert reasons[2] == "the structure of the arguments was (., .) and is now (., key={'a': .})"
+
+
+def test_a_shape_beside_a_gradient():
+    """Tensors that are read off others' ``.grad`` have no name of their own."""
+    held = types.SimpleNamespace(w=torch.ones(3, requires_grad=True), table=torch.ones(3, 2))
+    held.w.grad = torch.zeros(3)
+
+    def accumulate(x):
+        (held.w * x).sum().backward()
+        return held.table * 1
+
+    compiled = funcaot.compile(accumulate, backend="eager", dynamic=False)
+    compiled(torch.ones(3))
+    held.table = torch.ones(5, 2)
+    compiled(torch.ones(3))
+    reason = compiled.entries[-1].reason
+    assert reason == "the shape of held.table was [3, 2] and is now [5, 2]"

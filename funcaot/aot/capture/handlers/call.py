@@ -92,9 +92,13 @@ class InProgress:
 
     def is_in_an_input(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's memory is that of an input, whose storage may go on."""
+        return bool(self.inputs_around(tensor))
+
+    def inputs_around(self, tensor: torch.Tensor) -> list[Any]:
+        """The inputs whose memory a strided tensor lies in."""
         key = tracing.storage_key(tensor)
-        strided = [slot.tensor for slot in self.inputs if slot.spec.layout is torch.strided]
-        return any(tracing.storage_key(other) == key for other in strided)
+        strided = [slot for slot in self.inputs if slot.spec.layout is torch.strided]
+        return [slot for slot in strided if tracing.storage_key(slot.tensor) == key]
 
     def described(self, tensor: torch.Tensor) -> str:
         """Name a tensor for a message: as the input that it is, if it is one."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.autograd import version_of
-from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.errors import UnsupportedError
 
@@ -136,7 +135,4 @@ def _entered_in(seen: torch.Tensor, capture: InProgress) -> list[Any]:
         return [slot for slot in capture.inputs if slot.tensor is seen]
     if seen.layout is not torch.strided:
         return []
-    key = tracing.storage_key(seen)
-    known = [slot for slot in capture.inputs if capture.facts.know(slot.tensor)]
-    strided = [slot for slot in known if slot.spec.layout is torch.strided]
-    return [slot for slot in strided if tracing.storage_key(slot.tensor) == key]
+    return [slot for slot in capture.inputs_around(seen) if capture.facts.know(slot.tensor)]

@@ -131,9 +131,8 @@ def _refuse_placed(call: Call, capture: InProgress) -> None:
     tensor = call.args[0]
     if not capture.events.placed or not capture.is_in_an_input(tensor):
         return
-    key = tracing.storage_key(tensor)
     strided = [other for other in capture.events.placed if other.layout is torch.strided]
-    if any(tracing.storage_key(other) == key for other in strided):
+    if tracing.storage_key(tensor) in map(tracing.storage_key, strided):
         raise UnsupportedError(
             f"{capture.name} calls {call.name} on a view, after a place in its memory was named "
             "(as_strided, storage_offset).",
