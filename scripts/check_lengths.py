@@ -1,4 +1,4 @@
-"""Hold the project's sizes: files of 500 lines, functions of 60 lines and six parameters.
+"""Hold the project's sizes: folders of 16 files, of 500 lines; functions of 60, six parameters.
 
 A function's docstring is not counted (its examples are welcome), nor are ``self`` and ``cls``.
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+MAX_FILES = 16
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
@@ -61,11 +63,17 @@ def python_files(paths: list[str]) -> Iterator[Path]:
             yield path
 
 
+def full_folders(files: Iterable[Path]) -> Iterator[str]:
+    """Yield a line for every folder with too many of the files; a folder in it counts for none."""
+    for folder, count in sorted(Counter(path.parent for path in files).items()):
+        if count > MAX_FILES:
+            yield f"{folder}: {count} files (at most {MAX_FILES})"
+
+
 def main(arguments: list[str]) -> int:
     """Print the offenders; 1 when there are any."""
-    found = [
-        line for path in python_files(arguments or list(DEFAULT_PATHS)) for line in offenders(path)
-    ]
+    files = list(python_files(arguments or list(DEFAULT_PATHS)))
+    found = [line for path in files for line in offenders(path)] + list(full_folders(files))
     print("\n".join(found) if found else "lengths: fine")
     return 1 if found else 0
 

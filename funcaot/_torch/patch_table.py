@@ -249,7 +249,7 @@ PATCHES: tuple[Patch, ...] = (
         (Target("torch:manual_seed"), Target("torch:seed"), Target("torch.random:manual_seed")),
         "Seeding inside a compiled function would happen once.",
         "nothing is compiled",
-        "tests/test_limits.py",
+        "tests/docs/test_limits.py",
     ),
     Patch(
         "checkpoints",

@@ -12,9 +12,9 @@ from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle
 from funcaot.aot.graph.functional_graph import FunctionalGraph
-from funcaot.aot.graph.logs import show_effects, show_graph
+from funcaot.aot.graph.observed.logs import show_effects, show_graph
+from funcaot.aot.graph.observed.stages import Stages
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.graph.stages import Stages
 from funcaot.aot.lowering.executable_cache import Executables
 from funcaot.aot.lowering.lower import (
     Lowered,

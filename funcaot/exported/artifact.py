@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import decomposed

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
@@ -217,7 +217,7 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     Raises:
         ArgumentError: If one dim has two sizes in the example.
     """
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
     environment = SizeEnvironment()
     symbols: dict[str, tuple[Any, int]] = {}

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors import shapes
 from funcaot._torch.tensors.pytree import tree_unflatten
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.segment.forward import Forward
-from funcaot.aot.tape.views import StridedStep, View
+from funcaot.aot.tape.memory.views import StridedStep, View
 from funcaot.errors import UnsupportedError
 from funcaot.exported import trees
 from funcaot.exported.dims import OpenDim

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.graph import graphs
 from funcaot.aot.segment.segment import Form

@@ -14,9 +14,9 @@ from funcaot._torch.levels.functorch import pytree
 from funcaot.classes.differentiation import is_differentiated
 from funcaot.errors import ArgumentError, FuncaotError, MissingRuleError, RuleError
 from funcaot.functions.function import Function
+from funcaot.rules.generated.transposed import is_transposed
 from funcaot.rules.operands.lifted_call import lifted_call, positional, signature_of
 from funcaot.rules.returns import describe
-from funcaot.rules.transposed import is_transposed
 
 __all__ = ["CustomRule", "apart", "forwarded", "pair"]
 

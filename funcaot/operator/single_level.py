@@ -14,8 +14,8 @@ from funcaot.classes.opaque import Captor, current_captor
 from funcaot.classes.protocol import values_of
 from funcaot.classes.traits import defined_at, display_name, has_backward, has_jvp, reverse_rule
 from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
-from funcaot.rules.complete import completed
-from funcaot.rules.linearity import refuse_severed
+from funcaot.rules.generated.complete import completed
+from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 

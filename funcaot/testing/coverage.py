@@ -15,10 +15,11 @@ import torch
 
 from funcaot.testing.composition import applies, parse
 from funcaot.testing.database import FUNCTIONS
-from funcaot.testing.derivative_gaps import whole_page
 from funcaot.testing.generator import Case
-from funcaot.testing.operator_gaps import ALL_STEPS, gap_for
-from funcaot.testing.operators import (
+from funcaot.testing.records import FunctionInfo
+from funcaot.testing.torch_operators.derivative_gaps import whole_page
+from funcaot.testing.torch_operators.operator_gaps import ALL_STEPS, gap_for
+from funcaot.testing.torch_operators.operators import (
     INCONSISTENT,
     NOT_EAGER,
     RAISES,
@@ -27,8 +28,7 @@ from funcaot.testing.operators import (
     Outcome,
     examine,
 )
-from funcaot.testing.records import FunctionInfo
-from funcaot.testing.torch_opinfo import full_name
+from funcaot.testing.torch_operators.torch_opinfo import full_name
 
 COLUMNS = (
     "grad",

@@ -22,7 +22,7 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import RuleError
 from funcaot.rules.batching import batch_size_of, run_batched, with_dimension
-from funcaot.rules.complete import completed
+from funcaot.rules.generated.complete import completed
 from funcaot.rules.looping import run_batched_or_looped, run_looped
 from funcaot.rules.metadata import attach
 from funcaot.rules.returns import checked_gradients, checked_tangents, describe, shapes_of

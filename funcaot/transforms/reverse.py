@@ -15,7 +15,7 @@ from funcaot.classes.context import RecordingContext, attributes_of
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name, has_jvp, origin_of, reverse_rule
 from funcaot.operator.operator import custom_function_call
-from funcaot.rules.jvp_from_backward import register_reverse_runner
+from funcaot.rules.generated.jvp_from_backward import register_reverse_runner
 from funcaot.rules.operands.flat_call import FlatCall, flatten_values, tensors_of
 from funcaot.transforms.forms.once import once_at_every_level
 from funcaot.transforms.forms.without_levels import RuleCall, call_without_levels

@@ -10,7 +10,7 @@ from funcaot.testing.database.reasons import IN_PLACE_BATCH
 from funcaot.testing.generator import cases_of, is_slow
 from funcaot.testing.parametrize import parameters
 from funcaot.testing.records import Limitation
-from funcaot.testing.torch_opinfo import info_of_opinfo
+from funcaot.testing.torch_operators.torch_opinfo import info_of_opinfo
 
 
 def numpy_sort_reference(x, dim):

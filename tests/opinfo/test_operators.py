@@ -2,9 +2,9 @@
 
 import pytest
 
-from funcaot.testing.operator_gaps import GAPS, gap_for
-from funcaot.testing.operators import INCONSISTENT, NOT_EAGER, WORKS, examine
-from funcaot.testing.torch_opinfo import full_name
+from funcaot.testing.torch_operators.operator_gaps import GAPS, gap_for
+from funcaot.testing.torch_operators.operators import INCONSISTENT, NOT_EAGER, WORKS, examine
+from funcaot.testing.torch_operators.torch_opinfo import full_name
 
 # torch says so once in a process, in whichever test comes first.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.qr is deprecated")

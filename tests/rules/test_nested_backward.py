@@ -6,8 +6,8 @@ from torch.utils.checkpoint import checkpoint
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.docs.test_limits import FillsGradients
 from tests.hostile import COMPILER
-from tests.test_limits import FillsGradients
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", COMPILER], ids=["eager", "hostile"])
 

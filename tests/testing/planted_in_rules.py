@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot.rules import complete
+from funcaot.rules.generated import complete
 from funcaot.transforms import functionalize, generated_vmap, levels, vmap
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.dynamo.compile_lock import replaced_here
-from funcaot._torch.tensors.shapes import integers
+from funcaot._torch.tensors.sizes.shapes import integers
 
 __all__ = ["TAG", "mended"]
 

@@ -11,7 +11,7 @@ import torch
 from funcaot._torch.dynamo.compile_lock import replaced_here
 from funcaot._torch.inductor import products
 from funcaot._torch.inductor.products import Matrix, Place, matrix
-from funcaot._torch.tensors.shapes import integers
+from funcaot._torch.tensors.sizes.shapes import integers
 
 # Kernels that Inductor calls, and whether the first argument is a bias.
 _KERNELS = {

@@ -18,7 +18,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from funcaot._torch.tensors.ops import written_arguments
-from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tensors.sizes.shapes import expression_of
 from funcaot._torch.tensors.storages import users_beside
 
 aten = torch.ops.aten

@@ -42,11 +42,11 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
-from funcaot._torch.tensors.ragged import NestedSizes, refuse_ragged_number
-from funcaot._torch.tracing.eager_arguments import as_eager_takes
-from funcaot._torch.tracing.eager_strides import laid_out_as_in_eager
+from funcaot._torch.tensors.sizes.ragged import NestedSizes, refuse_ragged_number
+from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
+from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
+from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes, turned_elsewhere
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
-from funcaot._torch.tracing.refused_writes import refuse_writes, turned_elsewhere
 from funcaot.errors import FuncaotError, UnsupportedError
 from funcaot.scopes import untraced
 

@@ -19,7 +19,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
-from funcaot.aot.graph.tracebacks import shortened
+from funcaot.aot.graph.observed.tracebacks import shortened
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.segment import Form, Segment

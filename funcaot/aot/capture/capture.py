@@ -20,11 +20,15 @@ from funcaot.aot.capture.explained import explained
 from funcaot.aot.capture.facts import Fact, Facts
 from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
-from funcaot.aot.capture.handlers.new_storage import note_new_storage
+from funcaot.aot.capture.handlers.memory.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
 from funcaot.aot.capture.number_calls import put_numbers, returned
-from funcaot.aot.capture.shared_memory import Region, TracedRegion, trace_region
-from funcaot.aot.capture.shared_memory_under_transforms import Joined, TracedPlace, trace_joined
+from funcaot.aot.capture.shared.shared_memory import Region, TracedRegion, trace_region
+from funcaot.aot.capture.shared.shared_memory_under_transforms import (
+    Joined,
+    TracedPlace,
+    trace_joined,
+)
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient

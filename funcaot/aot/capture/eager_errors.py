@@ -12,7 +12,7 @@ from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import comes_of_symbolic_op
-from funcaot.aot.tape.strided_views import extent
+from funcaot.aot.tape.memory.strided_views import extent
 from funcaot.aot.tape.tape import Tape
 
 __all__ = ["can_be_made", "error_of_eager", "made_up"]

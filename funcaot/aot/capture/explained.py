@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.events import InputEvents
-from funcaot.aot.tape import storages
+from funcaot.aot.tape.memory import storages
 from funcaot.errors import FuncaotError, UnsupportedError
 
 __all__ = ["explained", "is_stale", "limit_of_writes", "stale_view"]

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
-from funcaot._torch.tensors.ragged import is_placeholder_of_torch
+from funcaot._torch.tensors.sizes.ragged import is_placeholder_of_torch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
 from funcaot.aot.capture.handlers.call import Call, InProgress
@@ -22,7 +22,7 @@ from funcaot.aot.capture.wrapped_inside import WrappedInside
 from funcaot.aot.closure.ran import calls_no_user
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
-from funcaot.aot.tape import writes
+from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 from funcaot.scopes import untraced

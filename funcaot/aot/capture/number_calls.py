@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.open_numbers import OpenFloat, OpenInt, all_settled
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt, all_settled
 from funcaot.aot.signature.numbers import Numbers
 
 __all__ = ["put_numbers", "returned", "with_numbers"]

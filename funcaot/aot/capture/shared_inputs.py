@@ -9,7 +9,7 @@ import torch
 
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Sharing
-from funcaot.aot.capture.shared_memory import Region, find_regions, has_room
+from funcaot.aot.capture.shared.shared_memory import Region, find_regions, has_room
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError, Sizes
 from funcaot.errors import UnsupportedError

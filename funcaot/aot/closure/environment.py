@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import TYPE
 from funcaot.aot.closure import children

@@ -19,7 +19,7 @@ from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.wrappers import Memory, made_again
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor
-from funcaot.aot.tape import views
+from funcaot.aot.tape.memory import views
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tensors.ops import TRAINING_NORMS
-from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tensors.sizes.shapes import expression_of
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import (
     Capture,
@@ -21,7 +21,7 @@ from funcaot.aot.capture.capture import (
 )
 from funcaot.aot.capture.explained import is_stale, limit_of_writes, stale_view
 from funcaot.aot.capture.inner_tensors import refuse_derivatives
-from funcaot.aot.capture.shared_memory_under_transforms import Joined
+from funcaot.aot.capture.shared.shared_memory_under_transforms import Joined
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
 from funcaot.aot.effects.actions.overwrite import Overwrite

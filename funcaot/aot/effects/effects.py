@@ -15,7 +15,7 @@ from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
 from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.origin import Origin
-from funcaot.aot.tape import views
+from funcaot.aot.tape.memory import views
 from funcaot.errors import GraphError
 
 

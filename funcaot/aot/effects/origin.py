@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from funcaot.aot.tape import views
+from funcaot.aot.tape.memory import views
 
 
 @dataclass(frozen=True, eq=False)

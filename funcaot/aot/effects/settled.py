@@ -17,7 +17,7 @@ from funcaot.aot.capture.shared_inputs import Touched, sharing_of, touched_input
 from funcaot.aot.effects.analysis import analyse
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.effects.retained import check_gradients
-from funcaot.aot.graph.stages import Stages
+from funcaot.aot.graph.observed.stages import Stages
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError

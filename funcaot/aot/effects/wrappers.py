@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.tensors.ragged import is_ragged, number_of
-from funcaot._torch.tensors.shapes import is_expression, value_at
+from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of
+from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from funcaot._torch.tensors.ragged import number_of
+from funcaot._torch.tensors.sizes.ragged import number_of
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.subclasses.structure import inside, is_wrapper
 

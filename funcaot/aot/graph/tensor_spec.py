@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from funcaot._torch.levels.functorch import is_leaf_at_every_level, requires_grad_at_any_level
-from funcaot._torch.tensors.shapes import expression_of
+from funcaot._torch.tensors.sizes.shapes import expression_of
 from funcaot._torch.tracing.tracing import FakeTensor, FunctionalTensor
 from funcaot.aot.subclasses.metadata import Outer
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, structure_of

@@ -29,7 +29,7 @@ import torch
 from torch import fx
 
 from funcaot import config
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.storages import copied_to, restrided_in_place, storage_of, users_beside
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles

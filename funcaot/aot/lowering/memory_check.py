@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
-from funcaot.aot.tape.storages import missing_bytes
+from funcaot.aot.tape.memory.storages import missing_bytes
 from funcaot.errors import GraphError
 
 _REMEDY = 'compile with backend="eager", and please report this with the function.'

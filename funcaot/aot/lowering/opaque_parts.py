@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.sure_ops import is_sure

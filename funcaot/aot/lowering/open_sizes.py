@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from funcaot._torch.tensors import shapes
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import spec_of
@@ -17,7 +17,7 @@ from funcaot.aot.signature.sizes import Conditions, SizeError, concrete, shown_b
 from funcaot.aot.tape.tape import Tape
 
 if TYPE_CHECKING:
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from funcaot._torch.tensors.shapes import SizeError
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, may_overlap
 

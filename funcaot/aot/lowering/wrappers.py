@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
-from funcaot._torch.tensors.ragged import names_size
+from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.shapes import SizeError
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.environment import Environment, scan_what_ran
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept

@@ -16,9 +16,9 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import too_deep
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.runtime import fast_call
 from funcaot.aot.runtime.entry import Entry
-from funcaot.aot.runtime.fast_call import FastCall
+from funcaot.aot.runtime.generated import fast_call
+from funcaot.aot.runtime.generated.fast_call import FastCall
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.what_changed import describe_changes, describe_difference
 from funcaot.errors import RecompileWarning

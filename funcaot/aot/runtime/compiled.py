@@ -17,16 +17,16 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
-from funcaot.aot.graph.logs import show_recompile
 from funcaot.aot.graph.lru import Derived
+from funcaot.aot.graph.observed.logs import show_recompile
+from funcaot.aot.graph.observed.tracebacks import shortened
 from funcaot.aot.graph.policy import Policy
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.graph.tracebacks import shortened
 from funcaot.aot.runtime import warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
-from funcaot.aot.runtime.fast_call import MISS
+from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.inlined import inline, is_inlined
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
@@ -37,7 +37,7 @@ from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
-from funcaot.aot.tape.sizes_of_values import Answers, SizesNeededError, answering
+from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.derivatives.table import load_rules

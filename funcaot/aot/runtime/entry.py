@@ -18,8 +18,8 @@ from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.capture.facts import changed_of, hold
 from funcaot.aot.capture.inner_tensors import ways
 from funcaot.aot.capture.nested_data import refuse_nested_data
+from funcaot.aot.capture.shared.shared_memory import find_regions, real_tensors
 from funcaot.aot.capture.shared_inputs import refuse_room
-from funcaot.aot.capture.shared_memory import find_regions, real_tensors
 from funcaot.aot.effects import epilogue
 from funcaot.aot.effects.effects import Effects, Mutation
 from funcaot.aot.effects.retained import Retained, retain, retained
@@ -40,7 +40,7 @@ from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.signature.what_changed import describe_tensors
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.structure import inside, pattern_of
-from funcaot.aot.tape.storages import refuse_missing, used_inputs
+from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
 
 

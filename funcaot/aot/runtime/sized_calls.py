@@ -15,7 +15,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings, Statistics
 from funcaot.aot.runtime.entry import Entry
-from funcaot.aot.tape.sizes_of_values import Answers, Asked, SizesNeededError, answering
+from funcaot.aot.tape.known.sizes_of_values import Answers, Asked, SizesNeededError, answering
 from funcaot.errors import FuncaotError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.saved.errors import NotSavedError
-from funcaot.aot.tape.views import StridedStep, View, ViewStep
+from funcaot.aot.tape.memory.views import StridedStep, View, ViewStep
 
 Data: TypeAlias = Any
 # A graph has lists of a type of their own.

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.tensors.ragged import numbers_of
-from funcaot._torch.tensors.shapes import is_expression, value_at
+from funcaot._torch.tensors.sizes.ragged import numbers_of
+from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.spec_sizes import Path, specs_in

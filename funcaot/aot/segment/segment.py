@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.levels.thread_state import StateKept
-from funcaot._torch.tensors.ragged import names_size
+from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import NO_ROLES, Roles

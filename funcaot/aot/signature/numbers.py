@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.open_numbers import NumberLog
-from funcaot._torch.tensors.shapes import SizeError
+from funcaot._torch.tensors.sizes.open_numbers import NumberLog
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.code_names import names_of
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from funcaot._torch.tensors import guards, shapes
+from funcaot._torch.tensors import guards
+from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.sizes import Conditions
 
 if TYPE_CHECKING:
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 Named = tuple[str, TensorSpec]
 

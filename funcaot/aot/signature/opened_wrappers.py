@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.ragged import is_ragged, numbers_of
-from funcaot._torch.tensors.shapes import is_expression
+from funcaot._torch.tensors.sizes.ragged import is_ragged, numbers_of
+from funcaot._torch.tensors.sizes.shapes import is_expression
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.spec_sizes import Path, Shown, places_of, specs_in
 from funcaot.aot.graph.tensor_spec import TensorSpec

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from funcaot._torch.tensors import shapes
-from funcaot._torch.tensors.shapes import SizeError
+from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.graph.spec_sizes import Shown, is_like, numbers_in, sizes_shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 
 if TYPE_CHECKING:
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 __all__ = ["Conditions", "SizeError", "Sizes", "concrete", "generalized"]
 
@@ -166,7 +166,7 @@ class Symbols:
             alike: For a call with wrappers, for each leaf and place a number; only sizes of one
                 number get one symbol.
         """
-        from funcaot._torch.tensors.size_environment import SizeEnvironment
+        from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
         self.environment = SizeEnvironment()
         self.sources: list[Shown] = []

@@ -25,7 +25,7 @@ from funcaot._torch.tensors.pytree import (
     too_deep,
     unflattener_of,
 )
-from funcaot._torch.tensors.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
 from funcaot.aot.closure.constants import is_array, is_scalar
 from funcaot.aot.closure.look import dictionary_of, in_slot

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors import shapes
-from funcaot._torch.tensors.ragged import number_of, numbers_of
+from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes.ragged import number_of, numbers_of
 from funcaot.errors import UnsupportedError
 
 __all__ = ["Outer", "frozen", "never_changes", "refuse_hidden_sizes", "resized"]

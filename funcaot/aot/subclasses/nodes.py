@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.tensors import shapes
-from funcaot._torch.tensors.ragged import is_ragged
+from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes.ragged import is_ragged
 from funcaot.aot.subclasses.structure import Structure
 
 __all__ = ["Part", "Wrapped", "is_part", "is_wrapped", "parts_inside", "parts_of", "way_to"]

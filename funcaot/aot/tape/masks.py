@@ -12,7 +12,7 @@ from torch import fx
 from funcaot._torch.tracing import fake_values
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
-from funcaot.aot.tape import views
+from funcaot.aot.tape.memory import views
 
 aten = torch.ops.aten
 

@@ -16,23 +16,24 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
 from funcaot._torch.levels.thread_state import StateKept
-from funcaot._torch.tensors import guards, shapes
+from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
+from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot._torch.tracing.functional_values import is_up_to_date
 from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.tape import premises
 from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
 from funcaot.aot.tape.entering import Attach, Enter
+from funcaot.aot.tape.known import premises
+from funcaot.aot.tape.known.values import Values
 from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
-from funcaot.aot.tape.values import Values
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
@@ -41,7 +42,7 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.scopes import holding
 
 if TYPE_CHECKING:
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 
 class Tape:
@@ -95,7 +96,7 @@ class Tape:
 
     def _add_sizes(self, sizes: SizeEnvironment) -> None:
         """Make each open size an input of the graph."""
-        from funcaot._torch.tensors.size_environment import SizeNodes
+        from funcaot._torch.tensors.sizes.size_environment import SizeNodes
 
         with _outside_of_transforms():
             tracker = SizeNodes(self._tracer, sizes)

@@ -15,8 +15,8 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.compressed import refuse_compressed
-from funcaot._torch.tensors.ragged import is_ragged, number_of, share_ragged_size
-from funcaot._torch.tensors.shapes import is_expression, symbols_in
+from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of, share_ragged_size
+from funcaot._torch.tensors.sizes.shapes import is_expression, symbols_in
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
@@ -27,7 +27,7 @@ from funcaot.aot.tape.entering import Attach
 from funcaot.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from funcaot._torch.tensors.size_environment import SizeEnvironment
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 __all__ = ["Wrappers", "is_wrapper", "leaves_of"]
 

@@ -26,7 +26,7 @@ from funcaot.classes.context import RecordingContext
 from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import MissingRuleError
 from funcaot.operator.operator import custom_function_call
-from funcaot.rules.linearity import may_be_nonlinear, nonlinear
+from funcaot.rules.generated.linearity import may_be_nonlinear, nonlinear
 from funcaot.rules.metadata import zeros_apart
 from funcaot.rules.operands.flat_call import FlatCall
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from funcaot.errors import FuncaotError, UnsupportedError
-from tests.aot.reader.holders import HOLDERS, without
-from tests.aot.reader.readers import READERS
-from tests.aot.reader.values import (
+from tests.aot.reader.held.holders import HOLDERS, without
+from tests.aot.reader.held.values import (
     ABOUT_GRADIENTS,
     BECOME_METHODS,
     MODULES,
     NAMES_OF_FUNCTIONS,
     VALUES,
 )
-from tests.aot.reader.worlds import IMPORTS, Held, Reader, Script, Slots, Value
+from tests.aot.reader.held.worlds import IMPORTS, Held, Reader, Script, Slots, Value
+from tests.aot.reader.readers import READERS
 
 # What is held where most things can be: crossed with every reader and every holder.
 CORE_VALUES = (

@@ -4,7 +4,7 @@ Each entry makes the source text that defines ``target``. Where a class is neede
 and its instance is ``owner``, so that a holder can be one of the two.
 """
 
-from tests.aot.reader.worlds import Reader, Slots, Table
+from tests.aot.reader.held.worlds import Reader, Slots, Table
 
 READERS = Table()
 

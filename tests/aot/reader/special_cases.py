@@ -1,6 +1,6 @@
 """Changes that no composition makes: code, imports, torch's own names, whole classes, iterators."""
 
-from tests.aot.reader.worlds import IMPORTS, Script
+from tests.aot.reader.held.worlds import IMPORTS, Script
 
 CASES: dict[str, Script] = {}
 

@@ -16,7 +16,7 @@ import torch
 
 import funcaot
 from tests.aot.reader.cells import Cell, all_cells, random_cells, sample
-from tests.aot.reader.worlds import World, run
+from tests.aot.reader.held.worlds import World, run
 
 
 def compiled(target):

@@ -9,9 +9,9 @@ import torch
 
 import funcaot
 from tests.aot.reader.cells import Cell, limitation_of, random_cells, sample
+from tests.aot.reader.held.values import NAMES_OF_FUNCTIONS, VALUES
+from tests.aot.reader.held.worlds import World, argument, differences, finish, forward, run
 from tests.aot.reader.readers import READERS
-from tests.aot.reader.values import NAMES_OF_FUNCTIONS, VALUES
-from tests.aot.reader.worlds import World, argument, differences, finish, forward, run
 
 PLACES = 3
 STEPS = 14

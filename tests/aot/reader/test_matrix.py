@@ -10,8 +10,8 @@ import pytest
 
 import funcaot
 from tests.aot.reader.cells import Cell, cells_of, limitation_of, random_cells, sample
+from tests.aot.reader.held.worlds import Seen, World, differences, run
 from tests.aot.reader.readers import READERS
-from tests.aot.reader.worlds import Seen, World, differences, run
 
 
 @pytest.fixture(params=["generated path", "general path"])

@@ -9,8 +9,8 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.aot.reader.held.worlds import World, argument, differences, run
 from tests.aot.reader.special_cases import CASES
-from tests.aot.reader.worlds import World, argument, differences, run
 
 
 def seen_by(script, wrap):

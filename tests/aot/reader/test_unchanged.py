@@ -6,10 +6,10 @@ from torch.testing import assert_close
 
 import funcaot
 from tests.aot.reader.cells import Cell, random_cells
-from tests.aot.reader.holders import HOLDERS
+from tests.aot.reader.held.holders import HOLDERS
+from tests.aot.reader.held.values import VALUES
+from tests.aot.reader.held.worlds import IMPORTS, Script, World, argument
 from tests.aot.reader.readers import READERS
-from tests.aot.reader.values import VALUES
-from tests.aot.reader.worlds import IMPORTS, Script, World, argument
 
 # Source that defines target, and a statement that changes what it doesn't read; {n} counts calls.
 UNREAD = {

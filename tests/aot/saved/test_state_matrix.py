@@ -1,8 +1,8 @@
 """No program from a file returns what was true where it was saved: cells of the matrix of changes.
 
-A cell is a small world (``tests.aot.reader.worlds``), here made several times under one name, as
-several processes would make it: one saves, one is as it was there and changes later, and in one
-the change comes first.
+A cell is a small world (``tests.aot.reader.held.worlds``), here made several times under one
+name, as several processes would make it: one saves, one is as it was there and changes later, and
+in one the change comes first.
 """
 
 import itertools
@@ -10,9 +10,9 @@ import itertools
 import pytest
 
 import funcaot
-from tests.aot.reader import worlds
 from tests.aot.reader.cells import sample
-from tests.aot.reader.worlds import World, differences, finish, forward, run
+from tests.aot.reader.held import worlds
+from tests.aot.reader.held.worlds import World, differences, finish, forward, run
 from tests.aot.saved.reloading import is_loaded
 
 _numbers = itertools.count(10_000_000, 10)

@@ -224,7 +224,7 @@ def test_threads_that_bring_other_numbers():
 
 
 def test_no_capture_keeps_what_stood_for_a_number():
-    from funcaot._torch.tensors.open_numbers import OpenFloat, OpenInt
+    from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 
     compiled = funcaot.compile(lambda x, a, n: x[:n] * a, backend="eager")
     for step in range(4):

@@ -13,7 +13,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Facts
 from funcaot.aot.signature.numbers import Numbers
-from funcaot.aot.tape import writes
+from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.tape import Tape
 
 __all__ = ["Call", "Handler", "InProgress"]

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.aot.tape.premises import numbers_in
+from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
 from funcaot.rules.opaque_backward import opaque_function

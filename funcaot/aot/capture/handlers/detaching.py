@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.aot.capture.handlers.reshaping import refuse_fixed
+from funcaot.aot.capture.handlers.memory.reshaping import refuse_fixed
 from funcaot.errors import UnsupportedError
 
 __all__ = ["detach", "read_data", "refuse_new_data", "start_or_stop_requiring_grad"]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tracing.checked_values import check_classes
+from funcaot._torch.tracing.eager_rules.checked_values import check_classes
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.aot.tape import sizes_of_values
+from funcaot.aot.tape.known import sizes_of_values
 
 __all__ = ["one_hot", "select_by_indices", "with_indices"]
 

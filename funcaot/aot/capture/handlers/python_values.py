@@ -15,7 +15,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph.location import warn_user
-from funcaot.aot.tape.premises import numbers_in
+from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.errors import CaptureWarning
 
 __all__ = ["as_lists", "as_text", "assembled", "assembled_like", "copied", "formatted"]

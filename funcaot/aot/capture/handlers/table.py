@@ -18,19 +18,16 @@ from funcaot.aot.capture.handlers import (
     idle_dropout,
     inside,
     masks,
-    outs,
-    placing,
     python_values,
     reading,
     recurrent,
-    reshaping,
     splitting,
-    storages,
     writing,
 )
 from funcaot.aot.capture.handlers.call import Call, Handler, InProgress
-from funcaot.aot.tape import writes
-from funcaot.aot.tape.storages import READING, RESIZING
+from funcaot.aot.capture.handlers.memory import outs, placing, reshaping, storages
+from funcaot.aot.tape.memory import writes
+from funcaot.aot.tape.memory.storages import READING, RESIZING
 
 __all__ = ["HANDLERS", "Row", "handled"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.aot.tape import writes
+from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 

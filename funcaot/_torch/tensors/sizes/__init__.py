@@ -1,0 +1,1 @@
+"""Sizes that may be symbolic, with the numbers and shape environments behind them."""

@@ -1,0 +1,1 @@
+"""What eager does with an op and symbolic tensors don't: refusals, checks and strides."""

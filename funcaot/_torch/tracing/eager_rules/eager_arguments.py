@@ -1,0 +1,162 @@
+"""Arguments that eager refuses or takes and symbolic ops don't; ``FunctionalMode`` asks here.
+
+A source of another shape is refused by ``index_add`` and ``slice_scatter``; fake tensors broadcast
+it. An index without dimensions is one index to ``index_add``, and an error to its decomposition.
+Kernels refuse dtypes that fake tensors and compiled code take (``frac`` of integers), so an op with
+others than one of the usual ones is tried on a few zeros, once for its dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from funcaot._torch.tracing.eager_rules.checked_values import with_checked_values
+from funcaot._torch.tracing.eager_rules.eager_strides import present_number
+from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
+
+__all__ = ["as_eager_takes"]
+
+aten = torch.ops.aten
+
+_ADDING = frozenset({aten.index_add.default, aten.index_add_.default})
+# What part of their first argument these replace by the second.
+_PARTS: dict[Any, Callable[..., torch.Tensor]] = {
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.select_scatter.default: aten.select.int,
+    aten.diagonal_scatter.default: aten.diagonal.default,
+    aten.soft_margin_loss.default: lambda x, *_: x,
+}
+
+_USUAL: tuple[set[torch.dtype], ...] = (set(), {torch.float32}, {torch.float64})
+_ABOUT_DTYPES = re.compile(r"not implemented for '|dtype|scalar type|\b\w+Tensor for ")
+# Ops and dtypes that a kernel took, and how many of them are kept.
+_TAKEN: set[tuple[Any, ...]] = set()
+_MOST = 1 << 14
+# They take every dtype, and make as much as a number says.
+_AS_LARGE_AS_SAID = frozenset(
+    {
+        aten.new_empty,
+        aten.new_zeros,
+        aten.new_ones,
+        aten.new_full,
+        aten.repeat,
+        aten.new_empty_strided,
+    }
+)
+# Elements of arguments that are tried in their own shapes.
+_SMALL = 1 << 12
+
+
+def as_eager_takes(
+    mode: FunctionalTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """An op's arguments as its symbolic version wants them.
+
+    Args:
+        mode: The functionalization that runs the op, which isn't active.
+        func: The op.
+        args: Its arguments, functional tensors among them.
+        kwargs: Its keywords.
+
+    Raises:
+        Exception: Eager's own, for shapes or dtypes that don't fit.
+    """
+    _refuse_dtypes(func, args, kwargs)
+    args = with_checked_values(mode, func, args, kwargs)
+    if func not in _ADDING and func not in _PARTS:
+        return args
+    if not all(value.layout is torch.strided for value in args if isinstance(value, torch.Tensor)):
+        return args
+    given = tree_map(_without_memory, list(args)), tree_map(_without_memory, dict(kwargs))
+    if not (_adds_slices if func in _ADDING else _fits(func))(*given[0], **given[1]):
+        with _disable_current_modes(), torch.no_grad():
+            func(*tree_map(_zeros, list(args)), **tree_map(_zeros, dict(kwargs)))
+    if func in _ADDING and args[2].dim() == 0:
+        with mode:
+            return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
+    return args
+
+
+def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises for an op's dtypes."""
+    leaves = tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    dtypes = {tensor.dtype for tensor in tensors}
+    if dtypes in _USUAL or func.namespace != "aten":
+        return
+    if torch.Tag.nondeterministic_seeded in func.tags or not all(map(_has_kernels, tensors)):
+        return
+    if func.overloadpacket in _AS_LARGE_AS_SAID:
+        return
+    key = (func, *map(_kind, leaves))
+    if key in _TAKEN:
+        return
+    small = sum(math.prod(map(present_number, tensor.shape)) for tensor in tensors) <= _SMALL
+    zeros = _zeros if small else few_zeros
+    try:
+        with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            func(*tree_map(zeros, list(args)), **tree_map(zeros, dict(kwargs)))
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if _ABOUT_DTYPES.search(str(error)):
+            raise type(error)(*error.args) from None
+        return
+    if len(_TAKEN) >= _MOST:
+        _TAKEN.clear()
+    _TAKEN.add(key)
+
+
+def _has_kernels(tensor: torch.Tensor) -> bool:
+    """Whether the ops that it is given to are those of the CPU."""
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype
+    return leaf if isinstance(leaf, torch.dtype) else type(leaf)
+
+
+def _adds_slices(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **settings: Any
+) -> bool:
+    """Whether slices of the right shape are added, one for each index."""
+    if not index.dim() or not x.dim() or x.dim() != source.dim():
+        return False
+    shape = list(x.shape)
+    shape[dim] = index.numel()
+    return shape == list(source.shape)
+
+
+def _fits(func: Any) -> Callable[..., bool]:
+    def fits(x: torch.Tensor, part: torch.Tensor, *place: Any, **named: Any) -> bool:
+        try:
+            return _PARTS[func](x, *place, **named).shape == part.shape
+        except (RuntimeError, IndexError):
+            return False
+
+    return fits
+
+
+def _without_memory(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return present_number(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty(tuple(map(present_number, value.shape)), device="meta")
+
+
+def _zeros(value: Any) -> Any:
+    """As many as a tensor has, in its shape."""
+    if not isinstance(value, torch.Tensor):
+        return few_zeros(value)  # a number
+    return torch.zeros(tuple(map(present_number, value.shape)), dtype=value.dtype)

@@ -1,0 +1,1 @@
+"""What a person sees of a compilation: stages, logs, progress and tracebacks."""

@@ -1,0 +1,1 @@
+"""Code that is generated for the common call and its backward; ``entry`` has it made."""

@@ -1,0 +1,1 @@
+"""Where the tensors of a tape lie in memory, and what writes to it do."""

@@ -1,0 +1,1 @@
+"""Torch's own operators under the generated tests."""
