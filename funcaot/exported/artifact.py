@@ -118,10 +118,10 @@ def captured(
                 settings,
                 Opening(signature, leaves, sizes.sizes, None),
             )
-        except FirstStepError:
+        except FirstStepError as error:
             raise UnsupportedError(
-                f"{call.name} steps an optimizer, which an artifact can't do.",
-                remedy="export the gradients, and step the optimizer outside.",
+                f"{call.name} {error}.",
+                remedy="call it once, then export it; if it steps an optimizer, the gradients.",
             ) from None
         return _described(call, forward, lifted, (arguments, leaves), sizes)
 

@@ -79,9 +79,9 @@ def lower(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Lowered:
     with settings.lock, StateKept(), without_dynamo():
         try:
             entry, _ = make_entry(compiled.function, signature, leaves, (args, kwargs), settings)
-        except FirstStepError:
+        except FirstStepError as error:
             raise UnsupportedError(
-                f"{settings.name} steps an optimizer for the first time, which makes its state.",
+                f"{settings.name} {error}.",
                 remedy="call it once, then lower it.",
             ) from None
         entry.capture.tape.forget_values()

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
+from funcaot.aot.capture import control_flow
+from funcaot.aot.capture.control_flow import is_control_flow
 from funcaot.aot.state.optimizer_step import (
     Hyperparameters,
     ParameterState,
@@ -202,6 +204,9 @@ class GradientTracker(TorchFunctionMode):
     ) -> Any:
         """Enter the ``.grad`` of what is known before it matters."""
         kwargs = kwargs or {}
+        if is_control_flow(func):
+            with self:  # what runs inside is the user's
+                return control_flow.run(func, args, kwargs)
         for value in tree_flatten((args, kwargs))[0]:
             if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)

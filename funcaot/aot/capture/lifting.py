@@ -133,7 +133,7 @@ class Lifting(TorchFunctionMode):
     def lift(self, value: torch.Tensor) -> torch.Tensor:
         """Make the tape's input for a real tensor."""
         if torch.nn.parameter.is_lazy(value):
-            raise FirstStepError
+            raise FirstStepError("calls a lazy module for the first time")
         refuse_unknown_kind(
             value, f"{self.capture.name} uses {{}} that isn't one of its arguments."
         )

@@ -91,6 +91,32 @@ def _is_asked_by_machinery() -> bool:
     return False
 
 
+class ImportedError(Exception):
+    """A module is imported while code is recorded; nothing of it has run."""
+
+
+_tried: set[str] = set()
+
+
+def _import_in_progress(frame: types.FrameType) -> tuple[str, bool] | None:
+    """The module whose import a frame belongs to, and whether a library asked for it."""
+    found = None
+    asker: types.FrameType | None = frame
+    while asker is not None:
+        spec = asker.f_globals.get("__spec__")
+        if asker.f_code.co_name == "<module>" and getattr(spec, "_initializing", False):
+            found = asker
+        asker = asker.f_back
+    if found is None:
+        return None
+    asker = found.f_back
+    while asker is not None and _module_of(asker).partition(".")[0].endswith("importlib"):
+        asker = asker.f_back
+    by = "" if asker is None else _module_of(asker)
+    name = _module_of(found)
+    return name, is_library(name) or is_library(by)
+
+
 @dataclass(eq=False)
 class Ran:
     """The code that ran.
@@ -144,6 +170,11 @@ class Ran:
         """Never note a code object."""
         self._seen.add(code)
 
+    def forget(self, code: types.CodeType) -> None:
+        """Take back that a code object was noted."""
+        self._seen.discard(code)
+        self.users.pop(code, None)
+
     @property
     def codes(self) -> frozenset[types.CodeType]:
         """All code that may read something of the user's."""
@@ -158,7 +189,10 @@ class Recorder(PausableTrace):
 
     Attributes:
         ran: What ran.
+        imported: The module that the recorded code imports for the first time, if it does.
     """
+
+    imported = ""
 
     def __init__(
         self, started: Callable[[types.CodeType, dict[str, Any]], None] | None = None
@@ -206,11 +240,32 @@ class Recorder(PausableTrace):
         code = frame.f_code
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
-        if self.ran.note(code, frame.f_globals):
+        if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):
             if self._started is not None:
                 self._started(code, frame.f_globals)
             show_classes(code, frame.f_globals)
         return self.passed_on(frame, event, argument)
+
+    def _is_importing(self, frame: types.FrameType) -> bool:
+        """Whether a frame of the user's belongs to an import that a library asked for.
+
+        What a module does when it is imported, it does once: it can be neither undone nor replayed.
+
+        Raises:
+            ImportedError: The user's code asked for it, and this is its first try.
+        """
+        found = _import_in_progress(frame) if self._started is not None else None
+        if found is None:
+            return False
+        name, by_library = found
+        if not by_library and name in _tried:  # an import that fails each time
+            return False
+        self.ran.forget(frame.f_code)
+        if not by_library:
+            _tried.add(name)
+            self.imported = name
+            raise ImportedError(name)
+        return True
 
 
 def _module_of(frame: types.FrameType) -> str:

@@ -195,10 +195,9 @@ class CompiledFunction(Generic[P, R]):
                 self.settings.statistics.cache_misses += 1
                 try:
                     found = self._captured(signature, leaves, (args, kwargs))
-                except FirstStepError:
+                except FirstStepError as error:
                     raise UnsupportedError(
-                        f"{self.settings.name} steps an optimizer for the first time, which makes "
-                        "its state.",
+                        f"{self.settings.name} {error}.",
                         remedy="call it once.",
                     ) from None
                 self._cache.add(found[0])
@@ -275,7 +274,7 @@ class CompiledFunction(Generic[P, R]):
                     if answers is not None and answers.reached is not None:
                         raise SizesNeededError  # The function caught it.
                 except FirstStepError:
-                    pass  # The optimizer makes its state now; the next call is captured.
+                    pass  # It happens once, now; the next call is captured.
                 except SizesNeededError:
                     self.settings.statistics.cache_misses -= 1
                     if isinstance(self.function, Answered):

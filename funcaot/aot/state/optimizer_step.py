@@ -21,9 +21,10 @@ from funcaot.errors import UnsupportedError
 
 
 class FirstStepError(Exception):
-    """An optimizer makes its state at its first step: that call runs eagerly, the next is captured.
+    """What happens in a first call and never again; it says what. That call runs eagerly.
 
-    State made during a capture would be a symbolic tensor in the user's optimizer.
+    An optimizer makes its state, which would be symbolic tensors if a capture made it; a lazy
+    module makes its parameters; a module is imported. The next call is captured.
     """
 
 
@@ -218,7 +219,7 @@ class StepWatcher:
         if made:
             optimizer.state.clear()
             optimizer.state.update(before)
-            raise FirstStepError
+            raise FirstStepError("steps an optimizer for the first time, which makes its state")
         self._refuse_counting(optimizer, before)
 
     def _restore_groups(self) -> None:

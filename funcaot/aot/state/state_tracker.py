@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Walk
-from funcaot.aot.closure.ran import Ran, Recorder
+from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
@@ -52,6 +53,15 @@ class _Kept:
         if number == len(self.found):
             self.found.append(place)
         return number
+
+
+@contextlib.contextmanager
+def _importing_outside(recorder: Recorder) -> Iterator[None]:
+    """Have a call that imports a module made as it is: what an import does happens once."""
+    with contextlib.suppress(ImportedError):
+        yield
+    if recorder.imported:
+        raise FirstStepError(f"imports {recorder.imported} for the first time")
 
 
 @dataclass(eq=False)
@@ -115,7 +125,7 @@ class StateTracker:
         draws = Draws(environment)
         try:
             opaque = runs_so_far()
-            with recorder:
+            with recorder, _importing_outside(recorder):
                 result = self.function(*args, **kwargs)
             changes.only_tensors = runs_so_far() != opaque
             draws.refuse_drawn(self.name)
