@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map, tree_unflatten
 from funcaot._torch.tracing import control_flow as operators
 from funcaot._torch.tracing import tracing
 
