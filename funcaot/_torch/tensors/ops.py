@@ -13,12 +13,28 @@ from torch._ops import (
     _OpNamespace,  # pyright: ignore[reportPrivateUsage]
 )
 
-__all__ = ["TRAINING_NORMS", "HigherOrderOperator", "OpOverload", "is_op", "written_arguments"]
+__all__ = [
+    "CHECKS",
+    "TRAINING_NORMS",
+    "HigherOrderOperator",
+    "OpOverload",
+    "is_op",
+    "written_arguments",
+]
 
 # Batch norms that return the new running statistics, behind the output and what is kept for it.
 TRAINING_NORMS = (
     torch.ops.aten._native_batch_norm_legit_functional.default,
     torch.ops.aten._batch_norm_with_update_functional.default,
+)
+
+# Ops that check values.
+CHECKS = frozenset(
+    {
+        torch.ops.aten._linalg_check_errors.default,
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+    }
 )
 
 

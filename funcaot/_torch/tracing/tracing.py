@@ -42,9 +42,11 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.tensors.ops import CHECKS
 from funcaot._torch.tensors.sizes.ragged import NestedSizes, refuse_ragged_number
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
+from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes, turned_elsewhere
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -403,6 +405,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         super().__init__()
         self.function_views = FunctionViews()
         self.detached_writes = DetachedWrites()
+        self.outside = OutsideMemory()
 
     def __torch_dispatch__(
         self,
@@ -432,12 +435,11 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
         before = self.detaching, self.writing, self.running
-        self.running = func
-        self.detaching = func is torch.ops.aten.detach.default
+        self.running, self.detaching = func, func is torch.ops.aten.detach.default
         noted = self.detached_writes
         writing = noted.writing
         if func._schema.is_mutable:
-            refuse_writes(func, args, kwargs or {})
+            refuse_writes(func, args, kwargs or {}, self.outside)
             noted.writing = noted.write(func, args, kwargs or {}) or writing
             self.writing = True
         # Functorch's ops come with torch function modes on, which would see the tensors inside.
@@ -461,6 +463,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})
                 refuse_recorded_compressed(result, (args, kwargs))
+                self.outside.note(func, args, result)
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:
             self.detaching, self.writing, self.running = before
@@ -489,12 +492,3 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if isinstance(source, torch.Tensor):
             look_like(args[0], source)
         return result
-
-
-CHECKS = frozenset(
-    {
-        torch.ops.aten._linalg_check_errors.default,
-        torch.ops.aten._assert_async.default,
-        torch.ops.aten._assert_async.msg,
-    }
-)

@@ -7,13 +7,14 @@ equal tensor is none of them.
 
 from __future__ import annotations
 
-import array
 import math
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
+
+from funcaot.aot.closure.contents import array_contents, has_contents
 
 _SCALARS = (
     int,
@@ -37,7 +38,6 @@ _SETS = (set, frozenset)
 _DICTIONARIES = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 _IMMUTABLE = (tuple, frozenset, torch.Size)
 CONTAINERS = (*_SEQUENCES, *_SETS, *_DICTIONARIES)
-_LARGE_ARRAY = 1 << 16
 
 
 def is_scalar(value: Any) -> bool:
@@ -67,12 +67,6 @@ def is_immutable(value: Any) -> bool:
     return type(value) in _IMMUTABLE and all(map(is_immutable, value))
 
 
-def is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array or a row of bytes, whose contents are compared."""
-    kinds = (bytearray, memoryview, array.array)
-    return isinstance(value, kinds) or _is_numpy(value, "ndarray")
-
-
 def _is_numpy(value: Any, name: str) -> bool:
     kind = type(value)
     return kind.__module__ == "numpy" and any(base.__name__ == name for base in kind.__mro__)
@@ -97,26 +91,11 @@ def fingerprint(value: Any) -> Any:
         return (range, value.start, value.stop, value.step)
     if _is_numpy(value, "generic"):
         return (kind, str(value.dtype), value.tobytes())
-    if is_array(value):
+    if has_contents(value):
         return array_contents(value)
     if kind in _EXACT:
         return (kind, value)
     return (kind, id(value))
-
-
-def array_contents(values: Any) -> Any:
-    """What an array holds; of a large one, a number that stands for its bytes."""
-    if isinstance(values, bytearray):
-        return (type(values), bytes(values))
-    if isinstance(values, memoryview):
-        return (type(values), values.format, values.shape, values.tobytes())
-    if isinstance(values, array.array):
-        return (type(values), values.typecode, values.tobytes())
-    if values.dtype.hasobject:
-        return (type(values), values.shape, tuple(map(fingerprint, values.ravel().tolist())))
-    data = values.tobytes()
-    kept = data if len(data) <= _LARGE_ARRAY else hash(data)
-    return (type(values), str(values.dtype), values.shape, values.strides, kept)
 
 
 def needs_fingerprint(value: Any) -> bool:

@@ -28,7 +28,8 @@ from funcaot._torch.tracing.seen_classes import TYPE
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
-from funcaot.aot.closure.constants import is_array, is_scalar, is_setting
+from funcaot.aot.closure.constants import is_scalar, is_setting
+from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.look import dictionary_of, module_of, name_of
 from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users
@@ -67,7 +68,7 @@ class Environment:
         objects: The objects; alive as long as this record, so that ids stay theirs.
         settings: Numbers, strings and the like that some code reached can read: where, and value.
         identities: Things that are compared by identity alone: functions of libraries and the like.
-        arrays: NumPy arrays, whose contents are compared.
+        arrays: NumPy arrays and the like, whose contents are compared.
         namespaces: Dictionaries of globals, by ``id``, with the names that code uses of them.
         missing: Names that code looks up in such a dictionary, and that aren't there.
         anchors: Objects that nothing leads to, by ``id``: source text that finds them, and what
@@ -430,8 +431,10 @@ class Walk:
                 found.places.setdefault(id(child), []).append(place)
         elif isinstance(child, SYMBOLIC_NUMBERS):
             found.escaped.append(place)
-        elif is_array(child):
+        elif has_contents(child):
             found.arrays.append((place, child))
+            if dictionary_of(child):
+                self._add(place, child)
         elif self._is_interesting(child):
             self._add(place, child)
         else:

@@ -131,6 +131,7 @@ class Aliases:
             )
 
     def _refuse_moved(self, value: torch.Tensor) -> None:
+        self.capture.tape.outside_memory.refuse_given_out(value, self.name)
         whole = value if value._base is None else value._base
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)

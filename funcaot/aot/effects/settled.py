@@ -135,6 +135,9 @@ def _captured(
     """
     gradients = GradientTracker(tracker, tracker.leaves, tracker.name)
     captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, opening)
+    arrays = [array for _, array in tracker.environment.arrays]
+    captured.tape.outside_memory.refuse_changed(tracker.name)
+    captured.tape.outside_memory.refuse_reached(arrays, tracker.name)
     refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
     if opening is not None and opening.numbers is not None:
         opening.numbers.refuse_classes(tracker.ran.users)

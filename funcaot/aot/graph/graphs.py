@@ -15,11 +15,10 @@ from torch import fx
 from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
-from funcaot._torch.tensors.ops import OpOverload
+from funcaot._torch.tensors.ops import CHECKS, OpOverload
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
-from funcaot._torch.tracing.tracing import CHECKS
 from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 from funcaot.classes.premise import holds, reads_number

@@ -14,8 +14,8 @@ from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.children import WRAPPED
-from funcaot.aot.closure.constants import is_array
-from funcaot.aot.closure.look import written
+from funcaot.aot.closure.contents import is_array
+from funcaot.aot.closure.look import module_of, written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
@@ -180,10 +180,13 @@ def _constant(name: str, position: int, value: Any) -> Constant:
     except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
         if (is_users(kind) or issubclass(kind, _FOLLOWED)) and not is_array(value):
             return Constant(kind, Identity(value))
+        instead = "a tensor or a hashable value"
+        if module_of(kind) == "numpy":
+            instead = "it as a tensor (torch.from_numpy, which shares its memory)"
         raise UnsupportedError(
             f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
             "its arguments, so its value can't be part of the call's signature.",
-            remedy="pass a tensor or a hashable value, or register the type as a pytree "
+            remedy=f"pass {instead}, or register the type as a pytree "
             "(torch.utils._pytree.register_pytree_node).",
         ) from None
     return Constant(kind, value)

@@ -27,7 +27,8 @@ from funcaot._torch.tensors.pytree import (
 )
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
-from funcaot.aot.closure.constants import is_array, is_scalar
+from funcaot.aot.closure.constants import is_scalar
+from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
 from funcaot.errors import UnsupportedError

@@ -18,6 +18,7 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
 from funcaot.aot.state.built_objects import taken_apart
+from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes
@@ -104,11 +105,13 @@ class StateTracker:
         self.environment = environment = walk.found
         snapshots = state.Snapshots(environment)
         bags = snapshots.bags
+        held = Held(environment)
 
         def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
             """See what the globals of code are before it runs, which may change them."""
             walk.add_code(code, namespace)
             snapshots.update()
+            held.update()
 
         recorder = Recorder(started)
         self.ran = recorder.ran
@@ -129,12 +132,14 @@ class StateTracker:
                 result = self.function(*args, **kwargs)
             changes.only_tensors = runs_so_far() != opaque
             draws.refuse_drawn(self.name)
+            held.refuse_changed(self.name)
             refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
             state.put_back(bags)
+            held.put_back()
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise
@@ -172,6 +177,7 @@ class StateTracker:
         found = []
         for bag in bags:
             if changes.has_changed(bag):
+                refuse_counted(environment, bag, self.name)
                 read = bag.holder not in environment.unread
                 change = changes.of(bag, path_of(environment, bag.holder), read=read)
                 if change is not None:

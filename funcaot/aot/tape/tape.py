@@ -66,6 +66,7 @@ class Tape:
         wrappers: Its tensors that wrap others.
         called_plainly: Whether a Function was given what holds tensors, so that it isn't a node.
         closed_over: What such a Function's backward may reach besides what it saved.
+        outside_memory: Its constants that lie in memory that isn't torch's.
         values: The values of nodes in the present call, as far as they are known.
     """
 
@@ -84,6 +85,7 @@ class Tape:
         self._notes = NodeNotes(self._functional_mode)
         self._tracer.note = self._notes.note
         self._functional_mode.answer = premises.answer
+        self.outside_memory = self._functional_mode.outside
         self._functional_mode.record_collective = record
         self.spoiled: str | None = None
         self.asked_by, self.transposes, self.called_plainly = "", False, False

@@ -172,16 +172,29 @@ def test_what_is_put_into_the_keywords_of_a_partial_is_stored_in_every_call():
         assert_close(held.keywords["last"], torch.full((3,), 3 * value))
 
 
-LAST = contextvars.ContextVar("LAST")
+LAST = functools.partial(torch.add, 1)
 
 
 def test_a_leak_is_named():
     def function(x):
-        LAST.set(x * 3)
-        return LAST.get() * 2
+        LAST.__setstate__((torch.add, (x * 3,), {}, None))
+        return LAST(x)
 
     with pytest.warns(LeakWarning, match="LAST"):
         funcaot.compile(function, backend="eager")(torch.ones(3))
+
+
+KEPT = contextvars.ContextVar("KEPT")
+
+
+def test_a_context_variable_is_not_set():
+    def function(x):
+        KEPT.set(x * 3)
+        return KEPT.get() * 2
+
+    with pytest.raises(UnsupportedError, match="what a ContextVar holds"):
+        funcaot.compile(function, backend="eager")(torch.ones(3))
+    assert KEPT.get(None) is None
 
 
 def test_under_vmap_and_grad():

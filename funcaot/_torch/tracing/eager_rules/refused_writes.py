@@ -15,23 +15,28 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tensors.ops import written_arguments
+from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot.errors import UnsupportedError
 
 __all__ = ["few_zeros", "refuse_writes", "turned_elsewhere"]
 
 
-def refuse_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def refuse_writes(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outside: OutsideMemory
+) -> None:
     """Refuse what an in-place op would do in eager only, or not at all.
 
     Args:
         func: The op, below autograd.
         args: Its arguments, functional tensors among them.
         kwargs: Its keywords.
+        outside: Memory that isn't torch's; writes to it are noted.
 
     Raises:
         UnsupportedError: If an element has several places in a tensor.
         RuntimeError: Eager's own, for dtypes that don't fit.
     """
+    outside.note_write(func, args, kwargs)
     _refuse_overlapping_writes(func, args, kwargs)
     _refuse_lossy_writes(func, args, kwargs)
 

@@ -1,0 +1,116 @@
+"""What arrays, rows of bytes and streams in memory hold: ``reader`` compares it in each call.
+
+``state`` looks at it around a capture: what a function writes there, it would write once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+from funcaot.aot.closure.look import module_of
+
+__all__ = ["array_contents", "has_contents", "is_array", "put_contents", "whole_contents"]
+
+# Of a larger one, a number stands for its bytes where it is compared.
+_LARGE = 1 << 16
+_ARRAYS = {
+    ("builtins", "bytearray"),
+    ("builtins", "memoryview"),
+    ("array", "array"),
+    ("numpy", "ndarray"),
+}
+_IN_MEMORY = {("_io", "BytesIO"): io.BytesIO, ("_io", "StringIO"): io.StringIO}
+_OF_C = {("_ctypes", name) for name in ("_SimpleCData", "Structure", "Union", "Array")}
+_OF_C |= {("mmap", "mmap")}
+_OTHERS = {("decimal", "Context"), ("threading", "Event")}
+_HASHES = ("_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512")
+
+
+def _bases(value: Any) -> list[tuple[str, str]]:
+    return [(module_of(kind), kind.__name__) for kind in type(value).__mro__[:-1]]
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array or a row of bytes."""
+    return any(base in _ARRAYS for base in _bases(value))
+
+
+def has_contents(value: Any) -> bool:
+    """Whether a value holds what only it knows, and what can be looked at."""
+    return any(
+        base in _ARRAYS or base in _IN_MEMORY or base in _OF_C or base in _OTHERS
+        for base in _bases(value)
+    ) or module_of(type(value)).startswith(_HASHES)
+
+
+def array_contents(value: Any) -> Any:
+    """What such a value holds; of a large one, a number that stands for its bytes."""
+    return tuple(
+        hash(part) if isinstance(part, bytes) and len(part) > _LARGE else part
+        for part in whole_contents(value)
+    )
+
+
+def whole_contents(value: Any) -> tuple[Any, ...]:
+    """What such a value holds, whatever its size."""
+    for base in _bases(value):
+        read = _READ.get(base)
+        if read is not None:
+            return (type(value), *read(value))
+    return (type(value), value.copy().hexdigest())
+
+
+def _of_numpy(values: Any) -> tuple[Any, ...]:
+    if values.dtype.hasobject:
+        return (values.shape, tuple(map(_item, values.ravel().tolist())))
+    layout = (str(values.dtype), values.shape, values.strides, values.flags.writeable)
+    return (*layout, values.tobytes())
+
+
+def _item(value: Any) -> Any:
+    """An item of an array of objects; ``1``, ``1.0`` and ``True`` are three."""
+    plain = type(value) in (int, float, complex, bool, str, bytes)
+    return (type(value), repr(value)) if plain else id(value)
+
+
+def _of_stream(stream: Any, kind: Any) -> tuple[Any, ...]:
+    if stream.closed:
+        return (None, None)
+    return (kind.getvalue(stream), kind.tell(stream))
+
+
+_READ: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
+    ("builtins", "bytearray"): lambda value: (bytes(value),),
+    ("builtins", "memoryview"): lambda value: (value.format, value.shape, value.tobytes()),
+    ("array", "array"): lambda value: (value.typecode, value.tobytes()),
+    ("numpy", "ndarray"): _of_numpy,
+    ("_io", "BytesIO"): lambda value: _of_stream(value, io.BytesIO),
+    ("_io", "StringIO"): lambda value: _of_stream(value, io.StringIO),
+    **dict.fromkeys(_OF_C, lambda value: (memoryview(value).tobytes(),)),
+    ("decimal", "Context"): lambda value: (repr(value),),
+    ("threading", "Event"): lambda value: (vars(value).get("_flag"),),
+}
+
+
+def put_contents(value: Any, before: tuple[Any, ...]) -> None:
+    """Give a value what it held, where that can be written back."""
+    data = before[-1]
+    for base in _bases(value):
+        if base in _IN_MEMORY and not value.closed:
+            value.seek(0)
+            value.truncate()
+            value.write(before[1])
+            value.seek(data)
+            return
+    if isinstance(value, bytearray):
+        value[:] = data
+    elif module_of(type(value)) == "array":
+        del value[:]
+        value.frombytes(data)
+    elif isinstance(data, bytes):
+        # One that has another size, or can't be written to any more, stays as it is.
+        with contextlib.suppress(TypeError, ValueError, BufferError):
+            memoryview(value).cast("B")[:] = data

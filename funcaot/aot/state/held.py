@@ -1,0 +1,105 @@
+"""What arrays and the like hold, around a capture; ``state_tracker`` asks, and undoes or refuses.
+
+What a function writes to a NumPy array or a stream in memory, it writes while it is captured and
+never again. No program writes there, so it is refused.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from threading import Event
+from typing import Any
+
+from funcaot.aot.closure.contents import array_contents, has_contents, put_contents, whole_contents
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.where import path_of, text_of
+from funcaot.aot.state.state import Bag, changed_keys
+from funcaot.errors import UnsupportedError
+
+# A larger one isn't copied, so it can't be given back what it held.
+_COPIED = 1 << 26
+
+
+class Held:
+    """What every array and the like in an environment held when it was first reached."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Look at what was reached so far."""
+        self._environment = environment
+        self._looked_at = 0
+        self._before: dict[int, tuple[Place | None, Any, Any]] = {}
+        for thing in environment.objects.values():
+            if isinstance(thing, ContextVar):
+                self._before[id(thing)] = (None, thing, _contents(thing))
+        self.update()
+
+    def update(self) -> None:
+        """Look at what was reached since."""
+        arrays = self._environment.arrays
+        for place, thing in arrays[self._looked_at :]:
+            # Its own code sets it, which is replayed.
+            if id(thing) not in self._before and not isinstance(thing, Event):
+                self._before[id(thing)] = (place, thing, _contents(thing))
+        self._looked_at = len(arrays)
+
+    def refuse_changed(self, name: str) -> None:
+        """Raise if one of them holds something else now.
+
+        Args:
+            name: The user's function.
+
+        Raises:
+            UnsupportedError: If one does.
+        """
+        for place, thing, before in self._before.values():
+            if not _is_same(thing, before):
+                what = f"a {type(thing).__name__}"
+                if place is not None:
+                    what = f"{text_of(self._environment, place)}, {what},"
+                raise UnsupportedError(
+                    f"{name} changes what {what} holds, which would happen once, when it is "
+                    "captured, and not at every call.",
+                    remedy="keep it in a tensor or a list, or change it outside of the function.",
+                )
+
+    def put_back(self) -> None:
+        """Give each what it held, where that can be written back."""
+        for _, thing, before in self._before.values():
+            if not _is_same(thing, before):
+                if isinstance(thing, ContextVar):
+                    thing.set(before[0])
+                elif before[1] is not None:
+                    put_contents(thing, before[1])
+
+
+def refuse_counted(environment: Environment, bag: Bag, name: str) -> None:
+    """Refuse a change of a queue, which counts in attributes that only its own code reads.
+
+    Raises:
+        UnsupportedError: If that is what a bag is of, and a number in it changed.
+    """
+    kind = type(environment.objects[bag.holder])
+    if module_of(kind) != "queue" or not isinstance(bag.before, dict):
+        return
+    if any(type(bag.before.get(key)) is int for key in changed_keys(bag)):
+        raise UnsupportedError(
+            f"{name} changes {path_of(environment, bag.holder)}, a {kind.__name__}, which would "
+            "happen once, when it is captured, and not at every call.",
+            remedy="change it outside of the function.",
+        )
+
+
+def _contents(thing: Any) -> tuple[Any, Any]:
+    """What is compared, and what can be put back."""
+    if isinstance(thing, ContextVar):
+        return (thing.get(None), None)
+    whole = whole_contents(thing)
+    size = len(whole[-1]) if isinstance(whole[-1], bytes) else 0
+    return (array_contents(thing), whole if size <= _COPIED else None)
+
+
+def _is_same(thing: Any, before: tuple[Any, Any]) -> bool:
+    if isinstance(thing, ContextVar):
+        return thing.get(None) is before[0]
+    return bool(has_contents(thing) and array_contents(thing) == before[0])
