@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -272,7 +273,8 @@ class ReadNames:
                     self._asking.add(kind)
 
 
-@functools.lru_cache(maxsize=4096)
+# A walk through a large library reads thousands of code objects, and the next one reads them again.
+@functools.lru_cache(maxsize=65536)
 def names_of(code: types.CodeType) -> Names:
     """The names that a code object uses."""
     used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
@@ -284,10 +286,10 @@ def names_of(code: types.CodeType) -> Names:
     imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
-    tried = set(used) if _catches(code) else set()
+    tried = set(used) if _catches(code, instructions) else set()
     assigned, counted = _assigned_in(instructions, used)
     items_assigned, items_counted = _items_in(instructions, used)
-    identity = "id" in loaded or _compares_identity(code)
+    identity = "id" in loaded or _compares_identity(instructions)
     fragments: set[str] = set()
     if used & _BY_NAME:
         fragments.update(
@@ -320,23 +322,20 @@ def is_dotted(text: str) -> bool:
     return all(map(str.isidentifier, text.split(".")))
 
 
-def _catches(code: types.CodeType) -> bool:
+def _catches(code: types.CodeType, instructions: Sequence[dis.Instruction]) -> bool:
     """Whether code goes on after it has looked for what isn't there."""
     if not _LOOKUP_ERRORS.isdisjoint(code.co_names):
         return True
-    ops = {item.opname for item in dis.get_instructions(code)}
+    ops = {item.opname for item in instructions}
     return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
 
 
-def _compares_identity(code: types.CodeType) -> bool:
+def _compares_identity(instructions: Sequence[dis.Instruction]) -> bool:
     """Whether code has an ``is`` between two things none of which is a constant."""
-    before = ""
-    for item in dis.get_instructions(code):
-        if item.opname == "IS_OP" and before != "LOAD_CONST":
-            return True
-        if item.opname not in _SKIPPED:
-            before = item.opname
-    return False
+    return any(
+        item.opname == "IS_OP" and before.opname != "LOAD_CONST"
+        for before, item in itertools.pairwise(instructions)
+    )
 
 
 def _read_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterator[str]:
