@@ -367,7 +367,9 @@ LIMITS = {
     ),
     "an artifact for one size": (
         UnsupportedError,
-        lambda: exported(lambda x: x * len(x), ({0: torch.export.Dim("n", min=2, max=9)},)),
+        lambda: exported(
+            lambda x: x * int(x.shape[0]), ({0: torch.export.Dim("n", min=2, max=9)},)
+        ),
     ),
     "a derivative of a changed function, not in its file": (UnsupportedError, changed_after_call),
     "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),

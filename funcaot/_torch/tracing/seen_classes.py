@@ -1,8 +1,10 @@
-"""What class the tensors of a capture say they are: ``torch.Tensor``; ``closure/ran`` has it shown.
+"""What the things of a capture say they are: what they are in eager; ``closure/ran`` has it shown.
 
 A tape's tensors are of a class of torch's own, which the user's code would see in ``type(x)`` and
-``x.__class__``. It sees what eager would show. Nothing can make ``type(x)`` itself say so: code
-that looks ``type`` up finds something in its globals, while it is captured, that answers for it.
+``x.__class__``, and open sizes are no numbers to ``isinstance(n, int)``. Code sees what eager would
+show. Nothing can make ``type`` itself say so: code that looks it up finds something in its globals,
+while it is captured, that answers for it. With ``len(x)`` it is the same: Python makes a number of
+what a tensor says.
 """
 
 from __future__ import annotations
@@ -21,11 +23,18 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from funcaot._torch.patches import require
 from funcaot.scopes import PausableTrace, SharedPatch, tracing_here
 
-__all__ = ["TYPE", "classes_shown", "enter_as", "show_classes", "showing_classes"]
+__all__ = [
+    "SHOWN_NAMES",
+    "classes_shown",
+    "enter_as",
+    "is_shown",
+    "show_classes",
+    "showing_classes",
+]
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
+_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _CLASS = "_funcaot_class"
-_NAME = "type"
 
 
 def enter_as(seen: torch.Tensor, kind: type) -> None:
@@ -43,6 +52,8 @@ def enter_as(seen: torch.Tensor, kind: type) -> None:
 def _class_of(thing: Any) -> type:
     """The class that the user's code is to see of something."""
     kind = type(thing)
+    if kind in _NUMBERS:
+        return kind if tracing_here() is None else _NUMBERS[kind]
     if kind not in _SYMBOLIC:
         return kind
     return vars(thing).get(_CLASS, torch.Tensor)
@@ -93,7 +104,55 @@ class _Type:
         return repr(type)
 
 
-TYPE = _Type()
+class _Function:
+    """It stands for a builtin function; for all but symbolic things it is that function."""
+
+    __slots__ = ()
+    _original: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._original or other is self
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+class _Length(_Function):
+    __slots__ = ()
+    _original = len
+
+    def __call__(self, thing: Any, /) -> Any:
+        if isinstance(thing, torch.Tensor) and thing.ndim:
+            size = thing.shape[0]
+            if type(size) is torch.SymInt:
+                return size
+        return len(thing)
+
+
+class _IsInstance(_Function):
+    __slots__ = ()
+    _original = isinstance
+
+    def __call__(self, thing: Any, kinds: Any, /) -> bool:
+        if type(thing) in _NUMBERS and tracing_here() is not None:
+            return issubclass(_class_of(thing), kinds)
+        return isinstance(thing, kinds)
+
+
+_SHOWN: dict[str, Any] = {"type": _Type(), "len": _Length(), "isinstance": _IsInstance()}
+SHOWN_NAMES = frozenset(_SHOWN)
+_IDENTITIES = frozenset(map(id, _SHOWN.values()))
+
+
+def is_shown(thing: Any) -> bool:
+    """Whether a thing stands for a builtin while something is captured."""
+    return id(thing) in _IDENTITIES
 
 
 def _shown_class(tensor: torch.Tensor) -> type:
@@ -127,8 +186,9 @@ def _undo() -> None:
     _set(None)
     while _spaces:
         _, space = _spaces.popitem()
-        if space.get(_NAME) is TYPE:
-            del space[_NAME]
+        for name, shown in _SHOWN.items():
+            if space.get(name) is shown:
+                del space[name]
 
 
 _patch = SharedPatch(_install, _undo)
@@ -143,15 +203,16 @@ def showing_classes() -> Iterator[None]:
 
 
 def show_classes(code: types.CodeType, namespace: dict[str, Any]) -> None:
-    """Have code see them in ``type(x)``, as long as something is captured.
+    """Have code see them in ``type(x)``, and sizes in ``len(x)``, as long as something is captured.
 
     Args:
         code: Code of the user's that starts to run.
         namespace: Its globals.
     """
-    if _NAME in code.co_names and _NAME not in namespace:
-        _spaces[id(namespace)] = namespace
-        namespace[_NAME] = TYPE
+    for name, shown in _SHOWN.items():
+        if name in code.co_names and name not in namespace:
+            _spaces[id(namespace)] = namespace
+            namespace[name] = shown
 
 
 class _Shows(PausableTrace):

@@ -24,7 +24,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot._torch.tracing.seen_classes import TYPE
+from funcaot._torch.tracing.seen_classes import is_shown
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names_of
@@ -374,7 +374,7 @@ class Walk:
             if not name.isidentifier():
                 continue
             known.add(name)
-            if name in namespace and namespace[name] is not TYPE:
+            if name in namespace and not is_shown(namespace[name]):
                 self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])
             else:
                 self.found.missing.setdefault(identity, set()).add(name)
@@ -393,7 +393,7 @@ class Walk:
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
                 key = (identity, name)
-                if key in self._looked_at or not names.mentions(name) or child is TYPE:
+                if key in self._looked_at or not names.mentions(name) or is_shown(child):
                     continue
                 if library and (self._ran is None or not names.users_mention(name)):
                     continue

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
-from funcaot._torch.tracing.seen_classes import TYPE
+from funcaot._torch.tracing.seen_classes import SHOWN_NAMES, is_shown
 from funcaot.aot.closure.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
@@ -149,8 +149,9 @@ def contents_of(
         }
     if names is None or isinstance(thing, dict):
         found = dict(thing) if names is None else {n: thing[n] for n in names if n in thing}
-        if found.get("type") is TYPE:  # A capture shows it to code with these globals.
-            del found["type"]
+        for name in SHOWN_NAMES & found.keys():
+            if is_shown(found[name]):  # A capture shows it to code with these globals.
+                del found[name]
         return found
     return {name: value for name in names for value in in_slot(thing, name)}
 

@@ -242,3 +242,65 @@ def test_many_threads():
         sys.setswitchinterval(interval)
     assert not wrong
     assert "type" not in globals()
+
+
+SIZES = {
+    "length": lambda x: x * len(x),
+    "half": lambda x: x[: len(x) // 2] * 2.0,
+    "indices": lambda x: x[torch.arange(len(x) - 1, -1, -1)],
+    "mapped": lambda x: x * next(map(len, [x])),
+    "a number": lambda x: x * 2 if isinstance(x.shape[0], int) else x * 3,
+    "of several": lambda x: x * 2 if isinstance(len(x), (str, int)) else x * 3,
+    "not torch's": lambda x: x * 2 if isinstance(x.shape[0], torch.SymInt) else x * 3,
+    "its class": lambda x: x * 2 if type(x.shape[0]) is int else x * 3,
+    "its class's name": lambda x: x * len(type(x.shape[0]).__name__),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_open_sizes_are_numbers(name):
+    """``isinstance(n, int)`` was false where a size is open; ``len(x)`` made a program per size."""
+    compiled = funcaot.compile(SIZES[name], backend=COMPILER)
+    for size in (3, 4, 5, 6, 3):
+        x = torch.randn(size, 2)
+        torch.testing.assert_close(compiled(x), SIZES[name](x))
+    assert funcaot.report(compiled).cache_misses == 2
+
+
+def test_in_a_backward_that_is_compiled():
+    class Mean(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.square().sum(0) / len(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            count = len(x) if isinstance(x.shape[0], int) else 1
+            return 2 * x * gradient / count
+
+    compiled = funcaot.compile(Mean.apply, backend=COMPILER)
+    for size in (3, 4, 5, 6, 3):
+        found = []
+        for function in (Mean.apply, compiled):
+            torch.manual_seed(size)
+            x = torch.randn(size, 2, requires_grad=True)
+            (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+            found.append((gradient, *torch.autograd.grad(gradient.square().sum(), x)))
+        torch.testing.assert_close(*found)
+    assert funcaot.report(compiled).cache_misses == 2
+
+
+def test_a_name_of_the_user_stays_and_nothing_is_left():
+    space = {"torch": torch, "__name__": "of_a_test"}
+    code = "def f(x):\n    return x * len(x) if isinstance(x, torch.Tensor) else x\n"
+    exec(code, space)
+    names = set(space)
+    compiled = funcaot.compile(space["f"], backend="eager")
+    for size in (3, 4, 5):
+        assert compiled(torch.ones(size)).tolist() == [size] * size
+    assert set(space) == names
+    space["len"] = lambda x: 7
+    for size in (3, 4, 5):
+        assert compiled(torch.ones(size)).tolist() == [7] * size
