@@ -244,6 +244,17 @@ PATCHES: tuple[Patch, ...] = (
         "tests/_torch/test_torchscript.py",
     ),
     Patch(
+        "entering",
+        "funcaot/_torch/levels/entering.py",
+        (
+            Target("torch._functorch.eager_transforms:_wrap_for_grad"),
+            Target("torch._functorch.vmap:_add_batch_dim"),
+        ),
+        "A transform inside of a compiled function wraps a closed-over tensor before it is seen.",
+        "such a transform is refused",
+        "tests/aot/capture/test_entering.py",
+    ),
+    Patch(
         "seeding",
         "funcaot/_torch/tensors/seeding.py",
         (Target("torch:manual_seed"), Target("torch:seed"), Target("torch.random:manual_seed")),

@@ -15,6 +15,7 @@ from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_n
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
+from funcaot._torch.levels.entering import showing_what_enters
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
@@ -140,6 +141,7 @@ class Tape:
             intercepting(),
             with_derivatives() if grad_mode else nullcontext(),
             capturing(self),
+            showing_what_enters(),
             observing_checkpoints(self._checkpointed),
             running_scripts_in_python(),
             tracing.disable_autocast_cache(),
