@@ -27,7 +27,7 @@ def batched_kernel(rule: Derivative) -> Callable[..., Any]:
 
         pairs = [inner(value) for value in args]
         named = {name: inner(value) for name, value in kwargs.items()}
-        with interpreter.lower():
+        with functorch.below_this_vmap():
             outputs, dimensions = rule.batched(  # type: ignore[misc]
                 interpreter.batch_size(),
                 (tuple(dim for _, dim in pairs), {name: d for name, (_, d) in named.items()}),

@@ -7,8 +7,10 @@ when its derivative is asked for.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from funcaot._torch.patches import applied
 from funcaot.classes.opaque import current_captor
 from funcaot.derivatives.batching import batched_kernel
 from funcaot.derivatives.table import Derivative, derivatives, on_change
+from funcaot.derivatives.ways import entered, transposed
 from funcaot.errors import MissingRuleError, RuleError
 from funcaot.scopes import SharedPatch
 
@@ -101,6 +104,12 @@ class _Call:
                 args[place[0]][place[1]] = tensor
         return args, kwargs
 
+    def with_rule(self, rule: Derivative) -> _Call:
+        """The same call, differentiated otherwise."""
+        other = copy.copy(self)
+        other.rule = rule
+        return other
+
     def below(self, tensors: Sequence[Tensor]) -> Any:
         """What the op gives one step below this level's autograd; once."""
         args, kwargs = self.fill(tensors)
@@ -139,15 +148,74 @@ class _Recorded(SingleLevelFunction):
         return (None, *pulled(ctx.call, ctx.needs_input_grad[1:], cotangents, ctx.saved_tensors))
 
 
+class _RecordedWithTangents(_Recorded):
+    """The same, of operands that carry tangents at the level that records."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+        """The op itself; what is kept has its tangents, which the gradients need."""
+        result = _Recorded.forward(ctx, call, *tensors)
+        ctx.save_for_forward(*tensors)
+        outputs = result if isinstance(result, tuple) else (result,)
+        ctx.moves = tuple(
+            (v.shape, v.dtype) if isinstance(v, Tensor) and _moves(v) else (None, None)
+            for v in outputs
+        )
+        return result
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Maybe) -> Any:  # type: ignore[override]
+        """The rule's tangents."""
+        call = ctx.call
+        with forward_grad_enabled(True):
+            if call.rule.jvp is not None:
+                moved = _along(call, ctx.saved_tensors, tangents)
+            elif call.rule.formula is not None:
+                args, kwargs = call.fill(ctx.saved_tensors)
+                outputs = call.rule.formula(*args, **kwargs)
+                outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+                moved = tuple(map(_tangent, outputs))
+            else:
+                raise _missing(call.rule, "forward")
+        # One for each output: none of what can't move, zeros for what the rule left out.
+        moved += (None,) * (len(ctx.moves) - len(moved))
+        like = ctx.saved_tensors[0]
+        found = tuple(
+            like.new_zeros(shape, dtype=dtype) if shape is not None and tangent is None else tangent
+            for tangent, (shape, dtype) in zip(moved, ctx.moves, strict=False)
+        )
+        return found if len(found) != 1 else found[0]
+
+
+def _along(call: _Call, duals: Sequence[Tensor], tangents: Sequence[Maybe]) -> tuple[Maybe, ...]:
+    """What a rule's ``jvp`` gives for a recorded call."""
+    args, kwargs = call.fill([forward_ad.unpack_dual(tensor).primal for tensor in duals])
+    along, named = call.fill(tangents)
+    given = [_only_tensors(value) for value in along]
+    if any(isinstance(value, Tensor) for value in named.values()):
+        given.append({name: _only_tensors(value) for name, value in named.items()})
+    pushed = call.rule.jvp(tuple(given), *args, **kwargs)  # type: ignore[misc]
+    return tuple(pushed) if isinstance(pushed, tuple | list) else (pushed,)
+
+
+def _only_tensors(value: Any) -> Any:
+    """What moves of an argument: a tensor, or a list with None for the rest."""
+    if isinstance(value, list) and _has_tensors(value):
+        return [_only_tensors(item) for item in value]
+    return value if isinstance(value, Tensor) else None
+
+
 def pulled(
     call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
 ) -> list[Maybe]:
     """One gradient per tensor of a call."""
     rule = call.rule
     if rule.vjp is None:
-        if rule.formula is None:
+        if rule.formula is not None:
+            return _pulled_by_formula(call, needed, cotangents, tensors)
+        if rule.reverse:
             raise _missing(rule, "reverse")
-        return _pulled_by_formula(call, needed, cotangents, tensors)
+        return _pulled_by_torch(call, needed, cotangents, tensors)
     args, kwargs = call.fill(tensors)
     options: dict[str, Any] = {}
     by_place = dict(zip(call.places, needed, strict=True))
@@ -189,7 +257,7 @@ def _pulled_by_formula(
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), leaves_at_level():
         inner = [
-            _entered(tensor, create_graph) if wanted else tensor
+            entered(tensor, connected=create_graph) if wanted else tensor
             for tensor, wanted in zip(tensors, needed, strict=True)
         ]
         args, kwargs = call.fill(inner)
@@ -215,11 +283,34 @@ def _pulled_by_formula(
     return [next(found) if wanted else None for wanted in needed]
 
 
-def _entered(tensor: Tensor, connected: bool) -> Tensor:
-    """A tensor of its own node, whose gradient goes on if that is asked for."""
-    if connected and tensor.requires_grad:
-        return tensor.view_as(tensor)
-    return tensor.detach().requires_grad_()
+def _pulled_by_torch(
+    call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
+) -> list[Maybe]:
+    """The gradients and their tangents where reverse mode is torch's and forward mode the rule's.
+
+    Torch's formula isn't asked for tangents, as it has none. It is differentiated once more.
+    """
+    arriving = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]
+    duals = [*(cotangents[i] for i in arriving), *tensors]
+
+    def gradients(*values: Tensor) -> tuple[Maybe, ...]:
+        sent: list[Maybe] = [None] * len(cotangents)
+        for index, value in zip(arriving, values, strict=False):
+            sent[index] = value
+        formula = replace(call.rule, formula=call.rule.op)
+        again = call.with_rule(formula)
+        return tuple(_pulled_by_formula(again, needed, sent, values[len(arriving) :]))
+
+    pairs = [forward_ad.unpack_dual(value) for value in duals]  # type: ignore[arg-type]
+    primals = [pair.primal for pair in pairs]
+    found = gradients(*primals)
+    pushed = transposed(gradients)([pair.tangent for pair in pairs], *primals)
+    return [
+        gradient
+        if gradient is None or tangent is None
+        else forward_ad.make_dual(gradient, tangent)
+        for gradient, tangent in zip(found, pushed, strict=True)
+    ]
 
 
 def _moves(value: Tensor) -> bool:
@@ -241,11 +332,8 @@ def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -
         if rule.formula is None:
             raise _missing(rule, "forward")
         return rule.formula(*args, **kwargs)
-    primals, tangents = [], []
-    for value in args:
-        pair = forward_ad.unpack_dual(value) if isinstance(value, Tensor) else None
-        primals.append(value if pair is None else pair.primal)
-        tangents.append(None if pair is None else pair.tangent)
+    primals = [_primal(value) for value in args]
+    tangents: list[Any] = [_tangents_of(value) for value in args]
     if any(_tangent(value) is not None for value in kwargs.values()):
         tangents.append({name: _tangent(value) for name, value in kwargs.items()})
     result = run(*primals, **kwargs)
@@ -260,6 +348,20 @@ def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -
     return dual[0] if single else dual
 
 
+def _primal(value: Any) -> Any:
+    if _has_tensors(value):
+        return [_primal(item) for item in value]
+    return forward_ad.unpack_dual(value).primal if isinstance(value, Tensor) else value
+
+
+def _tangents_of(value: Any) -> Any:
+    """A tangent of an argument, or a list of them, None where nothing moves."""
+    if not _has_tensors(value):
+        return _tangent(value)
+    found = [_tangent(item) for item in value]
+    return None if all(tangent is None for tangent in found) else found
+
+
 def _tangent(value: Any) -> Maybe:
     if not isinstance(value, Tensor) or not _moves(value):
         return None
@@ -270,17 +372,20 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
     """What runs for an op at the autograd key of a device."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if in_dual_level() and any(_tangent(v) is not None for v in _flat(args, kwargs)):
+        given = _flat(args, kwargs)
+        needed = torch.is_grad_enabled() and any(v.requires_grad for v in given)
+        moving = in_dual_level() and any(_tangent(v) is not None for v in given)
+        if moving and not needed:
             return _pushed(rule, rule.op, args, kwargs)
-        if not rule.reverse:
+        if not moving and not rule.reverse:
             return original(keyset, *args, **kwargs)  # type: ignore[misc]
-        needed = torch.is_grad_enabled() and any(v.requires_grad for v in _flat(args, kwargs))
         if not needed:
             return run_below(rule.op, keyset, args, kwargs)
         call = _Call(rule, keyset, args, kwargs)
         tensors = call.tensors(args, kwargs)
+        node = _RecordedWithTangents if moving else _Recorded
         with _as_a_call(), single_level_functions_allowed():
-            return _Recorded.apply(call, *tensors)  # type: ignore[attr-defined]
+            return node.apply(call, *tensors)  # type: ignore[attr-defined]
 
     return kernel
 

@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from funcaot._torch.autograd.autograd import tangent_of
 from funcaot._torch.autograd.op_kernels import OpOverload
 from funcaot._torch.levels.functorch import leaves_at_level
 
-__all__ = ["gradient_of", "transposed"]
+__all__ = ["entered", "gradient_of", "transposed"]
 
 Maybe: TypeAlias = Tensor | None
 
@@ -28,7 +30,7 @@ def transposed(op: OpOverload) -> Callable[..., Any]:
         inner = list(args)
         with torch.enable_grad(), leaves_at_level():
             for index in moving:
-                inner[index] = _entered(args[index])
+                inner[index] = entered(args[index])
             outputs = op(*inner, **kwargs)
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
             reached = [i for i, v in enumerate(outputs) if _differentiable(v)]
@@ -57,9 +59,21 @@ def transposed(op: OpOverload) -> Callable[..., Any]:
     return jvp
 
 
-def _entered(tensor: Tensor) -> Tensor:
-    view = tensor.view_as(tensor)
-    return view if view.requires_grad else view.detach().requires_grad_()
+def entered(tensor: Tensor, *, connected: bool = True) -> Tensor:
+    """A tensor for a derivative to be taken by, with its tangent, if it carries one.
+
+    Args:
+        tensor: Of the level in progress.
+        connected: Whether the derivative is itself differentiated by ``tensor``.
+    """
+    if connected:
+        view = tensor.view_as(tensor)
+        if view.requires_grad:
+            return view
+    tangent = tangent_of(tensor)
+    leaf = tensor.detach().requires_grad_()
+    # `detach` takes tangents away, too.
+    return leaf if tangent is None else forward_ad.make_dual(leaf, tangent)
 
 
 def _differentiable(value: Any) -> bool:
@@ -69,7 +83,7 @@ def _differentiable(value: Any) -> bool:
 def gradient_of(function: Callable[..., Tensor], primal: Tensor, cotangent: Tensor) -> Tensor:
     """The gradient of a function of one tensor, which can be differentiated again."""
     with torch.enable_grad(), leaves_at_level():
-        inner = _entered(primal)
+        inner = entered(primal)
         output = function(inner)
         (gradient,) = torch.autograd.grad(output, inner, cotangent, create_graph=True)
     return gradient

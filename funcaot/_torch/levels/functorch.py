@@ -75,6 +75,7 @@ __all__ = [
     "TransformType",
     "VmapInfo",
     "add_batch_dimension",
+    "below_this_vmap",
     "broadcast_to_and_flatten",
     "coerce_cinterpreter",
     "current_dispatch_mode",
@@ -258,6 +259,16 @@ def single_level_functions_allowed() -> Iterator[None]:
         yield
     finally:
         set_single_level_autograd_function_allowed(previous)
+
+
+@contextlib.contextmanager
+def below_this_vmap() -> Iterator[None]:
+    """Run ops of unwrapped tensors below a vmap level, from a kernel of a batched tensor.
+
+    The level stays on the stack: the dispatcher has it in hand, and takes it off for each op.
+    """
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(DispatchKey.FuncTorchBatched)):
+        yield
 
 
 @contextlib.contextmanager

@@ -9,5 +9,10 @@ from funcaot.derivatives.ways import transposed
 
 aten = torch.ops.aten
 
-for _op in (aten.grid_sampler_2d.default, aten.grid_sampler_3d.default):
+for _op in (
+    aten.grid_sampler_2d.default,
+    aten.grid_sampler_2d_backward.default,
+    aten.grid_sampler_3d.default,
+    aten.grid_sampler_3d_backward.default,
+):
     register(Derivative(_op, jvp=transposed(_op), reverse=False))

@@ -1,0 +1,133 @@
+"""Every rule of the table under stacks of transforms, against finite differences and loops."""
+
+import functools
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+import funcaot
+import funcaot.derivatives.special
+from funcaot.testing.derivatives import FiniteDifferences
+from tests.derivatives.cases import CALLS
+from tests.derivatives.test_rules import FAST, close, directions
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:index_reduce"),
+    # Some ops have no batching rule; torch loops over the examples and says so.
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+]
+DIFFERENCES = FiniteDifferences()
+
+
+def loss_of(function, seed=1):
+    """Curved, so that what arrives at the op moves too."""
+
+    def loss(*values):
+        outputs = function(*values)
+        (weights,) = directions([outputs], seed)
+        return (weights * outputs.sin()).sum()
+
+    return loss
+
+
+def gradient(function, primals):
+    return torch.func.grad(loss_of(function), argnums=tuple(range(len(primals))))
+
+
+def by_functions(function, primals, tangents):
+    return torch.func.jvp(gradient(function, primals), tuple(primals), tangents)[1]
+
+
+def by_dual_leaves(function, primals, tangents):
+    """Tangents and recorded gradients at one level."""
+    inputs = [primal.clone().requires_grad_() for primal in primals]
+    with forward_ad.dual_level():
+        pairs = zip(inputs, tangents, strict=True)
+        duals = [forward_ad.make_dual(primal, tangent) for primal, tangent in pairs]
+        found = torch.autograd.grad(
+            loss_of(function)(*duals), inputs, create_graph=True, allow_unused=True
+        )
+        return [None if g is None else forward_ad.unpack_dual(g).tangent for g in found]
+
+
+def without_a_graph(function, primals, tangents):
+    """The same, where nobody will differentiate the gradients."""
+    inputs = [primal.clone().requires_grad_() for primal in primals]
+    with forward_ad.dual_level():
+        pairs = zip(inputs, tangents, strict=True)
+        duals = [forward_ad.make_dual(primal, tangent) for primal, tangent in pairs]
+        found = torch.autograd.grad(loss_of(function)(*duals), inputs, allow_unused=True)
+        return [None if g is None else forward_ad.unpack_dual(g).tangent for g in found]
+
+
+def one_of_a_batch(function, primals, tangents):
+    """Forward over reverse of each example."""
+    batches = [torch.stack([0.7 * p, p]) for p in primals]
+
+    def product(*values):
+        return torch.func.jvp(gradient(function, primals), values, tangents)[1]
+
+    return [found[1] for found in torch.func.vmap(product, randomness="same")(*batches)]
+
+
+SECOND = {
+    "by_functions": by_functions,
+    "by_dual_leaves": by_dual_leaves,
+    "without_a_graph": without_a_graph,
+    "one_of_a_batch": one_of_a_batch,
+}
+
+
+@functools.cache
+def expected(name):
+    call = CALLS[name]
+    primals = call.primals()
+    places, tangents = tuple(range(len(primals))), directions(primals, 3)
+
+    def first(*values):
+        with funcaot.install():
+            return gradient(call.function, values)(*values)
+
+    return DIFFERENCES.jvp(first, primals, places, tangents)[1]
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("way", SECOND)
+def test_forward_over_reverse(way, name):
+    call = CALLS[name]
+    primals = call.primals()
+    with funcaot.install():
+        found = SECOND[way](call.function, primals, directions(primals, 3))
+    close(found, expected(name), call.tolerance)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in CALLS
+])  # fmt: skip
+def test_forward_over_reverse_compiled(name):
+    call = CALLS[name]
+    primals = call.primals()
+    compiled = funcaot.compile(call.function, backend="eager")
+    found = by_functions(compiled, primals, directions(primals, 3))
+    close(found, expected(name), call.tolerance)
+    found = by_functions(compiled, primals, directions(primals, 3))
+    close(found, expected(name), call.tolerance)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradient_of_a_batch(name):
+    """A level that differentiates outside of one that batches."""
+    call = CALLS[name]
+    primals = call.primals()
+    batches = [torch.stack([0.7 * p, p]) for p in primals]
+
+    def total(*values):
+        return torch.func.vmap(loss_of(call.function), randomness="same")(*values).sum()
+
+    with funcaot.install():
+        found = torch.func.grad(total, argnums=tuple(range(len(primals))))(*batches)
+        one = [gradient(call.function, primals)(*[b[i] for b in batches]) for i in range(2)]
+    wanted = [torch.stack(parts) for parts in zip(*one, strict=True)]
+    for actual, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(actual, want)
