@@ -158,7 +158,7 @@ class _RecordedWithTangents(_Recorded):
         ctx.save_for_forward(*tensors)
         outputs = result if isinstance(result, tuple) else (result,)
         ctx.moves = tuple(
-            (v.shape, v.dtype) if isinstance(v, Tensor) and _moves(v) else (None, None)
+            (v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) and _moves(v) else None
             for v in outputs
         )
         return result
@@ -177,14 +177,21 @@ class _RecordedWithTangents(_Recorded):
                 moved = tuple(map(_tangent, outputs))
             else:
                 raise _missing(call.rule, "forward")
-        # One for each output: none of what can't move, zeros for what the rule left out.
+        # One for each output, lying as it lies: none of what can't move, zeros for what was left out.
         moved += (None,) * (len(ctx.moves) - len(moved))
         like = ctx.saved_tensors[0]
-        found = tuple(
-            like.new_zeros(shape, dtype=dtype) if shape is not None and tangent is None else tangent
-            for tangent, (shape, dtype) in zip(moved, ctx.moves, strict=False)
-        )
+        pairs = zip(moved, ctx.moves, strict=False)
+        found = tuple(None if place is None else _laid(t, like, *place) for t, place in pairs)
         return found if len(found) != 1 else found[0]
+
+
+def _laid(tangent: Maybe, like: Tensor, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
+    """A tangent with an output's strides; zeros for None."""
+    if tangent is None:
+        return like.new_empty_strided(shape, strides, dtype=dtype).zero_()
+    if tangent.stride() == strides:
+        return tangent
+    return like.new_empty_strided(shape, strides, dtype=dtype).copy_(tangent)
 
 
 def _along(call: _Call, duals: Sequence[Tensor], tangents: Sequence[Maybe]) -> tuple[Maybe, ...]:
@@ -220,9 +227,15 @@ def pulled(
     options: dict[str, Any] = {}
     by_place = dict(zip(call.places, needed, strict=True))
     if rule.selective:
-        options["wanted"] = [by_place.get(index, False) for index in range(len(args))]
+        names = [argument.name for argument in schema_of(rule.op).arguments]
+        options["wanted"] = [
+            by_place.get(index, by_place.get(name, False)) for index, name in enumerate(names)
+        ]
     given = rule.vjp(tuple(cotangents), *args, **kwargs, **options)
     given = tuple(given) if isinstance(given, tuple | list) else (given,)
+    named: dict[str, Maybe] = {}
+    if given and isinstance(given[-1], dict):
+        *given, named = given
     if len(given) > len(args):
         raise RuleError(
             f"The vjp registered for {op_name(rule.op)} returned too many gradients.",
@@ -233,11 +246,13 @@ def pulled(
     found: list[Maybe] = []
     for place, wanted, tensor in zip(call.places, needed, tensors, strict=True):
         gradient = None
-        if isinstance(place, str) and wanted:
-            raise _missing(rule, f"reverse (by its keyword {place})")
-        if isinstance(place, int):
+        if isinstance(place, str):
+            if wanted and place not in named:
+                raise _missing(rule, f"reverse (by its keyword {place})")
+            gradient = named.get(place)
+        elif isinstance(place, int):
             gradient = given[place] if place < len(given) else None
-        elif isinstance(place, tuple) and place[0] < len(given) and given[place[0]] is not None:
+        elif place[0] < len(given) and given[place[0]] is not None:
             gradient = given[place[0]][place[1]]
         if gradient is not None and gradient.shape != tensor.shape:
             raise RuleError(
@@ -336,8 +351,9 @@ def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -
     tangents: list[Any] = [_tangents_of(value) for value in args]
     if any(_tangent(value) is not None for value in kwargs.values()):
         tangents.append({name: _tangent(value) for name, value in kwargs.items()})
-    result = run(*primals, **kwargs)
-    pushed = rule.jvp(tuple(tangents), *primals, **kwargs)
+    named = {name: _primal(value) for name, value in kwargs.items()}
+    result = run(*primals, **named)
+    pushed = rule.jvp(tuple(tangents), *primals, **named)
     single = isinstance(result, Tensor)
     pushed = pushed if isinstance(pushed, tuple | list) else (pushed,)
     outputs = (result,) if single else tuple(result)
@@ -377,7 +393,7 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
         moving = in_dual_level() and any(_tangent(v) is not None for v in given)
         if moving and not needed:
             return _pushed(rule, rule.op, args, kwargs)
-        if not moving and not rule.reverse:
+        if not moving and not rule.reverse and not _lacks(rule, args, kwargs):
             return original(keyset, *args, **kwargs)  # type: ignore[misc]
         if not needed:
             return run_below(rule.op, keyset, args, kwargs)
@@ -388,6 +404,16 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
             return node.apply(call, *tensors)  # type: ignore[attr-defined]
 
     return kernel
+
+
+def _lacks(rule: Derivative, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether reverse mode is asked for by an argument that torch's doesn't know."""
+    if not rule.lacking:
+        return False
+    names = [argument.name for argument in schema_of(rule.op).arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    chosen = [given.get(name) for name in rule.lacking]
+    return any(isinstance(value, Tensor) and value.requires_grad for value in chosen)
 
 
 def _as_a_call() -> AbstractContextManager[None]:

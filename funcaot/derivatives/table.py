@@ -28,10 +28,14 @@ class Derivative:
     Attributes:
         op: The op.
         formula: The same function in ops that have derivatives.
-        vjp: ``vjp(cotangents, *args, **kwargs)`` gives a gradient per positional argument.
+        vjp: ``vjp(cotangents, *args, **kwargs)`` gives a gradient per positional argument, and
+            after these a dictionary of gradients of keywords, if there are any.
         jvp: ``jvp(tangents, *args, **kwargs)`` gives a tangent per output.
         reverse: Whether reverse mode is this rule's rather than torch's.
-        selective: Whether ``vjp`` takes a keyword ``wanted``, one boolean per argument.
+        lacking: Names of arguments by which torch has no gradient, though it has one by others:
+            where one of these needs it, reverse mode is this rule's.
+        selective: Whether ``vjp`` takes a keyword ``wanted``, one boolean per argument of the
+            schema.
         constant: Names of arguments that are functions of the others, like a forward's result,
             and that the rule doesn't ask for: autograd doesn't see them.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
@@ -43,6 +47,7 @@ class Derivative:
     vjp: Callable[..., Any] | None = None
     jvp: Callable[..., Any] | None = None
     reverse: bool = True
+    lacking: frozenset[str] = frozenset()
     selective: bool = False
     constant: frozenset[str] = frozenset()
     batched: Callable[..., Any] | None = None

@@ -121,6 +121,24 @@ def forward_over_forward(function, tensors):
     return torch.func.jvp(pushed, tuple(tensors), tangents)
 
 
+def dual_leaves(function, tensors):
+    """Tangents and recorded gradients at one level."""
+    inputs = leaves(tensors)
+    with forward_ad.dual_level():
+        made = [forward_ad.make_dual(t, weights(t, i)) for i, t in enumerate(inputs)]
+        grads = torch.autograd.grad(loss_of(function)(*made), inputs, create_graph=True)
+        return [tuple(forward_ad.unpack_dual(grad)) for grad in grads]
+
+
+def gradient_of_batch(function, tensors):
+    batch = [torch.stack([t, t.flip(-1)]) for t in tensors]
+
+    def total(*values):
+        return torch.func.vmap(loss_of(function))(*values).sum()
+
+    return torch.func.grad(total, argnums=(0, 1, 2))(*batch)
+
+
 def vmap(function, tensors):
     batch = [torch.stack([t, t.flip(-1), t * 0.5]) for t in tensors]
     return torch.func.vmap(function, in_dims=(0, None, 0))(batch[0], tensors[1], batch[2])
@@ -174,6 +192,8 @@ ASKED = {
     "vmap_of_second": vmap_of_second,
     "batched_gradients": batched_gradients,
     "third_by_func": third_by_func,
+    "dual_leaves": dual_leaves,
+    "gradient_of_batch": gradient_of_batch,
 }
 
 

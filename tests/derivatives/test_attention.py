@@ -7,7 +7,15 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import funcaot
-from tests.derivatives.attention import ASKED, attention, expected, kinds, operands, repeated
+from tests.derivatives.attention import (
+    ASKED,
+    LENGTH,
+    attention,
+    expected,
+    kinds,
+    operands,
+    repeated,
+)
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -54,6 +62,27 @@ def test_compiled(kind, asked):
     tensors, keywords = kinds()[kind]
     actual = ASKED[asked](funcaot.compile(attention(keywords), backend="eager"), tensors)
     agree(actual, expected(asked, attention(keywords), tensors), torch.float64)
+
+
+@pytest.mark.parametrize("how", [
+    "uncompiled", pytest.param("compiled", marks=pytest.mark.slow)
+])  # fmt: skip
+@pytest.mark.parametrize("asked", ASKED)
+def test_mask_that_moves(asked, how):
+    """Gradients and tangents of the mask, which torch's kernels take by keyword."""
+    query, key, value = operands()
+    mask = torch.randn(2, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(7))
+
+    def run(query, key, mask):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    tensors = (query, key, mask.double())
+    if how == "compiled":
+        actual = ASKED[asked](funcaot.compile(run, backend="eager"), tensors)
+    else:
+        with funcaot.install():
+            actual = ASKED[asked](run, tensors)
+    agree(actual, expected(asked, run, tensors), torch.float64)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import torch.autograd.forward_ad as forward_ad
 
 import funcaot
 import funcaot.derivatives.special
+from funcaot.errors import UnsupportedError
 from funcaot.testing.derivatives import FiniteDifferences
 from tests.derivatives.cases import CALLS
 from tests.derivatives.test_rules import FAST, close, directions
@@ -20,12 +21,13 @@ pytestmark = [
 DIFFERENCES = FiniteDifferences()
 
 
-def loss_of(function, seed=1):
+def loss_of(function):
     """Curved, so that what arrives at the op moves too."""
 
     def loss(*values):
         outputs = function(*values)
-        (weights,) = directions([outputs], seed)
+        weights = torch.linspace(-1.0, 1.3, outputs.numel(), dtype=outputs.dtype)
+        weights = weights.reshape(outputs.shape)
         return (weights * outputs.sin()).sum()
 
     return loss
@@ -109,10 +111,19 @@ def test_forward_over_reverse_compiled(name):
     call = CALLS[name]
     primals = call.primals()
     compiled = funcaot.compile(call.function, backend="eager")
-    found = by_functions(compiled, primals, directions(primals, 3))
-    close(found, expected(name), call.tolerance)
-    found = by_functions(compiled, primals, directions(primals, 3))
-    close(found, expected(name), call.tolerance)
+    for _ in range(2):
+        try:
+            found = by_functions(compiled, primals, directions(primals, 3))
+        except UnsupportedError:
+            # Kernels that take what they don't read; a loss that runs on real values.
+            assert name.startswith(("grid_sampler", "ctc"))
+            break
+        close(found, expected(name), call.tolerance)
+    if name.startswith("ctc"):  # needs the values of the lengths, inside of a transform
+        return
+    whole = funcaot.compile(lambda p, t: by_functions(call.function, p, t), backend="eager")
+    for _ in range(2):
+        close(whole(primals, directions(primals, 3)), expected(name), call.tolerance)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -13,6 +13,7 @@ from torch import Tensor
 from funcaot._torch.autograd.op_kernels import OpOverload, op_name, schema_of
 from funcaot.derivatives.attention.folding import folded
 from funcaot.derivatives.attention.operators import (
+    attention_backward,
     attention_backward_pushforward,
     attention_pushforward,
     backward_vjp,
@@ -128,11 +129,37 @@ def _backward_vjp(kernel: _Kernel) -> Callable[..., Any]:
         asked = [place is not None and place < len(wanted) and wanted[place] for place in places]
         of_results = (*four[:3], None if bias is None else four[3])
         found = backward_vjp(kernel.operands(given), kernel.arriving(given), of_results, asked)
-        gradients: list[Maybe] = [None] * len(args)
-        for place, is_asked, gradient in zip(places, asked, found, strict=True):
-            if is_asked and place is not None:
-                gradients[place] = gradient
-        return tuple(gradients)
+        by_place = {
+            place: gradient
+            for place, is_asked, gradient in zip(places, asked, found, strict=True)
+            if is_asked and place is not None
+        }
+        return _by_argument(kernel, by_place, len(args))
+
+    return vjp
+
+
+def _by_argument(kernel: _Kernel, by_place: dict[int, Maybe], positional: int) -> tuple[Any, ...]:
+    """Gradients as the table wants them: of positional arguments, and by name of the others."""
+    named = {kernel.names[i]: gradient for i, gradient in by_place.items() if i >= positional}
+    return (*(by_place.get(index) for index in range(positional)), named)
+
+
+def _forward_vjp(kernel: _Kernel) -> Callable[..., Any]:
+    """Gradients for query, key, value and bias, where torch's kernel has none for the bias."""
+
+    def vjp(
+        cotangents: Sequence[Maybe], *args: Any, wanted: Sequence[bool], **kwargs: Any
+    ) -> tuple[Any, ...]:
+        if cotangents[0] is None:
+            return (None,) * len(args)
+        found = attention_backward(*kernel.operands(kernel.read(args, kwargs)), cotangents[0])
+        by_place: dict[int, Maybe] = {}
+        for names, gradient in zip((("query",), ("key",), ("value",), _BIAS), found, strict=True):
+            place = next((i for i, name in enumerate(kernel.names) if name in names), None)
+            if place is not None and wanted[place]:
+                by_place[place] = gradient
+        return _by_argument(kernel, by_place, len(args))
 
     return vjp
 
@@ -143,8 +170,11 @@ def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = Fals
     register(
         Derivative(
             forward,
+            vjp=_forward_vjp(kernel),
             jvp=_forward_jvp(kernel),
             reverse=False,
+            lacking=frozenset({"attn_mask"}),
+            selective=True,
             batched=folded(forward) if batched else None,
         )
     )

@@ -20,7 +20,12 @@ from funcaot.derivatives.attention.folding import folded
 from funcaot.derivatives.attention.rows import Maybe
 from funcaot.derivatives.table import Derivative, register
 
-__all__ = ["attention_backward_pushforward", "attention_pushforward", "backward_vjp"]
+__all__ = [
+    "attention_backward",
+    "attention_backward_pushforward",
+    "attention_pushforward",
+    "backward_vjp",
+]
 
 _PRIMALS = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool causal, float scale"
 _MOVED = "Tensor? moved_query, Tensor? moved_key, Tensor? moved_value, Tensor? moved_bias"

@@ -20,6 +20,7 @@ from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
+from funcaot.derivatives.kernels import with_derivatives
 from funcaot.rules.opaque_backward import opaque_function
 from funcaot.rules.operands.flat_call import flatten_values
 
@@ -138,7 +139,9 @@ def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exceptio
 
     def run(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = flat.arguments(operands)
-        return (function(*args, **kwargs),)
+        # It is differentiated when it runs, which is after the capture.
+        with with_derivatives():
+            return (function(*args, **kwargs),)
 
     name = getattr(function, "__name__", "function")
     reason = "its values decide what it does" if error is None else str(error).splitlines()[0]
