@@ -35,6 +35,7 @@ from funcaot._torch.levels.functorch import leaves_at_level, single_level_functi
 from funcaot._torch.patches import applied
 from funcaot.classes.opaque import current_captor
 from funcaot.derivatives.batching import batched_kernel
+from funcaot.derivatives.custom_ops import forward_rules
 from funcaot.derivatives.table import Derivative, derivatives, on_change
 from funcaot.derivatives.ways import entered, transposed
 from funcaot.errors import MissingRuleError, RuleError
@@ -446,7 +447,9 @@ class _Installed:
             return
         if self._kernels is None:
             self._kernels = {rule.op: _kernels_of(rule) for rule in derivatives()}
-        self._library.install(self._kernels)
+        # Looked for each time, as torch tells nobody of a new op.
+        rules = forward_rules(set(self._kernels))
+        self._library.install({**self._kernels, **{rule.op: _kernels_of(rule) for rule in rules}})
 
     def undo(self) -> None:
         """Bring torch's own back."""

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from funcaot._torch.autograd.autograd import tangent_of
 from funcaot._torch.autograd.op_kernels import OpOverload
 from funcaot._torch.levels.functorch import leaves_at_level
+from funcaot.errors import MissingRuleError
 
 __all__ = ["entered", "gradient_of", "transposed"]
 
@@ -26,22 +27,21 @@ def transposed(op: OpOverload) -> Callable[..., Any]:
     """
 
     def jvp(tangents: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Maybe, ...]:
-        moving = [i for i, tangent in enumerate(tangents) if isinstance(tangent, Tensor)]
-        inner = list(args)
         with torch.enable_grad(), leaves_at_level():
-            for index in moving:
-                inner[index] = entered(args[index])
+            inner, moving = _moving(tangents, args)
             outputs = op(*inner, **kwargs)
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
             reached = [i for i, v in enumerate(outputs) if _differentiable(v)]
+            if not reached or not moving:
+                return (None,) * len(outputs)
             probes = [torch.zeros_like(outputs[i]).requires_grad_() for i in reached]
-            wanted = [inner[index] for index in moving]
+            wanted = [tensor for tensor, _ in moving]
             pulled = torch.autograd.grad(
                 [outputs[i] for i in reached], wanted, probes, create_graph=True, allow_unused=True
             )
             pairs = [
-                (gradient, tangents[index])
-                for index, gradient in zip(moving, pulled, strict=True)
+                (gradient, tangent)
+                for gradient, (_, tangent) in zip(pulled, moving, strict=True)
                 if gradient is not None and gradient.requires_grad
             ]
             if not pairs:
@@ -57,6 +57,32 @@ def transposed(op: OpOverload) -> Callable[..., Any]:
         return tuple(found.get(index) for index in range(len(outputs)))
 
     return jvp
+
+
+def _moving(
+    tangents: Sequence[Any], args: Sequence[Any]
+) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
+    """The arguments with new tensors for those that move, and each of these with its tangent."""
+    if tangents and isinstance(tangents[-1], dict):
+        names = [name for name, tangent in tangents[-1].items() if tangent is not None]
+        raise MissingRuleError(
+            f"An op was differentiated in forward mode by its keywords {', '.join(names)}.",
+            expected="tangents of positional arguments",
+            got="one of a keyword",
+            remedy="register a jvp that takes it, with funcaot.register_derivative.",
+        )
+    inner, moving = list(args), []
+    for index, tangent in enumerate(tangents):
+        if isinstance(tangent, Tensor):
+            inner[index] = entered(args[index])
+            moving.append((inner[index], tangent))
+        elif isinstance(tangent, list):
+            inner[index] = list(args[index])
+            for place, part in enumerate(tangent):
+                if part is not None:
+                    inner[index][place] = entered(args[index][place])
+                    moving.append((inner[index][place], part))
+    return inner, moving
 
 
 def entered(tensor: Tensor, *, connected: bool = True) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 from funcaot._torch.calls.interception import replaced_apply, require_interception
 from funcaot.classes.class_cache import forget_classes
+from funcaot.derivatives import custom_ops
 from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
 from funcaot.functions.function import Function, custom_function_call
 from funcaot.scopes import SharedPatch, holding
@@ -56,6 +57,8 @@ _observers: list[Observer] = []
 def _call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for observer in _observers:
         observer(cls, args, kwargs)
+    if cls.__module__ == custom_ops.MODULE:
+        return custom_ops.apply_at_level(cls, args)
     return custom_function_call(cls, *args, **kwargs)
 
 

@@ -15,12 +15,15 @@ from torch._C import _after_autograd_keyset as after_autograd
 from torch._C import _AutoDispatchBelowAutograd as below_autograd
 from torch._ops import OpOverload
 from torch.library import Library, get_kernel
+from torch.library import _impls as registered_kernels
 
 __all__ = [
     "KernelLibrary",
     "OpOverload",
     "devices",
+    "draws_at_random",
     "op_name",
+    "ops_of_users",
     "run_below",
     "schema_of",
     "torch_kernel",
@@ -67,6 +70,30 @@ class KernelLibrary:
         """What torch's dispatcher in Python, used for open sizes, has looked up."""
         for op in self._ops:
             op._dispatch_cache.clear()
+
+
+# Namespaces of torch's own ops that have a kernel of autograd in Python.
+_OF_TORCH = {"aten", "debug_mode_ops", "debugprims", "export", "funcaot", "prims", "rngprims"}
+
+
+def ops_of_users() -> list[OpOverload]:
+    """Ops that ``torch.library`` gave a kernel of autograd in Python, with or without a formula."""
+    found = []
+    for place in tuple(registered_kernels):
+        namespace, name, key = place.split("/")
+        if key != "Autograd" or namespace in _OF_TORCH:
+            continue
+        packet = getattr(getattr(torch.ops, namespace), name.split(".")[0], None)
+        overload = name.split(".")[1] if "." in name else "default"
+        op = getattr(packet, overload, None)
+        if isinstance(op, OpOverload):
+            found.append(op)
+    return found
+
+
+def draws_at_random(op: OpOverload) -> bool:
+    """Whether an op says that it draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 def devices() -> tuple[str, ...]:
