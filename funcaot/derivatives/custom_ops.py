@@ -70,7 +70,7 @@ def forward_rules(known: set[OpOverload]) -> Iterator[Derivative]:
 
 def _forward(op: OpOverload) -> Callable[..., Any]:
     if not schema_of(op).is_mutable and not draws_at_random(op):
-        return transposed(op)
+        return _of_formulas(op)
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise MissingRuleError(
@@ -82,3 +82,23 @@ def _forward(op: OpOverload) -> Callable[..., Any]:
         )
 
     return refuse
+
+
+def _of_formulas(op: OpOverload) -> Callable[..., Any]:
+    by_transposing = transposed(op)
+
+    def jvp(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return by_transposing(*args, **kwargs)
+        except RuntimeError as error:
+            if "no autograd formula was registered" not in str(error):
+                raise
+            raise MissingRuleError(
+                f"{op_name(op)} was differentiated in forward mode, which is the transpose of its "
+                "gradient, and its gradient can't be transposed.",
+                expected="register_autograd for it and for every op that its backward calls",
+                got=str(error).split(". ")[0],
+                remedy="register these, or a jvp with funcaot.register_derivative.",
+            ) from error
+
+    return jvp

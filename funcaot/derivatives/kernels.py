@@ -178,7 +178,7 @@ class _RecordedWithTangents(_Recorded):
                 moved = tuple(map(_tangent, outputs))
             else:
                 raise _missing(call.rule, "forward")
-        # One for each output, lying as it lies: none of what can't move, zeros for what was left out.
+        # One for each output, lying as it lies; zeros for what the rule left out.
         moved += (None,) * (len(ctx.moves) - len(moved))
         like = ctx.saved_tensors[0]
         pairs = zip(moved, ctx.moves, strict=False)
@@ -322,9 +322,7 @@ def _pulled_by_torch(
     found = gradients(*primals)
     pushed = transposed(gradients)([pair.tangent for pair in pairs], *primals)
     return [
-        gradient
-        if gradient is None or tangent is None
-        else forward_ad.make_dual(gradient, tangent)
+        gradient if gradient is None or tangent is None else forward_ad.make_dual(gradient, tangent)
         for gradient, tangent in zip(found, pushed, strict=True)
     ]
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.autograd import tangent_of
-from funcaot._torch.autograd.op_kernels import OpOverload
 from funcaot._torch.levels.functorch import leaves_at_level
 from funcaot.errors import MissingRuleError
 
@@ -19,7 +18,7 @@ __all__ = ["entered", "gradient_of", "transposed"]
 Maybe: TypeAlias = Tensor | None
 
 
-def transposed(op: OpOverload) -> Callable[..., Any]:
+def transposed(op: Callable[..., Any]) -> Callable[..., Any]:
     """A jvp for an op that can be differentiated twice in reverse.
 
     With ``u`` a cotangent, ``J^T u`` is linear in ``u``, and its own gradient along the tangents

@@ -251,6 +251,31 @@ def sets_storage(x, y):
     return x * 2
 
 
+@torch.library.custom_op("funcaot_limits::doubled_in_place", mutates_args=("x",))
+def doubled_in_place(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+doubled_in_place.register_fake(torch.empty_like)
+sampled = compiled(
+    lambda x: torch.nn.functional.grid_sample(
+        x, torch.full((1, 2, 2, 2), 0.3), align_corners=False
+    ).exp()
+)
+
+
+def with_a_triton_kernel(x):
+    torch._higher_order_ops.triton_kernel_wrap.triton_kernel_wrapper_mutation(
+        kernel_idx=0,
+        constant_args_idx=0,
+        grid=[(1, 1, 1)],
+        tma_descriptor_metadata={},
+        kwargs={"x": x},
+    )
+    return x
+
+
 LIMITS = {
     "storage of a leaf that requires grad": (
         UnsupportedError,
@@ -372,6 +397,19 @@ LIMITS = {
         ),
     ),
     "a derivative of a changed function, not in its file": (UnsupportedError, changed_after_call),
+    "forward mode of an op that writes": (
+        MissingRuleError,
+        lambda: compiled(lambda x: torch.func.jvp(doubled_in_place, (x.clone(),), (x,)))(ones()),
+    ),
+    "forward over reverse of grid_sample": (
+        UnsupportedError,
+        lambda: torch.func.jvp(
+            torch.func.grad(lambda x: sampled(x).sin().sum()),
+            (ones(1, 1, 3, 3),),
+            (ones(1, 1, 3, 3),),
+        ),
+    ),
+    "a Triton kernel": (UnsupportedError, lambda: compiled(with_a_triton_kernel)(ones())),
     "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),
     "backend": (FuncaotError, lambda: funcaot.compile(torch.sin, backend="no such")),
 }
