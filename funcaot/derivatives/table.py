@@ -63,6 +63,7 @@ _RULES = (
     "losses.ctc",
     "losses.multi_margin",
     "losses.multilabel_margin",
+    "matrices.cholesky",
     "matrices.ormqr",
     "pieces.embedding_bag",
     "pieces.index_reduce",

@@ -142,3 +142,24 @@ def test_gradient_of_a_batch(name):
     wanted = [torch.stack(parts) for parts in zip(*one, strict=True)]
     for actual, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(actual, want)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "cholesky"), reason="this torch has no cholesky")
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_deprecated_cholesky_moves_as_the_other(upper):
+    half = directions([torch.empty(3, 3, dtype=torch.float64)], 1)[0]
+    matrix, tangent = half @ half.T + 3 * torch.eye(3), half + half.T
+
+    def all_of(function):
+        def run(x):
+            return function(x, upper=upper)
+
+        return (
+            torch.func.jvp(run, (matrix,), (tangent,))[1],
+            torch.func.hessian(loss_of(run))(matrix),
+        )
+
+    with funcaot.install():
+        found = all_of(torch.cholesky)
+    torch.testing.assert_close(found, all_of(torch.linalg.cholesky))

@@ -43,7 +43,6 @@ WHY_NOT: dict[str, str] = {
     "special.zeta": "the derivative by the first argument is a series that torch has no op for",
     "linspace*": "ends given as tensors, in forward mode; not done yet",
     "torch._scaled_mm*": "products of quantised numbers, which have no derivative",
-    "cholesky": "deprecated, and gone from later versions; `torch.linalg.cholesky` has it",
     "geqrf": "not unique where the matrix is singular, and its reflectors are no smooth function; "
     "`torch.linalg.qr` has derivatives",
     "linalg.ldl*": "a factorisation with pivots, whose solve would need the pivots undone; "
