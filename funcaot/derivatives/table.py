@@ -120,9 +120,11 @@ def register_derivative(
     Args:
         op: An overload, like ``torch.ops.aten.special_airy_ai.default``.
         jvp: ``jvp(tangents, *args, **kwargs)`` returns the tangent of the output, or a tuple of
-            one per output. ``tangents`` has one entry per positional argument, None for zero.
+            one per output. ``tangents`` has one entry per positional argument, None for zero, a
+            list of them for a list of tensors; tangents of keywords come as a dictionary at the
+            end, if there are any.
         vjp: ``vjp(cotangents, *args, **kwargs)`` returns a gradient per positional argument, None
-            for zero. ``cotangents`` has one entry per output, None for zero.
+            for zero, and a dictionary of those of keywords at the end, if there are any. ``cotangents`` has one entry per output, None for zero.
         formula: The same function as the op in ops that have derivatives. It serves for whichever
             of the two isn't given. With ``jvp`` alone, reverse mode is left as torch has it.
 
