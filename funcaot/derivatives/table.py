@@ -124,7 +124,8 @@ def register_derivative(
             list of them for a list of tensors; tangents of keywords come as a dictionary at the
             end, if there are any.
         vjp: ``vjp(cotangents, *args, **kwargs)`` returns a gradient per positional argument, None
-            for zero, and a dictionary of those of keywords at the end, if there are any. ``cotangents`` has one entry per output, None for zero.
+            for zero, and a dictionary of those of keywords at the end, if there are any.
+            ``cotangents`` has one entry per output, None for zero.
         formula: The same function as the op in ops that have derivatives. It serves for whichever
             of the two isn't given. With ``jvp`` alone, reverse mode is left as torch has it.
 
