@@ -7,6 +7,7 @@ registers hooks. Only the module's own computation is compiled.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +17,13 @@ import torch
 from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
-from funcaot.aot.runtime.module import COMPILED, ForwardCall, ModuleCall, compiled_module
-from funcaot.aot.runtime.once_differentiated import FULLY_SHARDED, STATIC_GRAPH, refuse_second
+from funcaot.aot.runtime.module import COMPILED, METHODS, ForwardCall, ModuleCall, compiled_module
+from funcaot.aot.runtime.once_differentiated import (
+    FULLY_SHARDED,
+    STATIC_GRAPH,
+    refuse_delayed,
+    refuse_second,
+)
 from funcaot.backends.compiler import Compiler
 
 __all__ = ["compiled"]
@@ -58,6 +64,7 @@ def _sharing(module: torch.nn.Module, members: dict[str, Any]) -> torch.nn.Modul
 
 def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:
     """The reducer is prepared and told of the outputs outside of the compiled program."""
+    refuse_delayed(module)
     function = _function(ModuleCall(module.module), settings)
 
     def run(self: Any, *inputs: Any, **kwargs: Any) -> Any:
@@ -66,7 +73,18 @@ def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:
             return refuse_second(results, STATIC_GRAPH, function.settings.name)
         return results
 
-    return _sharing(module, {"_run_ddp_forward": run, COMPILED: function})
+    def copied(copying: Any, *rest: Any) -> torch.nn.Module:
+        return compiled(copying(module, *rest), *settings)
+
+    members = {
+        "_run_ddp_forward": run,
+        "__copy__": lambda self: copied(copy.copy),
+        "__deepcopy__": lambda self, memo: copied(copy.deepcopy, memo),
+        "__reduce_ex__": lambda self, protocol: (compiled, (module, *settings)),
+        **{name: made for name, made in METHODS.items() if not hasattr(module, name)},
+        COMPILED: function,
+    }
+    return _sharing(module, members)
 
 
 class _Compiled(threading.local):

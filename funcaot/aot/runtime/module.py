@@ -54,7 +54,7 @@ def compiled_module(
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_funcaot_original": module,
-        **{name: method for name, method in _METHODS.items() if not hasattr(original, name)},
+        **{name: method for name, method in METHODS.items() if not hasattr(original, name)},
         COMPILED: compiled,
     }
     kind = type(original.__name__, (original,), members)
@@ -119,7 +119,7 @@ def _warm_up(self: torch.nn.Module, *args: Any, orders: int = 1, **kwargs: Any) 
 
 
 # What a compiled module has besides, where its class has nothing of that name.
-_METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
+METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
 
 _Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
 

@@ -14,7 +14,13 @@ from funcaot._torch.distributed.wrapped import DistributedDataParallel
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot.errors import UnsupportedError
 
-__all__ = ["FULLY_SHARDED", "STATIC_GRAPH", "in_static_graph", "refuse_second"]
+__all__ = [
+    "FULLY_SHARDED",
+    "STATIC_GRAPH",
+    "in_static_graph",
+    "refuse_delayed",
+    "refuse_second",
+]
 
 FULLY_SHARDED = (
     "fully_shard frees the parameters as soon as the gradients of its inputs are there, so that "
@@ -55,4 +61,23 @@ def refuse_second(results: Any, reason: tuple[str, str], name: str) -> Any:
 def in_static_graph() -> bool:
     """Whether a ``DistributedDataParallel`` with a static graph calls its module now."""
     active: Any = DistributedDataParallel._active_ddp_module
-    return active is not None and active.static_graph and active.require_backward_grad_sync
+    if active is None:
+        return False
+    refuse_delayed(active)
+    return active.static_graph and active.require_backward_grad_sync
+
+
+def refuse_delayed(parallel: Any) -> None:
+    """Refuse a reduction that one parameter's hook starts for parameters whose gradients are there.
+
+    Gradients of one program arrive in no order, so some would be reduced before they are there.
+
+    Args:
+        parallel: A ``DistributedDataParallel``.
+    """
+    if getattr(parallel, "_delay_all_reduce_params", ()):
+        raise UnsupportedError(
+            "A DistributedDataParallel with delay_all_reduce_named_params reduces gradients in "
+            "a hook of another parameter, and those of a compiled module come in no order.",
+            remedy="leave delay_all_reduce_named_params out.",
+        )
