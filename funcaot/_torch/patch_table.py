@@ -274,6 +274,20 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_partition.py::test_checkpointed_regions_keep_their_inputs",
     ),
     Patch(
+        "moved gradients",
+        "funcaot/_torch/distributed/again.py",
+        (
+            Target(
+                "torch.distributed.tensor._api:_FromTorchTensor.backward", ("ctx", "grad_output")
+            ),
+            Target("torch.distributed.tensor._api:_normalize_placements_for_grad", ("placements",)),
+            Target("torch.distributed.tensor:DTensor", has=("redistribute", "to_local")),
+        ),
+        "Second derivatives under tensor parallelism lack a part, without a word.",
+        "nothing is compiled once torch.distributed.tensor was imported",
+        "tests/distributed/test_tensor_parallel.py",
+    ),
+    Patch(
         "stepping aside",
         "funcaot/_torch/dynamo/dynamo.py",
         (

@@ -179,7 +179,9 @@ def test_an_unknown_patch_is_refused():
 @pytest.mark.parametrize("name", [name for name in REFUSED if BY_NAME[name].concerns_this_torch])
 @pytest.mark.parametrize("how", ["switched off", "different"])
 def test_what_nothing_stands_in_for_is_refused(name, how, monkeypatch):
-    import torch._dynamo  # once it is there, it has to step aside
+    # Once these are there, the one has to step aside, and the other to record more.
+    import torch._dynamo
+    import torch.distributed.tensor
 
     compiled = funcaot.compile(torch.sin, backend="eager")
     options = {"without_patches": name} if how == "switched off" else {}

@@ -1,0 +1,162 @@
+"""Modules that ``parallelize_module`` has changed, at every order, against one process.
+
+Eager isn't the oracle: its second derivatives lack what comes through a tensor's gradient that
+``DTensor.from_local`` has moved.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import funcaot
+from funcaot import config
+from tests.distributed.cases import ORDERS, batch, loss_of, whole
+from tests.distributed.ranks import Ranks
+from tests.hostile import COMPILER
+
+
+class _Energy(nn.Module):
+    def __init__(self, order="first", *, inside=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.order, self.inside = order, inside
+        self.first, self.norm, self.second = nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 6)
+        self.third, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def energy(self, x):
+        hidden = self.second(torch.nn.functional.silu(self.norm(self.first(x)))).sin()
+        return self.last(self.third(hidden).tanh()).sum(1)
+
+    def forward(self, x, energies=None, forces=None):
+        if not self.inside:
+            return self.energy(x)
+        return loss_of(self.energy, self.order, x, energies, forces)
+
+
+PLANS = {
+    "colwise": lambda: {"first": ColwiseParallel(output_layouts=Replicate())},
+    "rowwise": lambda: {"second": RowwiseParallel(input_layouts=Replicate())},
+    "colwise, rowwise": lambda: {"third": ColwiseParallel(), "last": RowwiseParallel()},
+    "DTensors between": lambda: {
+        "third": ColwiseParallel(use_local_output=False),
+        "last": RowwiseParallel(),
+    },
+    "sequence": lambda: {
+        "first": ColwiseParallel(output_layouts=Shard(0)),
+        "norm": SequenceParallel(sequence_dim=0),
+        "second": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    },
+}
+
+
+def _compiled(function):
+    return funcaot.compile(function, backend=COMPILER)
+
+
+def _parallel(plan: str, module, mesh=None):
+    return parallelize_module(module, mesh or dist.init_device_mesh("cpu", (2,)), PLANS[plan]())
+
+
+def _losses(plan: str, order: str):
+    """By where the loss is and what is compiled: the module and the loss."""
+    for inside in (False, True):
+        model = _compiled(_parallel(plan, _Energy(order, inside=inside)))
+        yield f"after, inside={inside}", model, model if inside else None
+        model = _parallel(plan, _compiled(_Energy(order, inside=inside)))
+        yield f"before, inside={inside}", model, model if inside else None
+    model = _parallel(plan, _Energy(order))
+    loss = _compiled(lambda *given, model=model: loss_of(model, order, *given))
+    yield "whole", model, loss
+
+
+def _train(model, loss, order):
+    loss = loss or (lambda *given: loss_of(model, order, *given))
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    for step in range(3):
+        loss(*batch(step, 0)).backward()  # All ranks have the same batch.
+        found.append([None if p.grad is None else whole(p.grad) for p in model.parameters()])
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def _cells(plan: str) -> None:
+    for order in ORDERS:
+        expected = _train(_Energy(order), None, order)
+        for name, model, loss in _losses(plan, order):
+            found = _train(model, loss, order)
+            said = lambda message, name=name: f"{plan}, {order}, {name}: {message}"  # noqa: B023, E731
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=said)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_as_in_one_process(ranks: Ranks, plan):
+    ranks.run(_cells, plan, deadline=200)
+
+
+def _on_two_dimensions() -> None:
+    """Tensor parallelism in one dimension of a mesh, and fully_shard in the other."""
+    for shape in ((1, 2), (2, 1)):
+        mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
+        for before in (False, True):
+            for order, inside in (("first", False), ("forces", True), ("forces", False)):
+                expected = _train(_Energy(order), None, order)
+                module = _Energy(order, inside=inside)
+                module = _parallel("colwise, rowwise", module, mesh["model"])
+                if before:
+                    model = fully_shard(_compiled(module), mesh=mesh["data"])
+                else:
+                    model = _compiled(fully_shard(module, mesh=mesh["data"]))
+                if order == "forces" and not inside:
+                    with pytest.raises(funcaot.errors.UnsupportedError, match="fully_shard"):
+                        _train(model, None, order)
+                    continue
+                found = _train(model, model if inside else None, order)
+                cell = f"{shape}, {order}, before={before}"
+                said = lambda message, cell=cell: f"{cell}: {message}"  # noqa: E731
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=said)
+
+
+def test_on_two_dimensions(ranks: Ranks):
+    ranks.run(_on_two_dimensions)
+
+
+def _third_derivative() -> None:
+    found = []
+    for model in (_Energy(), _compiled(_parallel("sequence", _Energy()))):
+        x = batch(0, 0)[0].requires_grad_()
+        (first,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((first**2).sum(), x, create_graph=True)
+        parameters = list(model.parameters())
+        third = torch.autograd.grad((second**2).sum(), parameters, allow_unused=True)
+        found.append([each for each in third if each is not None and whole(each).any()])
+    torch.testing.assert_close([whole(each) for each in found[1]], found[0], rtol=1e-3, atol=1e-4)
+
+
+def test_third_order(ranks: Ranks):
+    ranks.run(_third_derivative)
+
+
+def _without_the_patch() -> None:
+    model = _compiled(_parallel("colwise", _Energy()))
+    said = pytest.raises(funcaot.errors.UnsupportedError, match="nothing is compiled once")
+    with config.patch(without_patches="moved gradients"), said:
+        model(torch.ones(2, 3))
+    # Eager still needs it; what this fails on is the day to take the patch away.
+    expected = _train(_Energy("forces"), None, "forces")
+    found = _train(_parallel("colwise", _Energy("forces")), None, "forces")
+    with pytest.raises(AssertionError, match="not close"):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_patch_is_needed(ranks: Ranks):
+    ranks.run(_without_the_patch)
