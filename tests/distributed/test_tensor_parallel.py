@@ -149,7 +149,7 @@ def test_third_order(ranks: Ranks):
 def _without_the_patch() -> None:
     model = _compiled(_parallel("colwise", _Energy()))
     said = pytest.raises(funcaot.errors.UnsupportedError, match="nothing is compiled once")
-    with config.patch(without_patches="moved gradients"), said:
+    with config.patch(without_patches="distributed tensors"), said:
         model(torch.ones(2, 3))
     # Eager still needs it; what this fails on is the day to take the patch away.
     expected = _train(_Energy("forces"), None, "forces")

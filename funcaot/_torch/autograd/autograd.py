@@ -41,11 +41,11 @@ __all__ = [
     "is_forward_grad_enabled",
     "is_zero_tensor",
     "jvp_inside_dual_level",
-    "made_by_backward_hook",
     "native_apply",
     "new_function_class",
     "once_differentiable",
     "once_differentiable_body",
+    "passes_through",
     "set_creation_meta",
     "set_version",
     "set_versions",
@@ -151,10 +151,14 @@ def creation_meta(view: torch.Tensor) -> CreationMeta:
     return _get_creation_meta(view)
 
 
-def made_by_backward_hook(tensor: torch.Tensor) -> bool:
-    """Whether it is what ``nn.Module`` makes of a tensor for its full backward hooks."""
+# Of ``nn.Module`` for its full backward hooks, and of a ``DTensor``'s ``to_local``.
+_PASSING = ("BackwardHookFunctionBackward", "_ToTorchTensorBackward")
+
+
+def passes_through(tensor: torch.Tensor) -> bool:
+    """Whether it is a view only so that gradients pass through a Function of torch's."""
     node = tensor.grad_fn
-    return node is not None and node.name() == "BackwardHookFunctionBackward"
+    return node is not None and node.name() in _PASSING
 
 
 def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:

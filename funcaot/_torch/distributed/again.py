@@ -1,7 +1,8 @@
-"""Differentiate what takes tensors to ``DTensor`` as often as asked; a tape records inside of it.
+"""Record what ``DTensor`` does, also for other sizes and higher orders; a tape enters it.
 
 Torch's backward of ``DTensor.from_local`` moves the gradient to where its input's belongs without
-recording that, so a derivative of it lacks what comes by that way, without a word.
+recording that, so a derivative of it lacks what comes by that way, without a word. And it takes
+the sizes that a tape was made with for those of the call, where it pads parts to be as large.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from funcaot._torch.patches import require
+from funcaot._torch.tensors.size_environment import SizeEnvironment
 from funcaot.scopes import SharedPatch
 
-__all__ = ["recording_moved_gradients"]
+__all__ = ["recording_distributed_tensors"]
 
 _MODULE = "torch.distributed.tensor._api"
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
 
 
 class _Original:
     """What is replaced."""
 
     backward: Any = None
+    even: Any = None
 
 
 def _backward(ctx: Any, grad_output: Any) -> tuple[Any, ...]:
@@ -38,7 +44,19 @@ def _backward(ctx: Any, grad_output: Any) -> tuple[Any, ...]:
     return (grad_output.to_local(),) + (None,) * 6
 
 
+def _even(size: Any, num_chunks: Any) -> bool:
+    """Whether parts are as large as each other, for the call that is traced."""
+    for value in (size, num_chunks):
+        if isinstance(value, torch.SymInt) and isinstance(value.node.shape_env, SizeEnvironment):
+            return bool(size % num_chunks == 0)
+    return _Original.even(size, num_chunks)
+
+
 def _replace() -> None:
+    placements: Any = sys.modules[_PLACEMENTS]
+    if placements._hint_proves_even_shard is not _even:
+        _Original.even = placements._hint_proves_even_shard
+        placements._hint_proves_even_shard = _even
     kind = sys.modules[_MODULE]._FromTorchTensor
     if kind.backward is not _backward:
         _Original.backward = kind.backward
@@ -46,6 +64,9 @@ def _replace() -> None:
 
 
 def _restore() -> None:
+    placements: Any = sys.modules[_PLACEMENTS]
+    if _Original.even is not None:
+        placements._hint_proves_even_shard = _Original.even
     if _Original.backward is not None:
         sys.modules[_MODULE]._FromTorchTensor.backward = staticmethod(_Original.backward)
 
@@ -54,11 +75,11 @@ _patch = SharedPatch(_replace, _restore)
 
 
 @contextlib.contextmanager
-def recording_moved_gradients() -> Iterator[None]:
-    """Let derivatives of ``DTensor.from_local`` be whole, if this process has ``DTensor``."""
+def recording_distributed_tensors() -> Iterator[None]:
+    """The changes are made inside, if this process has ``DTensor``."""
     if _MODULE not in sys.modules:
         yield
         return
-    require("moved gradients")
+    require("distributed tensors")
     with _patch.used():
         yield

@@ -243,8 +243,7 @@ class Aliases:
         differentiable = base.requires_grad or value.requires_grad
         if meta == autograd.CreationMeta.IN_CUSTOM_FUNCTION and differentiable:
             key = tracing.storage_key(value)
-            if autograd.made_by_backward_hook(value) and self._owns(key, value):
-                # It is a view only so that gradients pass through the hook.
+            if autograd.passes_through(value) and self._owns(key, value):
                 return self._own(key, value)
             raise UnsupportedError(
                 f"{self.name} returns a view that a custom Function made.",

@@ -13,7 +13,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
-from funcaot._torch.distributed.again import recording_moved_gradients
+from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
 from funcaot._torch.levels.entering import showing_what_enters
@@ -145,7 +145,7 @@ class Tape:
             showing_what_enters(),
             observing_checkpoints(self._checkpointed),
             running_scripts_in_python(),
-            recording_moved_gradients(),
+            recording_distributed_tensors(),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,

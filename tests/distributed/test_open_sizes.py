@@ -1,0 +1,96 @@
+"""Sharded tensors of other sizes from call to call, and of other sizes on each rank."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import funcaot
+from tests.distributed.ranks import Ranks
+from tests.hostile import COMPILER
+
+
+def _made(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _derivatives(function, x, w, twice: bool):
+    """What it returns, how that is placed, and the local parts of its derivatives."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    value = function(x, w)
+    placed = value.placements if isinstance(value, DTensor) else None
+    total = value.square().sum()
+    total = total.full_tensor() if isinstance(total, DTensor) else total
+    first = torch.autograd.grad(total, (x, w), create_graph=twice)
+    found = [_local(value), *map(_local, first)]
+    if twice:
+        squares = sum((_local(each) ** 2).sum() for each in first)
+        found += map(_local, torch.autograd.grad(squares, (x, w)))
+    return [each.detach() for each in found], placed, value.shape
+
+
+def _sizes(name: str) -> int:
+    """Compare with eager; how many programs there are in the end."""
+    mesh = dist.init_device_mesh("cpu", (2,))
+    of_rows, whole = [Shard(0)], [Replicate()]
+
+    def product(x, w):
+        return (x @ w).sin()
+
+    def gathered(x, w):
+        return (x @ w).sin().full_tensor()
+
+    cases = {
+        "even": (product, of_rows, whole, (4, 6, 8, 10, 6), True),
+        "uneven": (product, of_rows, whole, (5, 7, 9, 4, 1, 3), True),
+        "whole": (product, whole, whole, (4, 5, 6, 7), True),
+        "columns": (product, [Shard(1)], of_rows, (4, 6, 8, 5, 7), False),
+        "gathered": (gathered, of_rows, whole, (4, 6, 8, 5, 7), True),
+        "summed": (lambda x, w: (x.sum(0) @ w).sin(), of_rows, whole, (4, 6, 5, 7), True),
+    }
+    function, of_x, of_w, sizes, twice = cases[name]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for size in sizes:
+        shapes = ((3, size), (size, 4)) if name == "columns" else ((size, 3), (3, 4))
+        x, w = _made(*shapes[0]), _made(*shapes[1])
+        given = distribute_tensor(x, mesh, of_x), distribute_tensor(w, mesh, of_w)
+        expected = _derivatives(function, *given, twice)
+        found = _derivatives(compiled, *given, twice)
+        torch.testing.assert_close(found[0], expected[0], msg=lambda m, n=size: f"{n}: {m}")
+        assert found[1:] == expected[1:], (size, found[1:], expected[1:])
+    return len(compiled.entries)
+
+
+@pytest.mark.parametrize("name", ["even", "uneven", "whole", "columns", "gathered", "summed"])
+def test_as_in_eager(ranks: Ranks, name):
+    counts = ranks.run(_sizes, name, deadline=200)
+    # With parts of one row or of none, there are more.
+    assert max(counts) <= (4 if name == "uneven" else 3)
+
+
+def _returned() -> None:
+    """What ``to_local`` gives out is a tensor of its own, or an argument's memory."""
+    mesh = dist.init_device_mesh("cpu", (2,))
+
+    def doubled(x):
+        return (DTensor.from_local(x, mesh, [Shard(0)]) * 2).to_local()
+
+    compiled = funcaot.compile(doubled, backend=COMPILER)
+    for size in (2, 3, 4):
+        x = _made(size, 3).requires_grad_()
+        value = compiled(x)
+        torch.testing.assert_close(value, x * 2)
+        value.square().sum().backward()
+        torch.testing.assert_close(x.grad, x * 8)
+    shared = funcaot.compile(lambda x: x.to_local(), backend=COMPILER)
+    given = distribute_tensor(_made(4, 3), mesh, [Shard(0)]).requires_grad_()
+    with pytest.raises(funcaot.errors.UnsupportedError, match=r"memory|view"):
+        shared(given)
+
+
+def test_local_results(ranks: Ranks):
+    ranks.run(_returned)
