@@ -50,7 +50,7 @@ def _sizes(name: str) -> int:
         "whole": (product, whole, whole, (4, 5, 6, 7), True),
         "columns": (product, [Shard(1)], of_rows, (4, 6, 8, 5, 7), False),
         "gathered": (gathered, of_rows, whole, (4, 6, 8, 5, 7), True),
-        "summed": (lambda x, w: (x.sum(0) @ w).sin(), of_rows, whole, (4, 6, 5, 7), True),
+        "summed": (lambda x, w: (x.sum(0) * w.sum(1)).sin(), of_rows, whole, (4, 6, 5, 7), True),
     }
     function, of_x, of_w, sizes, twice = cases[name]
     compiled = funcaot.compile(function, backend=COMPILER)
