@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import require
-from funcaot._torch.tensors.size_environment import SizeEnvironment
+from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 from funcaot.scopes import SharedPatch
 
 __all__ = ["recording_distributed_tensors"]
