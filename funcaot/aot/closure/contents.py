@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,12 @@ def is_array(value: Any) -> bool:
 
 
 def has_contents(value: Any) -> bool:
-    """Whether a value holds what only it knows, and what can be looked at."""
+    """Whether a value holds what only it knows, and what can be looked at.
+
+    What is printed is none of it: a capture prints once, as the documentation says.
+    """
+    if value is sys.stdout or value is sys.stderr:
+        return False
     return any(
         base in _ARRAYS or base in _IN_MEMORY or base in _OF_C or base in _OTHERS
         for base in _bases(value)

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import decimal
@@ -9,6 +10,7 @@ import hashlib
 import io
 import mmap
 import queue
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -146,6 +148,19 @@ def test_what_a_raising_call_writes_is_written_once():
     with pytest.raises(ValueError, match="after a write"):
         function(torch.ones(2))
     assert counts.tolist() == [1, 0]
+
+
+def test_what_is_printed_is_no_state():
+    def function(x):
+        sys.stdout.write("once")
+        return x * 2
+
+    compiled = funcaot.compile(function, backend="eager")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for _ in range(3):
+            compiled(torch.ones(2))
+    assert printed.getvalue() == "once"
+    assert len(funcaot.report(compiled).entries) == 1
 
 
 def test_arrays_of_its_own_are_written_to():
