@@ -385,8 +385,10 @@ def _tangent(value: Any) -> Maybe:
 
 def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Callable[..., Any]:
     """What runs for an op at the autograd key of a device."""
+    kinds = [str(argument.type) for argument in schema_of(rule.op).arguments]
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        args = _with_tensors(kinds, args)
         given = _flat(args, kwargs)
         needed = torch.is_grad_enabled() and any(v.requires_grad for v in given)
         moving = in_dual_level() and any(_tangent(v) is not None for v in given)
@@ -403,6 +405,19 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
             return node.apply(call, *tensors)  # type: ignore[attr-defined]
 
     return kernel
+
+
+def _with_tensors(kinds: Sequence[str], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors in place of numbers where an op has tensors: ``x // 2`` comes as a number."""
+    numbers = int | float | complex
+    places = [i for i, v in enumerate(args) if kinds[i] == "Tensor" and isinstance(v, numbers)]
+    if not places:
+        return args
+    other = next(value for value in args if isinstance(value, Tensor))
+    found = list(args)
+    for place in places:
+        found[place] = torch.tensor(args[place], dtype=torch.result_type(other, args[place]))
+    return tuple(found)
 
 
 def _lacks(rule: Derivative, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

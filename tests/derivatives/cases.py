@@ -89,7 +89,6 @@ CALLS = {
         lambda x: F.multilabel_margin_loss(x, torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0]])),
         ((2, 4),),
     ),
-    "floor_divide": Call(lambda x, y: torch.floor_divide(x * 3, y + 4) * x, ((5,), (5,))),
     "ormqr": Call(lambda a, tau, c: torch.ormqr(a, tau, c), ((4, 3), (3,), (4, 2))),
     "bag_mean": Call(partial(bag, mode="mean"), ((4, 3),)),
     "bag_max": Call(partial(bag, mode="max"), ((4, 3),)),

@@ -8,6 +8,12 @@ from funcaot.derivatives import table
 from funcaot.errors import FuncaotError, MissingRuleError, RuleError
 
 
+def forget(op):
+    table._table.pop(op, None)
+    for listener in table._listeners:
+        listener()
+
+
 @pytest.fixture
 def op():
     """An op without any derivative, which is forgotten again."""
@@ -23,9 +29,7 @@ def op():
     )
     op = torch.ops.funcaot_tests.scaled_sine.default
     yield op
-    table._table.pop(op, None)
-    for listener in table._listeners:
-        listener()
+    forget(op)
     library._destroy()
 
 
@@ -103,3 +107,26 @@ def test_dropout_inside_of_a_fused_backward_is_refused():
     given = [torch.randn(1, 1, 3, 2) for _ in range(5)]
     with pytest.raises(FuncaotError, match="drops weights at random"):
         rule.vjp((given[0], None, None), *given, None, 0.5, False, wanted=[True] * 8)
+
+
+def test_a_number_where_the_op_has_a_tensor():
+    op = torch.ops.aten.floor_divide.default
+    funcaot.register_derivative(
+        op, formula=lambda x, y: torch.div(x, y, rounding_mode="floor") + 0 * x
+    )
+    try:
+        x = torch.tensor([-7.0, 3.0], requires_grad=True)
+        whole = torch.tensor([-7, 3])
+
+        def function(x, whole):
+            return (x // 2) * x, whole // 2, whole // 2.5
+
+        for run in (funcaot.compile(function, backend="eager"), function):
+            with funcaot.install():
+                found = run(x, whole)
+                (gradient,) = torch.autograd.grad(found[0].sum(), x)
+            assert gradient.tolist() == [-4.0, 1.0]
+            assert [value.tolist() for value in found[1:]] == [[-4, 1], [-3.0, 1.0]]
+            assert found[2].dtype == torch.float32
+    finally:
+        forget(op)

@@ -1,4 +1,4 @@
-"""``heaviside`` by its values, and ``floor_divide``: both are constant between their jumps."""
+"""``heaviside`` by its values: it is constant between its jumps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,4 @@ def _heaviside(x: Tensor, values: Tensor) -> Tensor:
     return torch.where(x == 0, values, (x > 0).to(values.dtype))
 
 
-def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
-    return torch.div(x, y, rounding_mode="floor")
-
-
 register(Derivative(aten.heaviside.default, _heaviside))
-register(Derivative(aten.floor_divide.default, _floor_divide))

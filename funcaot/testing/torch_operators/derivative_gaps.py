@@ -43,6 +43,7 @@ WHY_NOT: dict[str, str] = {
     "special.zeta": "the derivative by the first argument is a series that torch has no op for",
     "linspace*": "ends given as tensors, in forward mode; not done yet",
     "torch._scaled_mm*": "products of quantised numbers, which have no derivative",
+    "floor_divide": "constant between jumps; `torch.div` that rounds down has derivatives",
     "geqrf": "not unique where the matrix is singular, and its reflectors are no smooth function; "
     "`torch.linalg.qr` has derivatives",
     "linalg.ldl*": "a factorisation with pivots, whose solve would need the pivots undone; "
