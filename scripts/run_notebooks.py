@@ -66,6 +66,7 @@ def run_cell(shell: Any, source: str) -> list[dict[str, Any]]:
 
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
     """The notebook with what its cells give now."""
+    main = sys.modules["__main__"]  # the shell puts its own there, and empties it in the end
     shell = quiet_shell()
     cells = []
     try:
@@ -77,6 +78,7 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
     finally:
         shell.history_manager.end_session()
         shell.reset()
+        sys.modules["__main__"] = main
     return {**notebook, "cells": cells}
 
 

@@ -95,11 +95,6 @@ def gradient(function):
     function(ones().requires_grad_()).sum().backward()
 
 
-def gradient_of_a_closure():
-    closed_over = ones()
-    return lambda x: x + torch.func.grad(lambda t: (t**2).sum())(closed_over)
-
-
 def between(function):
     """What keeps a transform from being compiled with the function."""
     return lambda *operands: function(*operands)
@@ -376,7 +371,6 @@ LIMITS = {
         UnsupportedError,
         lambda: torch.func.vmap(between(compiled(write_to_the_first)), (0, None))(*rows()),
     ),
-    "closure": (UnsupportedError, lambda: compiled(gradient_of_a_closure())(ones())),
     "grad_output": (UnsupportedError, lambda: gradient(compiled(ReshapesItsGradient.apply))),
     "partition": (
         FuncaotError,

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import weakref
 from pathlib import Path
 
@@ -40,7 +41,9 @@ X = torch.tensor([1.0, 2.0])
 
 
 @pytest.fixture
-def notebook():
+def notebook(monkeypatch):
+    # The shell puts its own there, and empties it in the end.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     shell = InteractiveShell()
     shell.history_manager.enabled = False
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import require
-from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 from funcaot.scopes import SharedPatch
 
 __all__ = ["recording_distributed_tensors"]
@@ -46,8 +45,11 @@ def _backward(ctx: Any, grad_output: Any) -> tuple[Any, ...]:
 
 def _even(size: Any, num_chunks: Any) -> bool:
     """Whether parts are as large as each other, for the call that is traced."""
-    for value in (size, num_chunks):
-        if isinstance(value, torch.SymInt) and isinstance(value.node.shape_env, SizeEnvironment):
+    numbers = [value for value in (size, num_chunks) if isinstance(value, torch.SymInt)]
+    if numbers:
+        from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
+
+        if any(isinstance(value.node.shape_env, SizeEnvironment) for value in numbers):
             return bool(size % num_chunks == 0)
     return _Original.even(size, num_chunks)
 

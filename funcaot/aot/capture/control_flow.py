@@ -16,12 +16,7 @@ from funcaot._torch.tensors.pytree import tree_flatten, tree_map, tree_unflatten
 from funcaot._torch.tracing import control_flow as operators
 from funcaot._torch.tracing import tracing
 
-__all__ = ["is_control_flow", "run"]
-
-
-def is_control_flow(func: Any) -> bool:
-    """Whether `run` knows this operator."""
-    return func in _AS_PYTHON
+__all__ = ["run"]
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

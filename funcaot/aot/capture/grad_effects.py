@@ -18,10 +18,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
-from funcaot.aot.capture import control_flow
-from funcaot.aot.capture.control_flow import is_control_flow
 from funcaot.aot.state.optimizer_step import (
     Hyperparameters,
     ParameterState,
@@ -30,6 +29,8 @@ from funcaot.aot.state.optimizer_step import (
     with_tensor_scalars,
 )
 from funcaot.errors import UnsupportedError
+
+_CONTROL_FLOW = {"cond", "while_loop", "map_impl", "scan", "associative_scan"}
 
 _get = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
 _set = torch.Tensor.grad.__set__  # type: ignore[attr-defined]
@@ -204,7 +205,10 @@ class GradientTracker(TorchFunctionMode):
     ) -> Any:
         """Enter the ``.grad`` of what is known before it matters."""
         kwargs = kwargs or {}
-        if is_control_flow(func):
+        if isinstance(func, HigherOrderOperator) and func.name() in _CONTROL_FLOW:
+            # Torch imports much for them; no other function needs it.
+            from funcaot.aot.capture import control_flow
+
             with self:  # what runs inside is the user's
                 return control_flow.run(func, args, kwargs)
         for value in tree_flatten((args, kwargs))[0]:
