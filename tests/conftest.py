@@ -38,21 +38,25 @@ ON_BOTH = {
 
 
 # Of these files, every n-th case of a test runs in its group; the others with `make test-long`.
+# Those of `tests/distributed` become slow after this.
 SAMPLED = {
     "fast": {
         "test_autograd_inside": 2,
         "test_dynamic": 2,
         "test_every_optimizer": 5,
+        "test_fully_sharded": 4,
         "test_grad_mode_outside": 7,
         "test_grad_of_anything": 11,
         "test_jagged_writes": 4,
         "test_matrix": 3,
         "test_numbers": 3,
         "test_objects_as_arguments": 2,
+        "test_parallel_options": 5,
         "test_reinterpreted": 3,
         "test_saved_tensor_hooks": 2,
         "test_shared_memory_under_transforms": 2,
         "test_subclass_table": 11,
+        "test_tensor_parallel": 3,
         "test_transforms_outside": 5,
         "test_values_at_open_sizes": 7,
         "test_what_is_stored": 3,
@@ -61,16 +65,14 @@ SAMPLED = {
     "slow": {
         "test_autograd_function_db": 2,
         "test_closures": 2,
+        "test_control_flow": 3,
         "test_effects": 3,
         "test_effects_levels": 3,
-        "test_fully_sharded": 4,
         "test_functions_everywhere": 2,
         "test_left_memory": 5,
         "test_shared_memory_under_transforms": 2,
         "test_operators": 4,
-        "test_parallel_options": 5,
         "test_strided_windows": 9,
-        "test_tensor_parallel": 3,
         "test_transforms_outside": 2,
         "test_values_at_open_sizes": 5,
         "test_what_is_stored": 7,
