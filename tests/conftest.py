@@ -72,6 +72,7 @@ SAMPLED = {
         "test_left_memory": 5,
         "test_shared_memory_under_transforms": 2,
         "test_operators": 4,
+        "test_rules_under_transforms": 3,
         "test_strided_windows": 9,
         "test_transforms_outside": 2,
         "test_values_at_open_sizes": 5,
