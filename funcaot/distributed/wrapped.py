@@ -7,7 +7,6 @@ registers hooks. Only the module's own computation is compiled.
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
-from funcaot.aot.runtime.module import COMPILED, METHODS, ForwardCall, ModuleCall, compiled_module
+from funcaot.aot.runtime.module import COMPILED, ForwardCall, ModuleCall, compiled_module, sharing
 from funcaot.aot.runtime.once_differentiated import (
     FULLY_SHARDED,
     STATIC_GRAPH,
@@ -51,17 +50,6 @@ def _function(call: Any, settings: tuple[Any, ...]) -> CompiledFunction:
     return compiled_function(call, compiler, call.__name__, policy, dynamic)
 
 
-def _sharing(module: torch.nn.Module, members: dict[str, Any]) -> torch.nn.Module:
-    """An object of a subclass with other members and the same attributes."""
-    original = type(module)
-    names = ("__module__", "__qualname__", "__doc__")
-    members = {**{name: getattr(original, name) for name in names}, **members}
-    kind = type(original.__name__, (original,), members)
-    result = object.__new__(kind)
-    object.__setattr__(result, "__dict__", module.__dict__)
-    return result
-
-
 def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:
     """The reducer is prepared and told of the outputs outside of the compiled program."""
     refuse_delayed(module)
@@ -73,18 +61,8 @@ def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:
             return refuse_second(results, STATIC_GRAPH, function.settings.name)
         return results
 
-    def copied(copying: Any, *rest: Any) -> torch.nn.Module:
-        return compiled(copying(module, *rest), *settings)
-
-    members = {
-        "_run_ddp_forward": run,
-        "__copy__": lambda self: copied(copy.copy),
-        "__deepcopy__": lambda self, memo: copied(copy.deepcopy, memo),
-        "__reduce_ex__": lambda self, protocol: (compiled, (module, *settings)),
-        **{name: made for name, made in METHODS.items() if not hasattr(module, name)},
-        COMPILED: function,
-    }
-    return _sharing(module, members)
+    members = {"_run_ddp_forward": run, COMPILED: function}
+    return sharing(module, members, (compiled, settings))
 
 
 class _Compiled(threading.local):
@@ -130,7 +108,7 @@ def _sharded(module: torch.nn.Module, settings: tuple[Any, ...]) -> torch.nn.Mod
 
     depth = wrapped.depth_of_original_class(type(module))
     members = {"forward": forward, "_orig_cls_mro_index": depth}
-    result = _sharing(module, {**members, COMPILED: functions.get(id(module))})
+    result = sharing(module, {**members, COMPILED: functions.get(id(module))})
     wrapped.same_state(module, result)
     return result
 

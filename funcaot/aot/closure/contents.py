@@ -13,7 +13,14 @@ from typing import Any
 
 from funcaot.aot.closure.look import module_of
 
-__all__ = ["array_contents", "has_contents", "is_array", "put_contents", "whole_contents"]
+__all__ = [
+    "array_contents",
+    "compared",
+    "has_contents",
+    "is_array",
+    "put_contents",
+    "whole_contents",
+]
 
 # Of a larger one, a number stands for its bytes where it is compared.
 _LARGE = 1 << 16
@@ -23,15 +30,20 @@ _ARRAYS = {
     ("array", "array"),
     ("numpy", "ndarray"),
 }
-_IN_MEMORY = {("_io", "BytesIO"): io.BytesIO, ("_io", "StringIO"): io.StringIO}
-_OF_C = {("_ctypes", name) for name in ("_SimpleCData", "Structure", "Union", "Array")}
-_OF_C |= {("mmap", "mmap")}
-_OTHERS = {("decimal", "Context"), ("threading", "Event")}
+_OF_C = [("_ctypes", name) for name in ("_SimpleCData", "Structure", "Union", "Array")]
 _HASHES = ("_hashlib", "_blake2", "_md5", "_sha1", "_sha2", "_sha3", "_sha256", "_sha512")
 
 
 def _bases(value: Any) -> list[tuple[str, str]]:
     return [(module_of(kind), kind.__name__) for kind in type(value).__mro__[:-1]]
+
+
+def _reading(value: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What reads the contents of such a value; None of another one."""
+    for base in _bases(value):
+        if base in _READ:
+            return _READ[base]
+    return _digest if module_of(type(value)).startswith(_HASHES) else None
 
 
 def is_array(value: Any) -> bool:
@@ -44,29 +56,30 @@ def has_contents(value: Any) -> bool:
 
     What is printed is none of it: a capture prints once, as the documentation says.
     """
-    if value is sys.stdout or value is sys.stderr:
-        return False
-    return any(
-        base in _ARRAYS or base in _IN_MEMORY or base in _OF_C or base in _OTHERS
-        for base in _bases(value)
-    ) or module_of(type(value)).startswith(_HASHES)
+    printing = value is sys.stdout or value is sys.stderr
+    return not printing and _reading(value) is not None
 
 
-def array_contents(value: Any) -> Any:
-    """What such a value holds; of a large one, a number that stands for its bytes."""
+def array_contents(value: Any) -> tuple[Any, ...]:
+    """What such a value holds, as it is compared."""
+    return compared(whole_contents(value))
+
+
+def compared(contents: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Contents, with a number that stands for many bytes."""
     return tuple(
-        hash(part) if isinstance(part, bytes) and len(part) > _LARGE else part
-        for part in whole_contents(value)
+        hash(part) if isinstance(part, bytes) and len(part) > _LARGE else part for part in contents
     )
 
 
 def whole_contents(value: Any) -> tuple[Any, ...]:
     """What such a value holds, whatever its size."""
-    for base in _bases(value):
-        read = _READ.get(base)
-        if read is not None:
-            return (type(value), *read(value))
-    return (type(value), value.copy().hexdigest())
+    read = _reading(value) or _digest
+    return (type(value), *read(value))
+
+
+def _digest(value: Any) -> tuple[Any, ...]:
+    return (value.copy().hexdigest(),)
 
 
 def _of_numpy(values: Any) -> tuple[Any, ...]:
@@ -82,6 +95,10 @@ def _item(value: Any) -> Any:
     return (type(value), repr(value)) if plain else id(value)
 
 
+def _of_buffer(value: Any) -> tuple[Any, ...]:
+    return (memoryview(value).tobytes(),)
+
+
 def _of_stream(stream: Any, kind: Any) -> tuple[Any, ...]:
     if stream.closed:
         return (None, None)
@@ -95,7 +112,8 @@ _READ: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("numpy", "ndarray"): _of_numpy,
     ("_io", "BytesIO"): lambda value: _of_stream(value, io.BytesIO),
     ("_io", "StringIO"): lambda value: _of_stream(value, io.StringIO),
-    **dict.fromkeys(_OF_C, lambda value: (memoryview(value).tobytes(),)),
+    ("mmap", "mmap"): _of_buffer,
+    **dict.fromkeys(_OF_C, _of_buffer),
     ("decimal", "Context"): lambda value: (repr(value),),
     ("threading", "Event"): lambda value: (vars(value).get("_flag"),),
 }
@@ -104,14 +122,13 @@ _READ: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
 def put_contents(value: Any, before: tuple[Any, ...]) -> None:
     """Give a value what it held, where that can be written back."""
     data = before[-1]
-    for base in _bases(value):
-        if base in _IN_MEMORY and not value.closed:
+    if isinstance(value, io.BytesIO | io.StringIO):
+        if not value.closed:
             value.seek(0)
             value.truncate()
             value.write(before[1])
             value.seek(data)
-            return
-    if isinstance(value, bytearray):
+    elif isinstance(value, bytearray):
         value[:] = data
     elif module_of(type(value)) == "array":
         del value[:]

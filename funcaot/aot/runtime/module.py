@@ -23,6 +23,7 @@ from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
 
 COMPILED = "_funcaot_compiled"
+_Again: TypeAlias = tuple[Callable[..., torch.nn.Module], tuple[Any, ...]]
 
 
 def compiled_module(
@@ -42,23 +43,41 @@ def compiled_module(
         policy: What a backward may compute again.
         dynamic: Which sizes of arguments programs leave open.
     """
-    original = type(module)
-    compiled = compiled_function(ModuleCall(module), compiler, original.__name__, policy, dynamic)
+    name = type(module).__name__
     members = {
         "__call__": _call,
-        "__copy__": _copy,
-        "__deepcopy__": _deepcopy,
         "__init_subclass__": classmethod(_refuse_subclass),
-        "__reduce_ex__": _reduce,
-        "__module__": original.__module__,
-        "__qualname__": original.__qualname__,
-        "__doc__": original.__doc__,
         "_funcaot_original": module,
-        **{name: method for name, method in METHODS.items() if not hasattr(original, name)},
-        COMPILED: compiled,
+        COMPILED: compiled_function(ModuleCall(module), compiler, name, policy, dynamic),
     }
+    return sharing(module, members, (compiled_module, (compiler, policy, dynamic)))
+
+
+def sharing(
+    module: torch.nn.Module, members: dict[str, Any], again: _Again | None = None
+) -> torch.nn.Module:
+    """An object of a subclass of a module's class, with the same attributes.
+
+    Args:
+        module: The module.
+        members: What the subclass has of its own.
+        again: What makes the same of another module, and what it takes besides. So a copy is one
+            of a copy of the module; it is also saved and warmed up as a compiled function is.
+    """
+    original = type(module)
+    if again is not None:
+        make, settings = again
+        members = {
+            "__copy__": lambda self: make(copy.copy(module), *settings),
+            "__deepcopy__": lambda self, memo: make(copy.deepcopy(module, memo), *settings),
+            "__reduce_ex__": lambda self, protocol: (make, (module, *settings)),
+            **{name: method for name, method in _METHODS.items() if not hasattr(original, name)},
+            **members,
+        }
+    names = ("__module__", "__qualname__", "__doc__")
+    members = {**{name: getattr(original, name) for name in names}, **members}
     kind = type(original.__name__, (original,), members)
-    result = kind.__new__(kind)
+    result = object.__new__(kind)
     object.__setattr__(result, "__dict__", module.__dict__)
     return result
 
@@ -119,15 +138,7 @@ def _warm_up(self: torch.nn.Module, *args: Any, orders: int = 1, **kwargs: Any) 
 
 
 # What a compiled module has besides, where its class has nothing of that name.
-METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
-
-_Parts: TypeAlias = tuple[torch.nn.Module, Compiler, Policy, bool | None]
-
-
-def _parts(self: torch.nn.Module) -> _Parts:
-    kind: Any = type(self)
-    settings = getattr(kind, COMPILED).settings
-    return kind._funcaot_original, settings.compiler, settings.policy, settings.dynamic
+_METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
 
 
 def _refuse_subclass(cls: type, **kwargs: Any) -> None:
@@ -154,17 +165,3 @@ def _refuse_subclass(cls: type, **kwargs: Any) -> None:
         "torch.nn.utils.parametrize does that when it is applied to a compiled module.",
         remedy="parametrize the module first and compile it then.",
     )
-
-
-def _copy(self: torch.nn.Module) -> torch.nn.Module:
-    module, compiler, policy, dynamic = _parts(self)
-    return compiled_module(copy.copy(module), compiler, policy, dynamic)
-
-
-def _deepcopy(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    module, compiler, policy, dynamic = _parts(self)
-    return compiled_module(copy.deepcopy(module, memo), compiler, policy, dynamic)
-
-
-def _reduce(self: torch.nn.Module, protocol: Any) -> tuple[Callable[..., Any], _Parts]:
-    return compiled_module, _parts(self)

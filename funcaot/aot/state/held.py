@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from threading import Event
 from typing import Any
 
-from funcaot.aot.closure.contents import array_contents, has_contents, put_contents, whole_contents
+from funcaot.aot.closure.contents import array_contents, compared, put_contents, whole_contents
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.where import path_of, text_of
@@ -96,10 +96,10 @@ def _contents(thing: Any) -> tuple[Any, Any]:
         return (thing.get(None), None)
     whole = whole_contents(thing)
     size = len(whole[-1]) if isinstance(whole[-1], bytes) else 0
-    return (array_contents(thing), whole if size <= _COPIED else None)
+    return (compared(whole), whole if size <= _COPIED else None)
 
 
 def _is_same(thing: Any, before: tuple[Any, Any]) -> bool:
     if isinstance(thing, ContextVar):
         return thing.get(None) is before[0]
-    return bool(has_contents(thing) and array_contents(thing) == before[0])
+    return bool(array_contents(thing) == before[0])
