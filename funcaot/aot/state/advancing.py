@@ -5,6 +5,7 @@ A capture would keep what it drew for ever; the tracker of state asks, and the c
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Iterator
@@ -22,11 +23,24 @@ class Draws:
 
     def __init__(self, environment: Environment) -> None:
         """Look at Python's own, NumPy's own, and those that the function can reach."""
-        things = [*environment.objects.values(), *(thing for _, thing in environment.identities)]
-        things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
-        self._before = [(thing, _state(thing)) for thing in things if _state(thing) is not None]
+        self._environment = environment
+        self._objects = self._identities = 0
+        self._before: dict[int, tuple[Any, Any]] = {}
         self._python = random.getstate()
         self._numpy = _numpy_state()
+        self.update()
+
+    def update(self) -> None:
+        """Look at those that were reached since."""
+        objects, identities = self._environment.objects, self._environment.identities
+        things = [*itertools.islice(objects.values(), self._objects, None)]
+        things += [thing for _, thing in identities[self._identities :]]
+        things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
+        self._objects, self._identities = len(objects), len(identities)
+        for thing in things:
+            state = _state(thing)
+            if state is not None:
+                self._before.setdefault(id(thing), (thing, state))
 
     def refuse_drawn(self, name: str) -> None:
         """Raise if one of them isn't where it was.
@@ -37,7 +51,8 @@ class Draws:
         Raises:
             UnsupportedError: If something was drawn.
         """
-        drawn = [type(thing).__name__ for thing, state in self._before if _state(thing) != state]
+        before = self._before.values()
+        drawn = [type(thing).__name__ for thing, state in before if _state(thing) != state]
         if random.getstate() != self._python:
             drawn.append("Python's random module")
         if self._numpy is not None and _numpy_state() != self._numpy:

@@ -6,6 +6,7 @@ never again. No program writes there, so it is refused.
 
 from __future__ import annotations
 
+import itertools
 from contextvars import ContextVar
 from threading import Event
 from typing import Any
@@ -27,21 +28,21 @@ class Held:
     def __init__(self, environment: Environment) -> None:
         """Look at what was reached so far."""
         self._environment = environment
-        self._looked_at = 0
+        self._objects = self._arrays = 0
         self._before: dict[int, tuple[Place | None, Any, Any]] = {}
-        for thing in environment.objects.values():
-            if isinstance(thing, ContextVar):
-                self._before[id(thing)] = (None, thing, _contents(thing))
         self.update()
 
     def update(self) -> None:
         """Look at what was reached since."""
-        arrays = self._environment.arrays
-        for place, thing in arrays[self._looked_at :]:
+        objects, arrays = self._environment.objects, self._environment.arrays
+        for thing in itertools.islice(objects.values(), self._objects, None):
+            if isinstance(thing, ContextVar):
+                self._before[id(thing)] = (None, thing, _contents(thing))
+        for place, thing in arrays[self._arrays :]:
             # Its own code sets it, which is replayed.
             if id(thing) not in self._before and not isinstance(thing, Event):
                 self._before[id(thing)] = (place, thing, _contents(thing))
-        self._looked_at = len(arrays)
+        self._objects, self._arrays = len(objects), len(arrays)
 
     def refuse_changed(self, name: str) -> None:
         """Raise if one of them holds something else now.
@@ -93,13 +94,21 @@ def refuse_counted(environment: Environment, bag: Bag, name: str) -> None:
 def _contents(thing: Any) -> tuple[Any, Any]:
     """What is compared, and what can be put back."""
     if isinstance(thing, ContextVar):
-        return (thing.get(None), None)
+        return (_value(thing), None)
     whole = whole_contents(thing)
     size = len(whole[-1]) if isinstance(whole[-1], bytes) else 0
     return (compared(whole), whole if size <= _COPIED else None)
 
 
+def _value(variable: ContextVar[Any]) -> Any:
+    """What a variable is, also by default; nobody can take a value from it again."""
+    try:
+        return variable.get()
+    except LookupError:
+        return None
+
+
 def _is_same(thing: Any, before: tuple[Any, Any]) -> bool:
     if isinstance(thing, ContextVar):
-        return thing.get(None) is before[0]
+        return _value(thing) is before[0]
     return bool(array_contents(thing) == before[0])

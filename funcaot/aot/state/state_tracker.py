@@ -105,13 +105,14 @@ class StateTracker:
         self.environment = environment = walk.found
         snapshots = state.Snapshots(environment)
         bags = snapshots.bags
-        held = Held(environment)
+        held, draws = Held(environment), Draws(environment)
 
         def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
             """See what the globals of code are before it runs, which may change them."""
             walk.add_code(code, namespace)
             snapshots.update()
             held.update()
+            draws.update()
 
         recorder = Recorder(started)
         self.ran = recorder.ran
@@ -125,7 +126,6 @@ class StateTracker:
             if parts is None
         ]
         changes = Changes(self.name, environment)
-        draws = Draws(environment)
         try:
             opaque = runs_so_far()
             with recorder, _importing_outside(recorder):

@@ -12,7 +12,7 @@ import mmap
 import queue
 import sys
 import threading
-from types import SimpleNamespace
+import types
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ THINGS = {
 }  # fmt: skip
 HOLDERS = {
     "closure": lambda thing: (thing, lambda held: held),
-    "attribute": lambda thing: (SimpleNamespace(a=thing), lambda held: held.a),
+    "attribute": lambda thing: (types.SimpleNamespace(a=thing), lambda held: held.a),
     "list": lambda thing: ([thing], lambda held: held[0]),
 }
 
@@ -201,3 +201,38 @@ def test_a_lock_and_an_event():
         torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), value))
     assert not lock.locked()
     assert list(seen) == [1, 1]
+
+
+HELPER = """
+import contextvars, random
+KEPT = contextvars.ContextVar("KEPT", default=0)
+GENERATOR = random.Random(0)
+ROWS = bytearray(b"abc")
+
+def sets(x):
+    KEPT.set(KEPT.get() + 1)
+    return x * 2
+
+def draws(x):
+    return x * GENERATOR.random()
+
+def writes(x):
+    ROWS[0] += 1
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("sets", "ContextVar"), ("draws", "random"), ("writes", "ROWS")]
+)
+def test_what_is_reached_only_while_it_runs(name, says, monkeypatch):
+    module = types.ModuleType("reached_while_it_runs")
+    exec(HELPER, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def function(x):
+        return getattr(sys.modules["reached_" + "while_it_runs"], name)(x)
+
+    with pytest.raises(UnsupportedError, match=says):
+        funcaot.compile(function, backend="eager")(torch.ones(2))
+    assert (module.KEPT.get(), module.ROWS) == (0, b"abc")
