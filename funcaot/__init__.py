@@ -7,8 +7,11 @@ process that only runs artifacts no Functions either.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +134,30 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _MODULES:
         return importlib.import_module(f"funcaot.{name}")
+    with _without_collections():
+        _import(name)
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage collection: among hundreds of imports it takes a third of their time.
+
+    It would visit all that torch has made, and find nothing.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _import(name: str) -> None:
+    """Put a public name among the globals, with those that are imported with it."""
     if name in _OF_FUNCTIONS:
         importlib.import_module(_FUNCTIONS)
         globals()[name] = getattr(importlib.import_module(_OF_FUNCTIONS[name]), name)
@@ -139,9 +166,6 @@ def __getattr__(name: str) -> Any:
         globals().update({each: getattr(public, each) for each in __all__ if each not in _APART})
     if name in _APART:
         globals()[name] = getattr(importlib.import_module(_APART[name]), name)
-    if name not in globals():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
 
 
 def __dir__() -> list[str]:

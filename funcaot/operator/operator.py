@@ -29,6 +29,7 @@ from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import ArgumentError, MissingRuleError
 from funcaot.operator.plan import CallPlan, plan_of
+from funcaot.tracebacks import shortened
 
 __all__ = ["CustomFunctionCall", "custom_function_call"]
 
@@ -70,25 +71,28 @@ class CustomFunctionCall(HigherOrderOperator):
             plan = plan_of(function)
         if kwargs or len(args) != plan.arity:
             function, args, plan = self._bound(plan, args, kwargs)
-        if transforms_active():
-            if function_mode_active():  # a capture puts its own tensors in place of real ones
-                return handle_torch_function(self, args, plan.function, *args)
-            return self._at_level(plan, args)
-        if plan.program is None and dispatch_mode_count() == 0 and not function_mode_active():
-            for value in args:
-                if isinstance(value, torch.Tensor):
-                    if is_functorch_wrapped_tensor(value) or is_legacy_batchedtensor(value):
+        try:
+            if transforms_active():
+                if function_mode_active():  # a capture puts its own tensors in place of real ones
+                    return handle_torch_function(self, args, plan.function, *args)
+                return self._at_level(plan, args)
+            if plan.program is None and dispatch_mode_count() == 0 and not function_mode_active():
+                for value in args:
+                    if isinstance(value, torch.Tensor):
+                        if is_functorch_wrapped_tensor(value) or is_legacy_batchedtensor(value):
+                            break
+                    elif isinstance(value, (list, tuple, dict)):
                         break
-                elif isinstance(value, (list, tuple, dict)):
-                    break
-            else:
-                if plan.checked and not plan.old_style:
-                    return (plan.direct or self._direct(plan))(*args)
-                return self._plainly(plan, args)
-        if plan.program is None and function_mode_active() and current_captor() is not None:
-            args = all_settled(args)
-            return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
-        return self._at_base(plan, args)
+                else:
+                    if plan.checked and not plan.old_style:
+                        return (plan.direct or self._direct(plan))(*args)
+                    return self._plainly(plan, args)
+            if plan.program is None and function_mode_active() and current_captor() is not None:
+                args = all_settled(args)
+                return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
+            return self._at_base(plan, args)
+        except Exception as error:  # noqa: BLE001 (it is raised again)
+            raise shortened(error)  # noqa: B904 (it is the same error)
 
     def _direct(self, plan: CallPlan) -> Rule:
         direct = plan.direct = self._unkeyed["direct"](plan.function)

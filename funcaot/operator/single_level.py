@@ -18,6 +18,7 @@ from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
+from funcaot.tracebacks import shortened
 
 __all__ = ["RuleRunner", "single_level_class"]
 
@@ -137,7 +138,10 @@ def _backward(function: type, runner: RuleRunner) -> Callable[..., Any]:
     trusted = values_of(function) is not None
 
     def run(ctx: Any, *cotangents: Any) -> Any:
-        return runner.reverse(function, ctx, cotangents)
+        try:
+            return runner.reverse(function, ctx, cotangents)
+        except Exception as error:  # noqa: BLE001 (it is raised again)
+            raise shortened(error)  # noqa: B904 (it is the same error)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         captor = current_captor()
@@ -174,7 +178,10 @@ def _jvp(function: type, runner: RuleRunner) -> Callable[..., Any]:
     trusted = values_of(function) is not None
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        result = runner.jvp(function.jvp, ctx, tangents)
+        try:
+            result = runner.jvp(function.jvp, ctx, tangents)
+        except Exception as error:  # noqa: BLE001 (it is raised again)
+            raise shortened(error)  # noqa: B904 (it is the same error)
         if trusted:
             return result
         return checked_tangents(function, result, ctx._funcaot_output_shapes)

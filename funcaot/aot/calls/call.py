@@ -19,7 +19,6 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
-from funcaot.aot.graph.observed.tracebacks import shortened
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.segment import Form, Segment
@@ -27,6 +26,7 @@ from funcaot.aot.segment.wanted_gradients import EngineNeeds
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
+from funcaot.tracebacks import shortened
 
 
 class SegmentFunction:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from functools import cache
 from types import FrameType
 from typing import NamedTuple
 
-import torch
+from funcaot.tracebacks import is_users_file
 
-import funcaot.errors as _own
-
-_SKIPPED = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    os.path.dirname(os.path.abspath(_own.__file__)) + os.sep,
-)
 _DEPTH = 200
 
 
@@ -29,14 +22,6 @@ class Location(NamedTuple):
     def __str__(self) -> str:
         """``model.py:12``."""
         return f"{os.path.basename(self.file)}:{self.line}"
-
-
-@cache
-def is_users_file(file: str) -> bool:
-    """Whether a file belongs neither to torch nor to funcaot."""
-    if file.startswith("<"):
-        return file.startswith(("<stdin>", "<ipython"))
-    return not file.startswith(_SKIPPED)
 
 
 def warn_user(message: str, category: type[Warning]) -> None:

@@ -19,7 +19,6 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.observed.logs import show_recompile
-from funcaot.aot.graph.observed.tracebacks import shortened
 from funcaot.aot.graph.policy import Policy
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime import warm_up
@@ -42,6 +41,7 @@ from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
+from funcaot.tracebacks import shortened
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -1,1 +1,1 @@
-"""What a person sees of a compilation: stages, logs, progress and tracebacks."""
+"""What a person sees of a compilation: stages, logs and progress."""

@@ -1,5 +1,6 @@
 """Errors in a captured function show the user's lines, and what is written there says so."""
 
+import os
 import traceback
 import warnings
 
@@ -177,3 +178,62 @@ def test_tensors_of_torchs_own_captures_are_written_as_before():
     with FunctionalTensorMode():
         tensor = FunctionalTensor.to_functional(torch.ones(3))
         assert repr(tensor).startswith("FunctionalTensor(")
+
+
+class Refusing(funcaot.Function):
+    @staticmethod
+    def forward(x):
+        return x @ torch.ones(5)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+class RefusingBackward(funcaot.Function):
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent @ torch.ones(7)
+
+
+# What is called, and the last line that is shown.
+UNCOMPILED = {
+    "plain": (lambda x: Refusing.apply(x).sum(), "return x @ torch.ones(5)"),
+    "grad": (torch.func.grad(lambda x: Refusing.apply(x).sum()), "return x @ torch.ones(5)"),
+    "jvp": (lambda x: torch.func.jvp(Refusing.apply, (x,), (x,)), "return x @ torch.ones(5)"),
+    "backward of grad": (
+        torch.func.grad(lambda x: RefusingBackward.apply(x).sum()),
+        "return cotangent @ torch.ones(7)",
+    ),
+    "backward": (
+        lambda x: RefusingBackward.apply(x.clone().requires_grad_()).sum().backward(),
+        "return cotangent @ torch.ones(7)",
+    ),
+    "no rule": (
+        torch.func.vmap(torch.func.grad(lambda x: RefusingBackward.apply(x).sum())),
+        "raise shortened(error)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNCOMPILED)
+def test_functions_show_little_of_what_runs_their_rules(case):
+    function, last = UNCOMPILED[case]
+    with pytest.raises(RuntimeError) as found:
+        function(torch.ones(3, 4))
+    frames = traceback.extract_tb(found.value.__traceback__)
+    ours = os.path.dirname(funcaot.__file__)
+    inside = [frame for frame in frames if frame.filename.startswith(ours)]
+    assert len(inside) <= 2
+    assert frames[-1].line.startswith(last)
+    with funcaot.config.patch(full_traceback=True), pytest.raises(RuntimeError) as found:
+        function(torch.ones(3, 4))
+    assert len(traceback.extract_tb(found.value.__traceback__)) > len(frames)

@@ -1,16 +1,32 @@
-"""Tracebacks without what happens inside: ``runtime`` and ``calls`` shorten those of errors."""
+"""Tracebacks without what happens inside: compiled calls and the operator shorten them."""
 
 from __future__ import annotations
 
 import os
 import types
 from collections.abc import Callable
+from functools import cache
 
+import torch
+
+import funcaot.errors as _own
 from funcaot import config
-from funcaot.aot.graph.location import is_users_file
 from funcaot.errors import FuncaotError, GraphError, StageError
 
-__all__ = ["shortened"]
+__all__ = ["is_users_file", "shortened"]
+
+_SKIPPED = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(_own.__file__)) + os.sep,
+)
+
+
+@cache
+def is_users_file(file: str) -> bool:
+    """Whether a file belongs neither to torch nor to funcaot."""
+    if file.startswith("<"):
+        return file.startswith(("<stdin>", "<ipython"))
+    return not file.startswith(_SKIPPED)
 
 
 def shortened(error: BaseException) -> BaseException:
