@@ -25,7 +25,7 @@ from funcaot._torch.tracing.tracing import (
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.classes.opaque import Captor, Opaque, count_run, current_captor
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
@@ -231,7 +231,7 @@ def _value(
     captor: Captor | None, known: Opaque | None, function: type, operands: tuple[Any, ...]
 ) -> tuple[Any, Opaque | None]:
     """The traced value of a call; where forward can't be traced, why and how it looks."""
-    if captor is not None and may_store(function):
+    if captor is not None and may_store(origin_of(function)):
         count_run()
     if known is not None:
         return known.fake_output(), known
