@@ -22,29 +22,13 @@ __all__ = [
     "Captor",
     "Layout",
     "Opaque",
+    "Watch",
     "capturing",
-    "count_run",
     "current_captor",
+    "current_watch",
     "layout_of",
-    "runs_so_far",
+    "watching",
 ]
-
-
-class _Runs(threading.local):
-    count = 0
-
-
-_runs = _Runs()
-
-
-def count_run() -> None:
-    """Note that a capture runs a Function whose side effects come without the call's doing."""
-    _runs.count += 1
-
-
-def runs_so_far() -> int:
-    """How often that happened in this thread."""
-    return _runs.count
 
 
 @dataclass(frozen=True)
@@ -137,6 +121,22 @@ class Opaque:
         return checked[0] if self.single else checked
 
 
+class Watch(Protocol):
+    """Looks at what a captured function changes in Python, and what Functions change in it."""
+
+    def look(self) -> Any:
+        """What everything that the captured function reaches holds now."""
+        ...
+
+    def take_back(self, looked: Any) -> bool:
+        """Undo what a forward counted or appended since a look; whether there was something."""
+        ...
+
+    def leave(self, looked: Any) -> None:
+        """What a forward counted or appended that ran for this call isn't the caller's."""
+        ...
+
+
 class Captor(Protocol):
     """A capture in progress, which can find out real values.
 
@@ -198,6 +198,10 @@ class Captor(Protocol):
         """Whether a Function's output is an operand that it returned as it is."""
         ...
 
+    def watch_of(self, rule: Any, name: str) -> Watch:
+        """What looks at changes that a rule makes which runs by itself."""
+        ...
+
     def remember(self, outputs: Any, opaque: Opaque) -> None:
         """Note the real values behind the traced outputs of an opaque Function."""
         ...
@@ -205,6 +209,7 @@ class Captor(Protocol):
 
 class _ThisThread(threading.local):
     captor: Captor | None = None
+    watch: Watch | None = None
 
 
 _this_thread = _ThisThread()
@@ -219,4 +224,16 @@ def current_captor() -> Captor | None:
 def capturing(captor: Captor) -> Iterator[None]:
     """Let opaque Functions met inside ask ``captor`` for real values."""
     with holding(_this_thread, captor=captor):
+        yield
+
+
+def current_watch() -> Watch | None:
+    """What looks at changes of the function that this thread captures."""
+    return _this_thread.watch
+
+
+@contextlib.contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """While a captured function runs, whose changes ``watch`` looks at."""
+    with holding(_this_thread, watch=watch):
         yield

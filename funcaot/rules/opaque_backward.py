@@ -15,10 +15,12 @@ import torch
 
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.opaque import Captor, Layout, current_captor
+from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch
 from funcaot.classes.premise import refused
+from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
+from funcaot.rules.stores import is_ours, may_store
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -65,9 +67,14 @@ def traced_or_opaque(
     Returns:
         A gradient or None for each input.
     """
+    watch = _watch(captor, function)
+    looked = watch and watch.look()
     try:
         with refused():
-            return rule(ctx, *cotangents)
+            result = rule(ctx, *cotangents)
+        if watch is None or not watch.take_back(looked):
+            return result
+        reason = "backward: it changes what isn't a tensor, as each call has to"
     except Exception as error:
         if not is_untraceable_function(error):
             raise
@@ -76,6 +83,18 @@ def traced_or_opaque(
     opaque = opaque_function(recorded.run, recorded.layouts, recorded.name, reason)
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+def _watch(captor: Captor, function: type) -> Watch | None:
+    """What looks at changes that a backward makes; None if it makes none.
+
+    Those in a captured function that calls ``backward`` are that function's.
+    """
+    user = origin_of(function)
+    rule = reverse_rule(user)
+    if current_watch() is not None or is_ours(rule) or not may_store(rule):
+        return None
+    return captor.watch_of(rule, display_name(function))
 
 
 class _Recorded:

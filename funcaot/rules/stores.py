@@ -1,7 +1,6 @@
-"""Whether a Function's forward may change Python state: a capture asks, which runs it often.
+"""Whether a Function's rules may change Python state: a capture asks, which looks then.
 
-A forward runs when it is captured, when it is inlined into what a compiler gets, and in each call
-of a backend that interprets. So what it changes isn't stored by the call as well.
+A rule that does isn't captured: it runs in each call, and changes it there.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from funcaot.rules.operands.reached import is_filled
 
-__all__ = ["may_store"]
+__all__ = ["is_ours", "may_store"]
 
 _STORES = {"STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_SUBSCR", "DELETE_ATTR"}
 _CHANGING = {
@@ -35,18 +34,22 @@ _CHANGING = {
 _DEEPEST = 4
 
 
-def may_store(function: type) -> bool:
-    """Whether code of a Function's forward, or what that calls by name, may change Python state.
+def may_store(rule: Any) -> bool:
+    """Whether a rule's code, or what that calls by name, may change Python state.
 
     Args:
-        function: The Function.
+        rule: A forward or backward.
     """
-    forward: Any = getattr(function, "forward", None)
-    forward = getattr(forward, "__func__", forward)
-    if not isinstance(forward, types.FunctionType):
+    found = getattr(rule, "__func__", rule)
+    if not isinstance(found, types.FunctionType):
         return True
     # What custom_vjp and the like make calls functions that nothing here finds.
-    return str(forward.__module__).startswith("funcaot.functions") or _stores(forward, 0)
+    return is_ours(found) or _stores(found, 0)
+
+
+def is_ours(rule: Any) -> bool:
+    """Whether a rule calls what its Function was made of, by ``custom_vjp`` and the like."""
+    return str(getattr(rule, "__module__", "")).startswith("funcaot.functions")
 
 
 def _stores(function: types.FunctionType, depth: int) -> bool:
@@ -56,11 +59,21 @@ def _stores(function: types.FunctionType, depth: int) -> bool:
         return True
     called = [function.__globals__.get(name) for name in function.__code__.co_names]
     called += [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
+    if any(map(_has_methods, called)):
+        return True
     return any(
         isinstance(each, types.FunctionType)
         and not str(each.__module__).startswith(("torch.", "funcaot."))
         and _stores(each, depth + 1)
         for each in called
+    )
+
+
+def _has_methods(value: Any) -> bool:
+    """Whether something is an object of a class of the user's, whose methods may change it."""
+    kind = type(value)
+    return not isinstance(value, type) and not str(kind.__module__).startswith(
+        ("builtins", "torch", "numpy", "types", "functools")
     )
 
 

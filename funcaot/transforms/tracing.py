@@ -24,7 +24,7 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
-from funcaot.classes.opaque import Captor, Opaque, count_run, current_captor
+from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -231,8 +231,6 @@ def _value(
     captor: Captor | None, known: Opaque | None, function: type, operands: tuple[Any, ...]
 ) -> tuple[Any, Opaque | None]:
     """The traced value of a call; where forward can't be traced, why and how it looks."""
-    if captor is not None and may_store(origin_of(function)):
-        count_run()
     if known is not None:
         return known.fake_output(), known
     if captor is None:
@@ -248,15 +246,23 @@ def _value(
     for value in operands:
         if isinstance(value, torch.Tensor):
             refuse_data_access(value)
+    watch = current_watch() if may_store(getattr(origin_of(function), "forward", None)) else None
+    looked = watch and watch.look()
     try:
         with _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
-        if all(isinstance(value, FakeTensor) for value in _tensors(output)):
+        counts = watch is not None and watch.take_back(looked)
+        if counts:
+            error, reason = None, "forward: it changes what isn't a tensor, as each call has to"
+        elif all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
-        error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
+        else:
+            error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
     except Exception as failure:
         if not is_untraceable_function(failure):
             raise
+        if watch is not None:
+            watch.take_back(looked)
         error = failure
         reason = f"forward: {why_untraceable(error)}"
     return _run_for_real(captor, function, operands, reason, error)
@@ -269,7 +275,8 @@ def _run_for_real(
     reason: str,
     error: Exception | None,
 ) -> tuple[Any, Opaque]:
-    count_run()
+    watch = current_watch()
+    looked = watch and watch.look()
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
     values = captor.real_values(tensors)
     known = values is not None
@@ -292,6 +299,8 @@ def _run_for_real(
     opaque = Opaque.of(output, reason)
     if known:
         opaque.pending = (output,)
+    if watch is not None:
+        watch.leave(looked) if known else watch.take_back(looked)
     return opaque.fake_output(), opaque
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +21,7 @@ from funcaot.errors import UnsupportedError
 
 
 class Changes:
-    """Finds what changed, and collects the new values, each once.
-
-    Attributes:
-        only_tensors: Whether what neither holds tensors nor is read is left as it is: a Function
-            that isn't captured may have changed it, and does so in each call.
-    """
+    """Finds what changed, and collects the new values, each once."""
 
     def __init__(self, name: str, environment: Environment) -> None:
         """Start without values.
@@ -38,7 +34,6 @@ class Changes:
         self._environment = environment
         self._values: list[Any] = []
         self._positions: dict[int, int] = {}
-        self.only_tensors = False
 
     def has_changed(self, bag: Bag) -> bool:
         """Whether a thing holds other objects than before, or in another order."""
@@ -63,12 +58,10 @@ class Changes:
         before, items = tuple(bag.before), tuple(bag.now())
         if isinstance(bag.thing, set):
             if any(isinstance(item, torch.Tensor) for item in items):
-                raise self._unsupported(f"changes {path}, a set with tensors", "keep a list")
+                raise self.unsupported(f"changes {path}, a set with tensors", "keep a list")
             new = tuple(item for item in items if item not in set(before))
             items = (*before, *new) if len(items) == len(before) + len(new) else items
         grown = len(items) > len(before) and all(map(_same, items, before))
-        if self.only_tensors and not (read or any(map(holds_tensor, items))):
-            return None
         if not grown:
             counted = () if read else self._counted_items(bag, items, before)
             return Change(path, counted=counted) if counted else self._of_contents(bag, path, items)
@@ -91,17 +84,16 @@ class Changes:
         compared = False
         for key in state.changed_keys(bag):
             if tracing.is_symbolic(key):
-                raise self._unsupported(f"uses a tensor as a key of {path}", "use its name")
+                raise self.unsupported(f"uses a tensor as a key of {path}", "use its name")
             old, new = before.get(key, MISSING), now.get(key, MISSING)
             if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
             name = state.name_of(bag, key, self._environment)
             matters = read and self._environment.names.reads(name)
-            holds = holds_tensor(new) or (new is MISSING and holds_tensor(old))
-            if not (matters or holds) and (self.only_tensors or self._is_a_librarys(name)):
+            if self._is_a_librarys(name) and not (matters or _holds(old, new)):
                 continue
             if not matters and self._counts(bag, key):
-                if _is_count(old) and _is_count(new):
+                if is_count(old) and is_count(new):
                     counted.append((key, new - old))
                     continue
                 made_of_old.add(key)
@@ -119,6 +111,31 @@ class Changes:
             made_of_old=frozenset(made_of_old),
         )
 
+    def plain_part(self, bag: Bag) -> Bag | None:
+        """The part of a change that neither holds tensors nor is read.
+
+        Args:
+            bag: The thing and what was in it.
+
+        Returns:
+            The thing as if nothing else had changed in it; None if there is no such part.
+        """
+        read = bag.holder not in self._environment.unread
+        before, now = bag.before, bag.now()
+        if not (isinstance(before, dict) and isinstance(now, dict)):
+            return None if read or any(map(holds_tensor, [*before, *now])) else bag
+        kept = dict(now)
+        for key in state.changed_keys(bag):
+            old, new = before.get(key, MISSING), now.get(key, MISSING)
+            name = state.name_of(bag, key, self._environment)
+            if _holds(old, new) or (read and self._environment.names.reads(name)):
+                continue
+            kept[key] = old
+            if old is MISSING:
+                del kept[key]
+        same = len(kept) == len(now) and all(kept[key] is now[key] for key in now)
+        return None if same else replace(bag, before=kept)
+
     def _is_a_librarys(self, name: str) -> bool:
         """Whether no code of the user's says the name of an attribute."""
         return bool(name) and not self._environment.names.mentions(name)
@@ -134,7 +151,7 @@ class Changes:
             for i, (new, old) in enumerate(zip(items, before, strict=True))
             if new is not old
         ]
-        if not all(_is_count(new) and _is_count(old) for _, new, old in pairs):
+        if not all(is_count(new) and is_count(old) for _, new, old in pairs):
             return ()
         if not self._counts(bag, 0):
             return ()
@@ -179,11 +196,12 @@ class Changes:
     def _refuse_parameters(self, value: Any) -> None:
         for leaf in tree_flatten(value)[0]:
             if isinstance(leaf, torch.nn.Parameter) and tracing.is_symbolic(leaf):
-                raise self._unsupported(
+                raise self.unsupported(
                     "makes a parameter and keeps it", "make it outside, or keep a buffer"
                 )
 
-    def _unsupported(self, what: str, remedy: str) -> UnsupportedError:
+    def unsupported(self, what: str, remedy: str) -> UnsupportedError:
+        """An error about the captured function."""
         return UnsupportedError(f"{self._name} {what}.", remedy=f"{remedy}.")
 
 
@@ -197,8 +215,13 @@ def _same(first: Any, second: Any) -> bool:
     return first is second
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Whether a value is a number that only adding to makes another."""
     return type(value) is int
+
+
+def _holds(old: Any, new: Any) -> bool:
+    return holds_tensor(new) or (new is MISSING and holds_tensor(old))
 
 
 def holds_tensor(value: Any) -> bool:

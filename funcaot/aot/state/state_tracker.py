@@ -19,12 +19,13 @@ from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
 from funcaot.aot.state.built_objects import taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
+from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
-from funcaot.classes.opaque import runs_so_far
+from funcaot.classes.opaque import watching
 from funcaot.errors import FuncaotError, UnsupportedError
 
 
@@ -126,11 +127,10 @@ class StateTracker:
             if parts is None
         ]
         changes = Changes(self.name, environment)
+        of_functions = OfFunctions(bags, environment, changes)
         try:
-            opaque = runs_so_far()
-            with recorder, _importing_outside(recorder):
+            with recorder, _importing_outside(recorder), watching(of_functions):
                 result = self.function(*args, **kwargs)
-            changes.only_tensors = runs_so_far() != opaque
             draws.refuse_drawn(self.name)
             held.refuse_changed(self.name)
             refuse_states(self.name, environment, self.ran)
@@ -138,7 +138,7 @@ class StateTracker:
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
-            state.put_back(bags)
+            of_functions.put_back()
             held.put_back()
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)

@@ -1,0 +1,122 @@
+"""``StateTracker`` tells by this what Functions change in Python from what their caller changes.
+
+The forward of a Function that counts its calls, or appends to a list, isn't captured: it runs in
+each call, and changes this itself. So it isn't the caller's to change, which repeats its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from funcaot.aot.closure.environment import Environment, Walk
+from funcaot.aot.closure.where import path_of
+from funcaot.aot.state import state
+from funcaot.aot.state.state import MISSING, Bag, Snapshots
+from funcaot.aot.state.state_changes import Changes, is_count
+
+__all__ = ["OfFunctions", "watch_of"]
+
+Contents = dict[Any, Any] | tuple[Any, ...]
+
+
+class OfFunctions:
+    """What Functions that are called inside change.
+
+    Attributes:
+        bags: Everything mutable that the captured function reaches, each as it was before, but for
+            what Functions changed since that run for this call.
+    """
+
+    def __init__(self, bags: list[Bag], environment: Environment, changes: Changes) -> None:
+        """Look on.
+
+        Args:
+            bags: Everything mutable; grows as more is reached.
+            environment: What is reached.
+            changes: Tells what a change is.
+        """
+        self.bags = bags
+        self._environment = environment
+        self._changes = changes
+        self._first: dict[int, Bag] = {}
+
+    def look(self) -> list[Contents]:
+        """What everything holds now."""
+        return [bag.now() for bag in self.bags]
+
+    def take_back(self, looked: list[Contents]) -> bool:
+        """Undo what a forward counted or appended since a look; whether there was something."""
+        parts = [part for _, part in self._changed(looked)]
+        state.put_back(parts)
+        return bool(parts)
+
+    def leave(self, looked: list[Contents]) -> None:
+        """What a forward counted or appended that ran for this call isn't the caller's."""
+        for index, part in self._changed(looked):
+            bag = self.bags[index]
+            self._first.setdefault(index, bag)
+            self.bags[index] = replace(bag, before=self._moved(bag, part))
+
+    def put_back(self) -> None:
+        """Undo everything: the call isn't going to be made this way."""
+        state.put_back([self._first.get(index, bag) for index, bag in enumerate(self.bags)])
+
+    def _changed(self, looked: list[Contents]) -> list[tuple[int, Bag]]:
+        """What changed since without any tensors, as things of which nothing else did."""
+        found = []
+        for index, bag in enumerate(self.bags):
+            since = replace(bag, before=looked[index]) if index < len(looked) else bag
+            if self._changes.has_changed(since):
+                part = self._changes.plain_part(since)
+                if part is not None:
+                    found.append((index, part))
+        return found
+
+    def _moved(self, bag: Bag, part: Bag) -> Contents:
+        """What a thing would have held before if a Function's change had been made by then."""
+        before, now = part.before, part.now()
+        if not (isinstance(before, dict) and isinstance(now, dict)):
+            if len(bag.before) != len(before) or any(map(_differ, bag.before, before)):
+                self._refuse(bag)
+            return now
+        moved = dict(bag.before)  # type: ignore[call-overload]
+        for key in state.changed_keys(part):
+            first, old, new = (
+                moved.get(key, MISSING),
+                before.get(key, MISSING),
+                now.get(key, MISSING),
+            )
+            if first is old:
+                moved[key] = new
+            elif is_count(first) and is_count(old) and is_count(new):
+                moved[key] = first + (new - old)
+            else:
+                self._refuse(bag)
+            if moved[key] is MISSING:
+                del moved[key]
+        return moved
+
+    def _refuse(self, bag: Bag) -> None:
+        path = path_of(self._environment, bag.holder)
+        raise self._changes.unsupported(
+            f"changes {path}, which a Function that it calls changes, too",
+            "let one of the two change it, or return what the Function changes",
+        )
+
+
+def watch_of(rule: Any, name: str) -> OfFunctions:
+    """Look at what a rule reaches that runs by itself: a backward, when it is traced.
+
+    Args:
+        rule: Its code.
+        name: The Function's name, for messages.
+    """
+    walk = Walk((rule,))
+    walk.go()
+    bags = Snapshots(walk.found).bags
+    return OfFunctions(bags, walk.found, Changes(name, walk.found))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other

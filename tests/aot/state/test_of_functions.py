@@ -1,0 +1,227 @@
+"""What Functions count, and what their callers count, changes as often as in eager."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import funcaot
+from funcaot.errors import UnsupportedError
+
+COUNTS = {}
+SEEN = []
+
+
+class Recorder:
+    def __init__(self):
+        self.calls = 0
+
+    def note(self):
+        self.calls += 1
+
+
+RECORDER = Recorder()
+
+
+def count(name):
+    COUNTS[name] = COUNTS.get(name, 0) + 1
+
+
+def in_dictionary():
+    COUNTS["rule"] += 1
+
+
+def in_list():
+    SEEN.append("rule")
+
+
+def by_method():
+    RECORDER.note()
+
+
+def by_attribute():
+    RECORDER.calls += 1
+
+
+def nothing():
+    pass
+
+
+CHANGES = [in_dictionary, in_list, by_method, by_attribute, nothing]
+
+
+def function_of(change, place, style):
+    """A Function whose rule at a place changes something."""
+    here = {name: change if name == place else nothing for name in ("forward", "setup", "backward")}
+    forward_too, setup_too, backward_too = here["forward"], here["setup"], here["backward"]
+
+    def compute(x):
+        if style == "numpy":
+            return torch.from_numpy(np.sin(x.detach().numpy()))
+        return torch.sin(x)
+
+    class Split(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            forward_too()
+            return compute(x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            setup_too()
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            backward_too()
+            return 1.5 * cotangent * torch.cos(ctx.saved_tensors[0])
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            forward_too()
+            setup_too()
+            ctx.save_for_backward(x)
+            return compute(x)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            backward_too()
+            return 1.5 * cotangent * torch.cos(ctx.saved_tensors[0])
+
+    return Whole if style == "whole" else Split
+
+
+def reset():
+    COUNTS.clear()
+    COUNTS.update(rule=0, caller=0)
+    SEEN.clear()
+    RECORDER.calls = 0
+
+
+def now():
+    return dict(COUNTS), list(SEEN), RECORDER.calls
+
+
+def history(call, differentiates, *, compiled=None):
+    reset()
+    call = call if compiled is None else funcaot.compile(call, backend=compiled)
+    found = []
+    for size in (3, 3, 3, 3):
+        x = torch.ones(size, requires_grad=differentiates != "no")
+        if differentiates == "func":
+            torch.func.grad(lambda x: call(x).sum())(x.detach())
+        else:
+            result = call(x)
+            if differentiates == "outside":
+                result.sum().backward()
+        found.append(now())
+    return found
+
+
+class Caller(nn.Module):
+    """Counts its calls in four ways, and calls a Function."""
+
+    def __init__(self, function, inside):
+        super().__init__()
+        self.function, self.inside = function, inside
+        self.calls = 0
+        self.items = []
+
+    def forward(self, x):
+        self.calls += 1
+        COUNTS["caller"] += 1
+        self.items.append("called")
+        y = self.function.apply(x * 2)
+        if self.inside:
+            y.sum().backward()
+        return y
+
+
+@pytest.mark.parametrize("differentiates", ["no", "outside", "inside", "func"])
+@pytest.mark.parametrize("style", ["split", "whole", "numpy"])
+@pytest.mark.parametrize("place", ["forward", "setup", "backward"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_counts_are_those_of_eager(change, place, style, differentiates):
+    if differentiates == "func" and style == "whole":
+        pytest.skip("torch.func refuses a forward that takes ctx, in eager")
+    if differentiates == "func" and place == "setup" and change is not nothing:
+        pytest.skip("eager calls setup_context once for each level, too")
+    function = function_of(change, place, style)
+    callers = [Caller(function, differentiates == "inside") for _ in range(2)]
+    wanted = history(callers[0], differentiates)
+    found = history(callers[1], differentiates, compiled="eager")
+    assert found == wanted
+    assert (callers[1].calls, callers[1].items) == (callers[0].calls, callers[0].items)
+
+
+@pytest.mark.parametrize("change", [in_dictionary, in_list])
+@pytest.mark.parametrize("differentiates", ["no", "outside"])
+def test_counts_on_inductor(change, differentiates):
+    function = function_of(change, "forward", "split")
+    wanted = history(Caller(function, inside=False), differentiates)
+    assert history(Caller(function, inside=False), differentiates, compiled="inductor") == wanted
+
+
+def test_a_function_that_stores_in_its_own_tensors_is_compiled():
+    """A store is looked at, not taken for a change."""
+
+    class Filling(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            made = torch.zeros_like(x)
+            made[0] = x.sum()
+            parts = []
+            parts.append(x * 2)
+            return made + parts[0]
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            gradient = cotangent * 2
+            gradient[0] = cotangent[0] * 2
+            return gradient + cotangent[0]
+
+    def count_and_fill(x):
+        COUNTS["caller"] += 1
+        return Filling.apply(x)
+
+    reset()
+    compiled = funcaot.compile(count_and_fill, backend="eager")
+    for _ in range(3):
+        compiled(torch.ones(3, requires_grad=True)).sum().backward()
+    assert COUNTS["caller"] == 3
+    assert not any(graph.opaque for graph in funcaot.report(compiled).entries[0].graphs)
+
+
+def test_one_list_that_both_append_to():
+    function = function_of(in_list, "forward", "split")
+
+    def both(x):
+        SEEN.append("caller")
+        return function.apply(x)
+
+    reset()
+    with pytest.raises(UnsupportedError, match="which a Function that it calls changes, too"):
+        funcaot.compile(both, backend="eager")(torch.ones(3))
+    assert SEEN == []
+
+
+def test_an_error_after_the_function_ran_leaves_its_count():
+    function = function_of(in_dictionary, "forward", "split")
+
+    def failing(x):
+        y = function.apply(x)
+        if len(x) > 2:
+            raise ValueError("too long")
+        return y
+
+    reset()
+    compiled = funcaot.compile(failing, backend="eager")
+    for calls in (1, 2):
+        with pytest.raises(ValueError, match="too long"):
+            compiled(torch.ones(3))
+        assert COUNTS["rule"] == calls
