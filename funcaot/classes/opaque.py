@@ -128,8 +128,13 @@ class Watch(Protocol):
         """What everything that the captured function reaches holds now."""
         ...
 
-    def take_back(self, looked: Any) -> bool:
-        """Undo what a forward counted or appended since a look; whether there was something."""
+    def take_back(self, looked: Any, *, everything: bool = False) -> bool:
+        """Undo what a rule counted or appended since a look; whether there was something.
+
+        Args:
+            looked: What everything held then.
+            everything: Also what is read. What holds tensors stays in any case.
+        """
         ...
 
     def leave(self, looked: Any) -> None:
@@ -196,10 +201,6 @@ class Captor(Protocol):
 
     def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
         """Whether a Function's output is an operand that it returned as it is."""
-        ...
-
-    def watch_of(self, rule: Any, name: str) -> Watch:
-        """What looks at changes that a rule makes which runs by itself."""
         ...
 
     def remember(self, outputs: Any, opaque: Opaque) -> None:

@@ -17,10 +17,10 @@ from funcaot._torch.tracing.tracing import is_untraceable_function, why_untracea
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch
 from funcaot.classes.premise import refused
-from funcaot.classes.traits import display_name, origin_of, reverse_rule
+from funcaot.classes.traits import origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
-from funcaot.rules.stores import is_ours, may_store
+from funcaot.rules.stores import is_ours, watch_of
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -67,7 +67,7 @@ def traced_or_opaque(
     Returns:
         A gradient or None for each input.
     """
-    watch = _watch(captor, function)
+    watch = _watch(function)
     looked = watch and watch.look()
     try:
         with refused():
@@ -85,16 +85,13 @@ def traced_or_opaque(
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
 
 
-def _watch(captor: Captor, function: type) -> Watch | None:
+def _watch(function: type) -> Watch | None:
     """What looks at changes that a backward makes; None if it makes none.
 
     Those in a captured function that calls ``backward`` are that function's.
     """
-    user = origin_of(function)
-    rule = reverse_rule(user)
-    if current_watch() is not None or is_ours(rule) or not may_store(rule):
-        return None
-    return captor.watch_of(rule, display_name(function))
+    rule = reverse_rule(origin_of(function))
+    return None if current_watch() is not None or is_ours(rule) else watch_of(rule, function)
 
 
 class _Recorded:

@@ -1,18 +1,23 @@
-"""Whether a Function's rules may change Python state: a capture asks, which looks then.
+"""What a Function's rules change in Python, where they run more often than eager runs them.
 
-A rule that does isn't captured: it runs in each call, and changes it there.
+A capture runs forward once, as its caller's code, and what it changes is the caller's to repeat.
+It runs again for a compiler and to learn what it writes to; then nothing may change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from funcaot.classes.opaque import Watch
+from funcaot.classes.traits import display_name, origin_of
 from funcaot.rules.operands.reached import is_filled
 
-__all__ = ["is_ours", "may_store"]
+__all__ = ["again", "is_ours", "may_store", "register_watches", "watch_of"]
 
 _STORES = {"STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_SUBSCR", "DELETE_ATTR"}
 _CHANGING = {
@@ -32,6 +37,47 @@ _CHANGING = {
     "update",
 }
 _DEEPEST = 4
+
+
+_Make = Callable[[tuple[Any, ...], str], Watch]
+_watches: list[_Make] = []
+
+
+def register_watches(make: _Make) -> None:
+    """Say how changes are looked at, from what makes them and a name; that is above this."""
+    _watches[:] = [make]
+
+
+def watch_of(rule: Any, function: type, operands: tuple[Any, ...] = ()) -> Watch | None:
+    """What looks at changes of a rule that runs by itself; None if it makes none.
+
+    Args:
+        rule: The rule.
+        function: The Function.
+        operands: What it is called with. Functions of ours are given what they call.
+    """
+    if not _watches or not may_store(rule):
+        return None
+    return _watches[0]((rule, *operands) if is_ours(rule) else (rule,), display_name(function))
+
+
+@contextlib.contextmanager
+def again(function: type, operands: tuple[Any, ...] = ()) -> Iterator[None]:
+    """While forward runs that ran for this call, or is going to: what it counts is taken back.
+
+    Args:
+        function: The Function.
+        operands: Those of its operands that aren't tensors.
+    """
+    watch = watch_of(getattr(origin_of(function), "forward", None), function, operands)
+    if watch is None:
+        yield
+        return
+    looked = watch.look()
+    try:
+        yield
+    finally:
+        watch.take_back(looked, everything=True)
 
 
 def may_store(rule: Any) -> bool:

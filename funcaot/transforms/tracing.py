@@ -29,7 +29,7 @@ from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
-from funcaot.rules.stores import may_store
+from funcaot.rules.stores import again, may_store
 from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
@@ -76,8 +76,14 @@ class FunctionNode:
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
-        with autocast_as(self.autocast):
+        with autocast_as(self.autocast), self._again():
             return self._call(tensors)
+
+    def _again(self) -> contextlib.AbstractContextManager[None]:
+        """While forward runs that was captured; an opaque one runs for the call."""
+        if self.opaque is not None:
+            return contextlib.nullcontext()
+        return again(self.function, self._constants)
 
     def _call(self, tensors: tuple[Any, ...]) -> Any:
         modes = dispatch_mode_count()
@@ -99,7 +105,7 @@ class FunctionNode:
 
         Its rules see what the node computes; nothing new is recorded for its forward.
         """
-        with autocast_as(self.autocast), _known_output(self.opaque, node):
+        with autocast_as(self.autocast), self._again(), _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
     def _execute(self, tensors: tuple[Any, ...]) -> Any:
@@ -114,7 +120,7 @@ class FunctionNode:
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
-        with autocast_as(self.autocast):
+        with autocast_as(self.autocast), self._again():
             return distinct(self.function.forward(*self.operands(*tensors)), tensors)
 
     def __repr__(self) -> str:
@@ -251,13 +257,11 @@ def _value(
     try:
         with _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
-        counts = watch is not None and watch.take_back(looked)
-        if counts:
-            error, reason = None, "forward: it changes what isn't a tensor, as each call has to"
-        elif all(isinstance(value, FakeTensor) for value in _tensors(output)):
+        if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
-        else:
-            error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
+        if watch is not None:
+            watch.take_back(looked)
+        error, reason = None, "forward: it returns or keeps a tensor that isn't an operand"
     except Exception as failure:
         if not is_untraceable_function(failure):
             raise

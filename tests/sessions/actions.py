@@ -198,6 +198,37 @@ def a_copy(world, draw):
     return output, [each.grad for each in other.parameters()]
 
 
+@action(2)
+def with_arguments(world, draw):
+    shift = draw.choice([0.0, 0.5, 1, torch.tensor(0.25), None])
+    given = {} if shift is None else {"shift": shift}
+    result = world.call(batch(draw, world), whole=draw.random() < 0.7, **given)
+    logits = result if isinstance(result, torch.Tensor) else result.logits
+    logits.sum().backward()
+    return result
+
+
+@action(2)
+def two_at_a_time(world, draw):
+    """A gradient of one compiled function is added to another's."""
+    x = batch(draw, world)
+    loss = world.loss(x) + world.call(x).mean()
+    loss.backward()
+    return loss
+
+
+@action()
+def by_vmap(world, draw):
+    world.net.eval()
+    x = torch.stack([batch(draw, world).detach()[:1] for _ in range(2)])
+    return torch.func.vmap(world.call)(x)
+
+
+@action()
+def jacobian(world, draw):
+    return torch.func.jacrev(world.call)(batch(draw, world).detach()[:2])
+
+
 # --- what changes -----------------------------------------------------------------------------
 
 
@@ -273,6 +304,29 @@ def attribute(world, draw):
         net.norm.momentum = draw.choice([0.1, 0.5, None])
     else:
         world.rate = draw.choice([0.5, 0.25, 2])
+
+
+@action(2)
+def branches(world, draw):
+    world.net.branches = draw.choice(["none", "calls", "values", "mask", "item"])
+
+
+@action()
+def surgery(world, draw):
+    net = world.net
+    kind = draw.randrange(5)
+    if kind == 0:
+        net.activation = draw.choice([torch.tanh, torch.sigmoid, torch.nn.functional.gelu])
+    elif kind == 1:
+        net.drop = draw.choice([nn.Identity(), nn.Dropout(0.1)])
+    elif kind == 2:
+        type(net).gain = draw.choice([1.0, 2.0])
+    elif kind == 3:
+        torch.manual_seed(draw.randrange(100))
+        dtype = next(net.parameters()).dtype
+        net.last = nn.Linear(WIDTH, 2, bias=draw.random() < 0.5).to(dtype)
+    else:
+        net.activation = nn.PReLU(init=draw.choice([0.1, 0.3])).to(next(net.parameters()).dtype)
 
 
 @action()

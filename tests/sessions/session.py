@@ -11,6 +11,7 @@ import random
 
 import torch
 
+import funcaot
 from funcaot.errors import FuncaotError
 from tests.sessions.actions import ACTIONS
 from tests.sessions.worlds import World
@@ -127,7 +128,7 @@ def shrunk(actions, seed, backend):
     """A shorter session that fails, too."""
 
     def fails(some):
-        torch._dynamo.reset()
+        funcaot.clear()
         try:
             run(some, seed, backend)
         except SessionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -28,8 +29,18 @@ class Wave(torch.autograd.Function):
         return 1.5 * ctx.slope * cotangent * torch.cos(x), None
 
 
+class Output(NamedTuple):
+    """What a network returns when it is asked for more."""
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
+    size: int
+
+
 class Net(nn.Module):
     """A small network with all kinds of state that people keep in one."""
+
+    gain = 1.0
 
     def __init__(self):
         super().__init__()
@@ -49,8 +60,11 @@ class Net(nn.Module):
         self.kept = None
         self.seen = []
         self.memory = {}
+        self.branches = "none"
+        self.activation = torch.tanh
+        self.log = []
 
-    def forward(self, x):
+    def forward(self, x, shift=0.0, *, whole=False):
         self.calls += 1
         if self.fails == "before":
             raise ValueError("before")
@@ -58,7 +72,7 @@ class Net(nn.Module):
         if self.waves:
             y = Wave.apply(y, self.options["slope"])
         for block in self.blocks:
-            y = y + torch.tanh(block(y)) * self.options["slope"]
+            y = y + self.activation(block(y)) * self.options["slope"]
         if self.options.get("power"):
             y = torch.sin(y) ** self.options["power"]
         if self.training:
@@ -68,7 +82,20 @@ class Net(nn.Module):
         if self.fails == "after":
             raise ValueError("after")
         self._keep(y)
-        return self.last(self.drop(y)) * self.scale
+        y = self._branch(y)
+        logits = self.last(self.drop(y)) * self.scale * self.gain + shift
+        return Output(logits, y, len(x)) if whole else logits
+
+    def _branch(self, y):
+        if self.branches == "calls":
+            return y * 2 if self.calls % 2 else y
+        if self.branches == "values":
+            return y * 2 if y.sum() > 0 else y - 1
+        if self.branches == "mask":
+            return torch.where(y > 0, y, 0.1 * y) + y[y > 0].sum()
+        if self.branches == "item":
+            self.log.append(y.detach().mean().item())
+        return y
 
     def _keep(self, y):
         if self.keeps == "tensor":
@@ -100,6 +127,7 @@ class World:
 
     def __init__(self, seed, backend):
         torch.manual_seed(seed)
+        Net.gain = 1.0
         self.backend = backend
         self.net = Net().double()
         self.optimizer = OPTIMIZERS["sgd"](self.net.parameters())
@@ -144,7 +172,7 @@ class World:
         for parameter, state in self.optimizer.state.items():
             for name, value in state.items():
                 found[f"optimizer {position.get(id(parameter), 'gone')} {name}"] = value
-        for name in ("calls", "kept", "seen", "memory", "options", "scale", "training"):
+        for name in ("calls", "kept", "seen", "memory", "options", "scale", "training", "log"):
             found[name] = getattr(net, name)
         found |= {"held": self.held, "random": self.rng}
         return found

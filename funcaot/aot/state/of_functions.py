@@ -1,7 +1,8 @@
-"""``StateTracker`` tells by this what Functions change in Python from what their caller changes.
+"""What Functions change in Python, apart from what their caller changes.
 
-The forward of a Function that counts its calls, or appends to a list, isn't captured: it runs in
-each call, and changes this itself. So it isn't the caller's to change, which repeats its own.
+A forward that runs on real values in each call (NumPy) changes its counters and lists there, so
+these aren't the caller's to repeat: ``StateTracker`` tells them apart. Rules that run again are
+looked at by themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag, Snapshots
 from funcaot.aot.state.state_changes import Changes, is_count
+from funcaot.rules.stores import register_watches
 
 __all__ = ["OfFunctions", "watch_of"]
 
@@ -45,9 +47,14 @@ class OfFunctions:
         """What everything holds now."""
         return [bag.now() for bag in self.bags]
 
-    def take_back(self, looked: list[Contents]) -> bool:
-        """Undo what a forward counted or appended since a look; whether there was something."""
-        parts = [part for _, part in self._changed(looked)]
+    def take_back(self, looked: list[Contents], *, everything: bool = False) -> bool:
+        """Undo what a rule counted or appended since a look; whether there was something.
+
+        Args:
+            looked: What everything held then.
+            everything: Also what is read. What holds tensors stays in any case.
+        """
+        parts = [part for _, part in self._changed(looked, everything=everything)]
         state.put_back(parts)
         return bool(parts)
 
@@ -62,13 +69,15 @@ class OfFunctions:
         """Undo everything: the call isn't going to be made this way."""
         state.put_back([self._first.get(index, bag) for index, bag in enumerate(self.bags)])
 
-    def _changed(self, looked: list[Contents]) -> list[tuple[int, Bag]]:
+    def _changed(
+        self, looked: list[Contents], *, everything: bool = False
+    ) -> list[tuple[int, Bag]]:
         """What changed since without any tensors, as things of which nothing else did."""
         found = []
         for index, bag in enumerate(self.bags):
             since = replace(bag, before=looked[index]) if index < len(looked) else bag
             if self._changes.has_changed(since):
-                part = self._changes.plain_part(since)
+                part = self._changes.plain_part(since, everything=everything)
                 if part is not None:
                     found.append((index, part))
         return found
@@ -105,17 +114,20 @@ class OfFunctions:
         )
 
 
-def watch_of(rule: Any, name: str) -> OfFunctions:
+def watch_of(root: tuple[Any, ...], name: str) -> OfFunctions:
     """Look at what a rule reaches that runs by itself: a backward, when it is traced.
 
     Args:
-        rule: Its code.
+        root: Its code, and objects that it is given.
         name: The Function's name, for messages.
     """
-    walk = Walk((rule,))
+    walk = Walk(root)
     walk.go()
     bags = Snapshots(walk.found).bags
     return OfFunctions(bags, walk.found, Changes(name, walk.found))
+
+
+register_watches(watch_of)
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -27,7 +27,6 @@ from funcaot._torch.tracing.functional_values import is_up_to_date
 from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.state.of_functions import watch_of
 from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
@@ -38,7 +37,7 @@ from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
-from funcaot.classes.opaque import Opaque, Watch, capturing
+from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
 from funcaot.operator.operator import custom_function_call
@@ -327,10 +326,6 @@ class Tape:
                 torch.set_rng_state(state)
                 self.values.drew = True
         return output
-
-    def watch_of(self, rule: Any, name: str) -> Watch:
-        """What looks at changes that a rule makes which runs by itself."""
-        return watch_of(rule, name)
 
     def outside(self, body: Callable[[], Any]) -> Any:
         """Run code on real tensors, outside of every mode and level; it draws nothing."""

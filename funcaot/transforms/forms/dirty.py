@@ -29,6 +29,7 @@ from funcaot.classes.traits import (
     origin_of,
     reverse_rule,
 )
+from funcaot.rules.stores import again
 
 __all__ = ["dirty_inputs", "out_of_place"]
 
@@ -101,7 +102,12 @@ def _could_mark(setup_context: Callable[..., Any]) -> bool:
 
 def _trial(function: type, operands: tuple[Any, ...]) -> Pairs:
     plain = [fully_unwrapped(v) if isinstance(v, torch.Tensor) else v for v in operands]
-    with temporarily_clear_interpreter_stack(), disable_dispatch_modes(), torch.no_grad():
+    with (
+        temporarily_clear_interpreter_stack(),
+        disable_dispatch_modes(),
+        torch.no_grad(),
+        again(function),
+    ):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 return _marked(function, _empty_like(operands))
