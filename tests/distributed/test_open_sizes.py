@@ -94,3 +94,26 @@ def _returned() -> None:
 
 def test_local_results(ranks: Ranks):
     ranks.run(_returned)
+
+
+def _placed_by_size() -> int:
+    """Results are where eager has them for each size, also where a program is there for others."""
+    mesh = dist.init_device_mesh("cpu", (2,))
+
+    def product(x, w):
+        return x @ w
+
+    compiled, seen = funcaot.compile(product, backend=COMPILER), set()
+    w = distribute_tensor(_made(8, 8), mesh, [Shard(1)])
+    for size in (4, 6, 12, 16, 5, 7, 14, 2, 9):
+        x = distribute_tensor(_made(size, 8), mesh, [Shard(0)])
+        found, expected = compiled(x, w), product(x, w)
+        assert found.placements == expected.placements, size
+        torch.testing.assert_close(found.to_local(), expected.to_local())
+        seen.add(found.placements)
+    assert len(seen) == 2  # Which of the two is moved depends on the rows.
+    return len(compiled.entries)
+
+
+def test_placements_that_sizes_decide(ranks: Ranks):
+    assert max(ranks.run(_placed_by_size)) <= 6

@@ -3,6 +3,7 @@
 Torch's backward of ``DTensor.from_local`` moves the gradient to where its input's belongs without
 recording that, so a derivative of it lacks what comes by that way, without a word. And it takes
 the sizes that a tape was made with for those of the call, where it pads parts to be as large.
+What it chooses by sizes stands in ``choices``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed import choices
 from funcaot._torch.patches import require
 from funcaot.scopes import SharedPatch
 
@@ -59,6 +61,7 @@ def _replace() -> None:
     if placements._hint_proves_even_shard is not _even:
         _Original.even = placements._hint_proves_even_shard
         placements._hint_proves_even_shard = _even
+    choices.replace()
     kind = sys.modules[_MODULE]._FromTorchTensor
     if kind.backward is not _backward:
         _Original.backward = kind.backward
@@ -66,6 +69,7 @@ def _replace() -> None:
 
 
 def _restore() -> None:
+    choices.restore()
     placements: Any = sys.modules[_PLACEMENTS]
     if _Original.even is not None:
         placements._hint_proves_even_shard = _Original.even

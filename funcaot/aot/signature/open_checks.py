@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,10 +42,12 @@ class OpenChecks:
     Attributes:
         names: For each symbol its name in the code and where to read it.
         conditions: Source of what must be true then.
+        functions: That the conditions call.
     """
 
     names: tuple[tuple[str, str], ...]
     conditions: tuple[str, ...]
+    functions: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -78,15 +80,18 @@ class OpenChecks:
             for where, number in pairs
             if shapes.is_expression(number) and read.get(number) != where
         ]
+        functions: dict[str, Any] = {}
         for each in assumed:
             if each is not None:
-                conditions += [shapes.python_source(item) for item in each.expressions()]
+                expressions = each.expressions()
+                conditions += [shapes.python_source(item) for item in expressions]
+                functions |= shapes.functions_in(expressions)
         names = tuple((str(symbol), where) for symbol, where in read.items())
-        return OpenChecks(names, tuple(dict.fromkeys(conditions)))
+        return OpenChecks(names, tuple(dict.fromkeys(conditions)), functions)
 
     def write(self, source: Source, indent: int = 1) -> None:
         """Write the lines that give the symbols their values."""
-        source.namespace.update(shapes.NAMESPACE)
+        source.namespace.update(shapes.NAMESPACE | self.functions)
         for name, where in self.names:
             source.line(f"{name} = {where}", indent)
 

@@ -118,12 +118,22 @@ def python_source(expression: Any) -> str:
     return PythonPrinter().doprint(expression)
 
 
+def functions_in(expressions: Sequence[Any]) -> dict[str, Callable[..., bool]]:
+    """What else the source of expressions refers to: functions that are asked about sizes."""
+    return {
+        type(atom).__name__: type(atom).ask
+        for expression in filter(is_expression, expressions)
+        for atom in expression.atoms(sys.modules["sympy"].Function)
+        if hasattr(type(atom), "ask")
+    }
+
+
 def evaluator(symbols: Sequence[Symbol], expressions: Sequence[Any]) -> Callable[..., tuple]:
     """A function of the symbols' values that returns the expressions' values, in plain Python."""
     parts = [python_source(e) if is_expression(e) else str(e) for e in expressions]
     arguments = ", ".join(map(str, symbols))
     source = f"lambda {arguments}: ({''.join(f'({part}), ' for part in parts)})"
-    return eval(source, dict(NAMESPACE))
+    return eval(source, {**NAMESPACE, **functions_in(expressions)})
 
 
 def value_at(expression: Any, sizes: Mapping[Symbol, int]) -> Any:

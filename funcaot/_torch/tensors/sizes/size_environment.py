@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from funcaot._torch.tensors.sizes.shapes import (
     is_expression,
 )
 
-__all__ = ["SizeEnvironment", "SizeNodes"]
+__all__ = ["SizeEnvironment", "SizeNodes", "asked"]
 
 
 class SizeEnvironment(ShapeEnv):
@@ -149,9 +150,37 @@ class SizeEnvironment(ShapeEnv):
         self.guards.append(ShapeGuard(as_condition(orig_expr, value), self._get_sloc(), False))
         return value
 
+    def note(self, question: Expression, answer: Any) -> None:
+        """Note what was found out about sizes without a question to this environment."""
+        if self._answers is not None and question not in self.facts:
+            self._answers[question] = answer
+
     def guard_or_defer_runtime_assert(self, orig_expr: Any, *args: Any, **kwargs: Any) -> bool:
         """Answer it like any other question: there is no size that isn't known."""
         return bool(self.evaluate_expr(orig_expr))
+
+
+class _Asked(sympy.Function):
+    """Whether a Python function says yes for the values of its arguments; a class for each."""
+
+    ask: Callable[..., bool]
+
+    @classmethod
+    def eval(cls, *arguments: Any) -> Any:
+        """The answer, once every argument has a value."""
+        if all(argument.is_Integer for argument in arguments):
+            return sympy.Integer(int(cls.ask(*map(int, arguments))))
+        return None
+
+
+_counted = itertools.count()
+
+
+def asked(question: Callable[..., bool], symbols: Sequence[Symbol]) -> Expression:
+    """One or zero: what a Python function of sizes says, which always says the same."""
+    members = {"ask": staticmethod(question), "__module__": __name__}
+    made: Any = type(f"asked_{next(_counted)}", (_Asked,), members)
+    return made(*symbols)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
