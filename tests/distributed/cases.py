@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+
+from tests.hostile import COMPILER
+
+
+class _Chosen:
+    """What the tables of this folder compile with, in this process."""
+
+    backend: Any = COMPILER
+
+
+chosen = _Chosen()
+
+
+def on_inductor(function, *arguments):
+    """Call a function of a table with the default backend."""
+    before, chosen.backend = chosen.backend, "inductor"
+    try:
+        return function(*arguments)
+    finally:
+        chosen.backend = before
+
 
 ORDERS = ("first", "forces", "penalty")
 

@@ -21,9 +21,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import funcaot
-from tests.distributed.cases import ORDERS, Energy, batch, loss_of, reference, whole
+from tests.distributed.cases import ORDERS, Energy, batch, chosen, loss_of, reference, whole
 from tests.distributed.ranks import Ranks
-from tests.hostile import COMPILER
 
 _MIXED = MixedPrecisionPolicy(
     param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
@@ -44,7 +43,7 @@ OPTIONS = {
 
 
 def _compiled(module):
-    return funcaot.compile(module, backend=COMPILER)
+    return funcaot.compile(module, backend=chosen.backend)
 
 
 def _units(module, given, compiled=lambda layer: layer):

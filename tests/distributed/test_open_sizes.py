@@ -1,13 +1,15 @@
 """Sharded tensors of other sizes from call to call, and of other sizes on each rank."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import funcaot
+from tests.distributed.cases import chosen
 from tests.distributed.ranks import Ranks
-from tests.hostile import COMPILER
 
 
 def _made(*shape: int) -> torch.Tensor:
@@ -53,7 +55,7 @@ def _sizes(name: str) -> int:
         "summed": (lambda x, w: (x.sum(0) * w.sum(1)).sin(), of_rows, whole, (4, 6, 5, 7), True),
     }
     function, of_x, of_w, sizes, twice = cases[name]
-    compiled = funcaot.compile(function, backend=COMPILER)
+    compiled = funcaot.compile(function, backend=chosen.backend)
     for size in sizes:
         shapes = ((3, size), (size, 4)) if name == "columns" else ((size, 3), (3, 4))
         x, w = _made(*shapes[0]), _made(*shapes[1])
@@ -65,7 +67,10 @@ def _sizes(name: str) -> int:
     return len(compiled.entries)
 
 
-@pytest.mark.parametrize("name", ["even", "uneven", "whole", "columns", "gathered", "summed"])
+CASES = ("even", "uneven", "whole", "columns", "gathered", "summed")
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(ranks: Ranks, name):
     counts = ranks.run(_sizes, name, deadline=200)
     # With parts of one row or of none, there are more.
@@ -79,14 +84,14 @@ def _returned() -> None:
     def doubled(x):
         return (DTensor.from_local(x, mesh, [Shard(0)]) * 2).to_local()
 
-    compiled = funcaot.compile(doubled, backend=COMPILER)
+    compiled = funcaot.compile(doubled, backend=chosen.backend)
     for size in (2, 3, 4):
         x = _made(size, 3).requires_grad_()
         value = compiled(x)
         torch.testing.assert_close(value, x * 2)
         value.square().sum().backward()
         torch.testing.assert_close(x.grad, x * 8)
-    shared = funcaot.compile(lambda x: x.to_local(), backend=COMPILER)
+    shared = funcaot.compile(lambda x: x.to_local(), backend=chosen.backend)
     given = distribute_tensor(_made(4, 3), mesh, [Shard(0)]).requires_grad_()
     with pytest.raises(funcaot.errors.UnsupportedError, match=r"memory|view"):
         shared(given)
@@ -103,7 +108,7 @@ def _placed_by_size() -> int:
     def product(x, w):
         return x @ w
 
-    compiled, seen = funcaot.compile(product, backend=COMPILER), set()
+    compiled, seen = funcaot.compile(product, backend=chosen.backend), set()
     w = distribute_tensor(_made(8, 8), mesh, [Shard(1)])
     for size in (4, 6, 12, 16, 5, 7, 14, 2, 9):
         x = distribute_tensor(_made(size, 8), mesh, [Shard(0)])
@@ -117,3 +122,80 @@ def _placed_by_size() -> int:
 
 def test_placements_that_sizes_decide(ranks: Ranks):
     assert max(ranks.run(_placed_by_size)) <= 6
+
+
+def _three_orders(sizes: tuple[int, ...]) -> int:
+    """Derivatives of derivatives of derivatives, with respect to both operands."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def product(x, w):
+        return (x @ w).sin()
+
+    def orders(function, x, w):
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        value, found = function(x, w), []
+        found.append(value)
+        total = value.square().sum().full_tensor()
+        for order in range(3):
+            grads = torch.autograd.grad(total, (x, w), create_graph=order < 2)
+            found += grads
+            total = sum(each.square().sum().full_tensor() for each in grads)
+        return [each.full_tensor().detach() for each in found]
+
+    compiled = funcaot.compile(product, backend=chosen.backend)
+    w = distribute_tensor(_made(3, 4) / 4, mesh, [Replicate()])
+    for size in sizes:
+        x = distribute_tensor(_made(size, 3) / 4, mesh, [Shard(0)])
+        found, expected = orders(compiled, x, w), orders(product, x, w)
+        for order, (one, other) in enumerate(zip(found, expected, strict=True)):
+            torch.testing.assert_close(one, other, msg=lambda m, o=order, n=size: f"{n}, {o}: {m}")
+    return len(compiled.entries)
+
+
+def test_third_order(ranks: Ranks):
+    assert max(ranks.run(_three_orders, (4, 6, 8, 5, 7), deadline=200)) <= 3
+
+
+def _parts_of_any_size() -> int:
+    """Parts that aren't those of one whole: each rank has as many rows as it likes."""
+    mesh, rank = dist.init_device_mesh("cpu", (dist.get_world_size(),)), dist.get_rank()
+
+    def energy(x, w):
+        whole = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+        w = DTensor.from_local(w, mesh, [Replicate()], run_check=False)
+        return (whole @ w).tanh().sum().full_tensor()
+
+    compiled = funcaot.compile(energy, backend=chosen.backend)
+    for sizes in (
+        (4, 6, 5),
+        (6, 5, 7),
+        (8, 2, 4),
+        (3, 9, 6),
+        (1, 4, 8),
+        (7, 1, 2),
+    ):  # Without rows on one rank, eager waits for ever.
+        results = []
+        for function in (compiled, energy):
+            x = _made(sizes[rank], 3).requires_grad_()
+            w = _made(3, 4).requires_grad_()
+            value = function(x, w)
+            results.append([value, *torch.autograd.grad(value.square(), (x, w))])
+        torch.testing.assert_close(*results, msg=lambda m, s=sizes: f"{s}: {m}")
+    return len(compiled.entries)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Ranks]:
+    made = Ranks(3)
+    yield made
+    made.stop()
+
+
+def test_parts_of_any_size(three: Ranks):
+    assert max(three.run(_parts_of_any_size)) <= 5
+
+
+@pytest.mark.long
+def test_three_ranks(three: Ranks):
+    """The last has fewer rows than the others, or none."""
+    assert max(three.run(_three_orders, (7, 8, 10, 4, 5, 2, 3, 11), deadline=300)) <= 7

@@ -17,9 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import funcaot
-from tests.distributed.cases import ORDERS, Energy, batch, loss_of
+from tests.distributed.cases import ORDERS, Energy, batch, chosen, loss_of
 from tests.distributed.ranks import Ranks
-from tests.hostile import COMPILER
 
 STEPS = 4
 
@@ -155,7 +154,8 @@ def _train(model, option: _Option, order: str, inside: bool) -> list[list[Any]]:
     return found
 
 
-def _compiled(module, before: bool, given: dict[str, Any], backend=COMPILER):
+def _compiled(module, before: bool, given: dict[str, Any]):
+    backend = chosen.backend
     if before:
         return DistributedDataParallel(funcaot.compile(module, backend=backend), **given)
     return funcaot.compile(DistributedDataParallel(module, **given), backend=backend)

@@ -19,9 +19,8 @@ from torch.distributed.tensor.parallel import (
 
 import funcaot
 from funcaot import config
-from tests.distributed.cases import ORDERS, batch, loss_of, whole
+from tests.distributed.cases import ORDERS, batch, chosen, loss_of, whole
 from tests.distributed.ranks import Ranks
-from tests.hostile import COMPILER
 
 
 class _Energy(nn.Module):
@@ -59,7 +58,7 @@ PLANS = {
 
 
 def _compiled(function):
-    return funcaot.compile(function, backend=COMPILER)
+    return funcaot.compile(function, backend=chosen.backend)
 
 
 def _parallel(plan: str, module, mesh=None):
