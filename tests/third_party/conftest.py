@@ -15,6 +15,7 @@ if os.environ.get("FUNCAOT_THIRD_PARTY") != "1":
 
 # The library that a test is of, where its name doesn't say so.
 LIBRARIES = {
+    "trainer": "accelerate",
     "vision_transformer": "transformers",
     "mace": "mace-torch",
     "zuko_backwards": "zuko",

@@ -1,0 +1,36 @@
+"""Trainers of other people on two ranks: the examples print the same losses, compiled or not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = {
+    "with_fabric": "lightning_fabric",
+    "with_accelerate": "accelerate",
+    "with_transformers": "transformers",
+}
+
+
+def _losses(name: str, *options: str) -> list[float]:
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(ROOT / "examples" / "trainers" / f"{name}.py")]
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*command, *options], env=env, capture_output=True, text=True, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("step ")]
+    return [float(line.split()[-1]) for line in lines]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", NEEDED)
+def test_trainer(name, backend):
+    pytest.importorskip(NEEDED[name])
+    plain = _losses(name, "--plain")
+    assert len(plain) >= 3
+    assert _losses(name, "--backend", backend) == pytest.approx(plain, rel=1e-4)
