@@ -31,8 +31,13 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Target("torch._inductor.fx_passes.reinplace:get_node_storage", takes=("node",)),
             Target("torch.fx.passes.reinplace:_is_view_op", takes=("tgt",)),
+            Target(
+                "torch._inductor.scheduler:SchedulerNode.recompute_size_and_body",
+                takes=("self", "extra_indexing_constraints", "recompute_sizes_body_func"),
+            ),
         ),
-        "An op that writes to part of a tensor works in memory that it reads.",
+        "An op that writes to part of a tensor works in memory that it reads; a result of a "
+        "collective is read before it is there.",
         _OP_BY_OP,
         f"{_NEEDED}[apart]",
     ),

@@ -86,6 +86,7 @@ def _in_order() -> int:
     return len(compiled.entries)
 
 
+@pytest.mark.long
 def test_programs_of_one_function_call_collectives_in_one_order(ranks: Ranks):
     assert min(ranks.run(_in_order)) > 1
 

@@ -293,8 +293,9 @@ def _as_in_eager(name: str) -> None:
             found[-1].append(
                 [p.grad if p.grad is None else p.grad.clone() for p in model.parameters()]
             )
+    rtol, atol = (2e-2, 1e-3) if name == "autocast" else (1e-3, 1e-5)
     for each in found[1:]:
-        torch.testing.assert_close(each, found[0], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(each, found[0], rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -5,6 +5,10 @@ later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clon
 clone, and then rows were overwritten before they were read. Nor does it ask whether the operand's
 elements have memory of their own: those of an expanded tensor share it. And it takes the result of
 the op that restrides for new memory, which it isn't where the strides are right already.
+
+Where Inductor's scheduler puts loops together, torch 2.13 and 2.14 forget that a loop reads what an
+op has written to memory that was there before, as the wait for a collective does. The loop then ran
+before the wait, and read what the memory happened to hold.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from funcaot.scopes import holding
 __all__ = ["TAG", "apart", "restriding_op"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " apart 3"
+TAG = " apart 4"
 
 
 @contextlib.contextmanager
@@ -36,8 +40,26 @@ def apart() -> Iterator[str]:
         for name in ("inplaceable_ops", "inplaceable_foreach_ops")
     }
     storage_of = _known_storage(reinplace.get_node_storage)
-    with holding(reinplace, **tables, get_node_storage=storage_of):
+    with holding(reinplace, **tables, get_node_storage=storage_of), _after_writes():
         yield TAG
+
+
+def _after_writes() -> Any:
+    """Have the scheduler remember which writes a loop comes after when its body is made again."""
+    from torch._inductor.scheduler import SchedulerNode
+
+    original = SchedulerNode.recompute_size_and_body
+
+    def recompute_size_and_body(
+        self: Any,
+        extra_indexing_constraints: Any = None,
+        recompute_sizes_body_func: Any = None,
+    ) -> None:
+        original(self, extra_indexing_constraints, recompute_sizes_body_func)
+        if self.mutation_renames:
+            self.set_read_writes(self.read_writes.rename(self.mutation_renames))
+
+    return holding(SchedulerNode, recompute_size_and_body=recompute_size_and_body)
 
 
 def _known_storage(original: Callable[[fx.Node], int | None]) -> Callable[[fx.Node], int | None]:
