@@ -296,8 +296,7 @@ PATCHES: tuple[Patch, ...] = (
                 ("strategy", "op_schema"),
             ),
             Target(
-                "torch.distributed.tensor._decompositions:DecompShardingStrategy.propagate_strategy",
-                ("self", "op_schema"),
+                "torch.distributed.tensor._decompositions:DecompShardingStrategy.propagate_strategy"
             ),
             Target("torch.distributed.tensor._collective_utils:spec_to_bytes", ("spec",)),
         ),

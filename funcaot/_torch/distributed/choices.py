@@ -82,12 +82,12 @@ def _select(strategy: Any, op_schema: Any = None) -> Any:
     )
 
 
-def _decomposed(self: Any, op_schema: Any) -> Any:
+def _decomposed(self: Any, op_schema: Any, *rest: Any, **more: Any) -> Any:
     """The same for an op without a rule, for which torch tries what placements there are."""
     given = _Given(op_schema)
     environment = _environment(given.numbers)
     if environment is None:
-        return _Original.decomposed(self, op_schema)
+        return _Original.decomposed(self, op_schema, *rest, **more)
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor._op_schema import OpSpec, OpStrategy
 
