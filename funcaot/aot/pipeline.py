@@ -38,6 +38,7 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions
+from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 
@@ -75,7 +76,9 @@ def compile_forward(
     name = settings.name
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
     names = leaf_names(function, signature.tree)
-    tracker = StateTracker(function, leaves, call, name, names=names)
+    tracker = StateTracker(
+        function, leaves, call, name, names=names, open=OpenSettings(settings.numbers)
+    )
     settled = settle(run, tracker, signature, opening)
     captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)

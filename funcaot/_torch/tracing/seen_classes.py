@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
+from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
 from funcaot.scopes import PausableTrace, SharedPatch, tracing_here
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_NUMBERS |= {WrittenInt: int, WrittenFloat: float}
 _CLASS = "_funcaot_class"
 
 

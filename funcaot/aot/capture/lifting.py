@@ -12,11 +12,12 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.sizes.ragged import is_placeholder_of_torch
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.table import handled
-from funcaot.aot.capture.number_calls import with_numbers
+from funcaot.aot.capture.number_calls import one_by_one, with_numbers, with_written
 from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.capture.wrapped_inside import WrappedInside
 from funcaot.aot.closure.ran import calls_no_user
@@ -58,6 +59,7 @@ class Lifting(TorchFunctionMode):
         self._real: dict[int, torch.Tensor] = {}
         self._add = add
         self._wrapped = WrappedInside(capture.name)
+        self._saw_written = False
 
     def __torch_function__(
         self,
@@ -72,7 +74,14 @@ class Lifting(TorchFunctionMode):
         self._wrapped.refuse(func, args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
-        if self.capture.numbers is not None:
+        if self._saw_written:
+            self._saw_written = False
+            singles = one_by_one(func, args, keywords)
+            if singles is not None:
+                found = [self.__torch_function__(each[0], types, *each[1:]) for each in singles]
+                return found if func.__name__.endswith("_") else tuple(found)
+            func, args, keywords = with_written(func, args, keywords, self.replace)
+        elif self.capture.numbers is not None:
             func, args, keywords = with_numbers(func, args, keywords)
         stale: dict[int, torch.Tensor] = {}
         if self.capture.events.history.changes:
@@ -108,6 +117,7 @@ class Lifting(TorchFunctionMode):
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""
         if not isinstance(value, torch.Tensor) or isinstance(value, tracing.FunctionalTensor):
+            self._saw_written = self._saw_written or is_written(value)
             return value
         found = self._known.get(id(value))
         if found is not None:

@@ -14,10 +14,12 @@ import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt, all_settled
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot.aot.signature.numbers import Numbers
 
-__all__ = ["put_numbers", "returned", "with_numbers"]
+__all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
 
+Lift = Callable[[torch.Tensor], torch.Tensor]
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _HALF = (torch.bfloat16, torch.float16)
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -48,6 +50,8 @@ def returned(value: Any) -> Any:
     """A number among a function's results, as a program can return it."""
     if type(value) is OpenInt:
         return value.plain
+    if is_written(value):
+        return value.settle()
     return value.settle() if type(value) is OpenFloat else value
 
 
@@ -78,6 +82,62 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     return func, *all_settled((args, kwargs))
 
 
+def with_written(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lift: Lift
+) -> Call:
+    """What to call instead of a function that is given numbers which are written down.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+        lift: Gives the tape's tensor for a real one.
+    """
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+    real = bool(tensors) and all(map(_is_real, tensors))
+
+    def opened(value: Any) -> Any:
+        if not is_written(value):
+            return value
+        found = value.opened(lift) if value.kind is float or real else None
+        return value.settle() if found is None else found
+
+    computes = _RULES.get(_name_of(func)) is not None
+    args, kwargs = tree_map(opened if computes else settled, (args, kwargs))
+    return with_numbers(func, args, kwargs)
+
+
+def one_by_one(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Call] | None:
+    """The calls for single tensors that an op on lists is; None for anything else.
+
+    Args:
+        func: A function of torch that is given numbers which are written down.
+        args: Its arguments.
+        kwargs: Its keywords.
+    """
+    name = _name_of(func).removeprefix("_foreach_")
+    if name == _name_of(func) or name.removesuffix("_") not in _OF_LISTS:
+        return None
+    kwargs = dict(kwargs)
+    if "weight" in kwargs:  # the method takes it by position
+        args = (*args, kwargs.pop("weight"))
+    return [
+        (
+            getattr(torch.Tensor, name),
+            tuple(_item(value, index) for value in args),
+            {key: _item(value, index) for key, value in kwargs.items()},
+        )
+        for index in range(len(args[0]))
+    ]
+
+
+def _item(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, list | tuple) else value
+
+
+_OF_LISTS = frozenset(("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"))
 _OF_OPERATOR = "funcaot.operator.operator"
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.backends.compiler import Compiler
+
+_KEPT = 100_000
 
 
 @dataclass
@@ -21,6 +25,55 @@ class Statistics:
     calls: int = 0
 
 
+@dataclass(eq=False)
+class NumbersRead:
+    """Numbers that a function reads besides its arguments, as its programs were made for them.
+
+    They are named by the dictionary, list, cell or object that holds them, by ``id``, and the key:
+    if another thing gets the same ``id``, a number may be left open that needn't be.
+
+    Attributes:
+        values: What each was when a program was last made.
+        changed: Those that were something else then than before.
+        closed: Those that a program needs the value of.
+        may_be_open: Whether the next program may leave some open.
+        left_open: Those that the last capture put something in place of.
+    """
+
+    values: dict[tuple[int, Any], int | float] = field(default_factory=dict)
+    changed: set[tuple[int, Any]] = field(default_factory=set)
+    closed: set[tuple[int, Any]] = field(default_factory=set)
+    may_be_open: bool = False
+    left_open: set[tuple[int, Any]] = field(default_factory=set)
+
+    def is_open(self, key: tuple[int, Any], value: float) -> bool:
+        """Whether a program leaves a number open that is this in the present call."""
+        if not self.may_be_open or key in self.closed:
+            return False
+        if key not in self.changed:
+            known = self.values.get(key, value)
+            if type(known) is not type(value) or repr(known) == repr(value):
+                return False
+            self.changed.add(key)
+        self.left_open.add(key)
+        return True
+
+    def note(self, found: Mapping[tuple[int, Any], int | float]) -> None:
+        """Note what a program was made for."""
+        if len(self.values) > _KEPT:
+            self.values.clear()
+        self.values.update(found)
+
+    def close(self, keys: Iterable[tuple[int, Any]]) -> None:
+        """Never leave some open again."""
+        self.closed.update(keys)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for kept in (self.values, self.changed, self.closed, self.left_open):
+            kept.clear()
+
+
 @dataclass(frozen=True)
 class Settings:
     """What every program of one compiled function shares.
@@ -32,6 +85,7 @@ class Settings:
         name: The user's function, for messages.
         policy: What a backward may compute again.
         dynamic: Which sizes of arguments programs leave open (see ``funcaot.compile``).
+        numbers: Numbers that the function reads besides its arguments.
     """
 
     compiler: Compiler
@@ -40,3 +94,4 @@ class Settings:
     dynamic: bool | None = None
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    numbers: NumbersRead = field(default_factory=NumbersRead)

@@ -10,7 +10,7 @@ references.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import write_identities
+from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
     require_argument,
@@ -50,6 +51,7 @@ class Reader:
         ran: The code that ran, from which a reader is made again in another process.
         keys: Where each of the closed-over tensors was found.
         names: The same as one would write it.
+        leaves_open: Numbers that may be others in each call, as `NumbersRead` names them.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -59,6 +61,7 @@ class Reader:
     ran: RanCode | None = None
     keys: tuple[Key, ...] = ()
     names: tuple[str, ...] = ()
+    leaves_open: frozenset[tuple[int, Any]] = frozenset()
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -92,7 +95,7 @@ def make_reader(
         # A class is compared wherever an object of it is.
         (0 if isinstance(bag.thing, type) else bag.holder, name_of(bag, key, tracker.environment))
         for bag, change in tracker.found
-        for key, _ in (*change.assigned, *change.counted)
+        for key, _ in (*change.assigned, *change.counted, *change.computed)
         if key not in change.made_of_old
     }
     environment = _scanned(root, leaves, tracker.ran, changed)
@@ -115,12 +118,19 @@ def make_reader(
         things = [finder.thing(bag) for bag, _ in tracker.found]
         things += [finder.thing(place) for place in tracker.kept if isinstance(place, Bag)]
         changes = tuple(change for _, change in tracker.found)
-        reach = finder.build(things)
+        if tracker.computed:
+            write_numbers(finder, tracker.open, tracker.computed)
+        reach = finder.build([*things, *tracker.computed])
         kept = tuple(None if isinstance(place, Bag) else place for place in tracker.kept)
-        stored = StateEffects(function, changes, reach, positions, tracker.in_arguments, kept)
+        computed = len(tracker.computed)
+        stored = StateEffects(
+            function, changes, reach, positions, tracker.in_arguments, kept, computed
+        )
+    tracker.open.close(environment)
     if not values and not writer.checks:
         return None, stored
-    return _reader(writer, values, positions, tensors), stored
+    reader = _reader(writer, values, positions, tensors)
+    return replace(reader, leaves_open=tracker.open.left_open), stored
 
 
 def remade_reader(
@@ -169,11 +179,21 @@ def _written(
         for index, leaf in reversed(list(enumerate(leaves)))
         if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
     }
+    take_out(environment, tracker.open)
     writer = EnvironmentWriter(environment, root)
     writer.write_checks()
     for offset, identity in enumerate(reached):
         require_argument(writer, identity, len(root) + offset)
-    values = [write_tensor(writer, tensor, tracker.name) for tensor in tensors]
+    made = tracker.open.log.tensors
+    computed = [made[id(tensor)][1] for tensor in tensors if id(tensor) in made]
+    if tracker.open.opened:
+        write_numbers(writer, tracker.open, [*computed, *tracker.computed])
+    values = [
+        tensor_of(writer, made[id(tensor)][1])
+        if id(tensor) in made
+        else write_tensor(writer, tensor, tracker.name)
+        for tensor in tensors
+    ]
     write_unread_tensors(writer, tensors)
     write_absent_of_tensors(writer)
     if tracker.ran.users:
@@ -195,7 +215,10 @@ def _reader(
         tuple(writer.checks),
         None if environment.ran is None else kept(environment.ran),
         tuple(key_of(environment, id(tensor)) for tensor in tensors),
-        tuple(path_of(environment, id(tensor)) for tensor in tensors),
+        tuple(
+            path_of(environment, id(tensor)) if id(tensor) in environment.places else "a number"
+            for tensor in tensors
+        ),
     )
 
 

@@ -416,6 +416,8 @@ class EnvironmentWriter:
             known = self.source.constant([*bag.before], "keys")
             self.require(f"[*{thing}] == {known}", f"the keys of {path}")
         for key, _ in change.assigned:
+            if key in change.left_open:
+                continue
             text = self.source.constant(key)
             old = bag.before.get(key, MISSING)
             says = f"{path}.{key}" if bag.named else f"{path}[{key!r}]"

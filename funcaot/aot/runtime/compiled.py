@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
+from funcaot import config
 from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
@@ -208,6 +209,7 @@ class CompiledFunction(Generic[P, R]):
         with self.settings.lock:
             self._cache.clear()
             self._history.clear()
+            self.settings.numbers.clear()
             self._stacks.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
@@ -295,7 +297,7 @@ class CompiledFunction(Generic[P, R]):
             with leaving(bool(entry.premises)):
                 return entry(leaves, lifted, call)
         except (StageError, SizeError) as error:
-            if not entry.is_general or entry.calls:
+            if not (entry.is_general or entry.numbers_read) or entry.calls:
                 raise
             failure = error
         except PremiseFailed as other:
@@ -308,7 +310,9 @@ class CompiledFunction(Generic[P, R]):
         finally:
             entry.capture.tape.forget_values()
         self._cache.discard(entry)
-        if entry.numbers is not None:
+        if entry.numbers_read:
+            self.settings.numbers.close(entry.numbers_read)
+        elif entry.numbers is not None:
             self._history.close_numbers(signature, entry.numbers.kinds)
         else:
             self._close(signature, leaves, failure)
@@ -336,6 +340,31 @@ class CompiledFunction(Generic[P, R]):
         return "" if self.artifacts is None else self.artifacts.why
 
     def _captured(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """Capture a call, with open sizes and numbers where that is asked for and possible."""
+        numbers = self.settings.numbers
+        numbers.left_open.clear()
+        numbers.may_be_open = (
+            config.get().open_numbers
+            and self.settings.dynamic is not False
+            and not functorch.under_transforms(leaves)
+            and not signature.ambient.forward_mode
+        )
+        try:
+            return self._captured_as_is(signature, leaves, call)
+        except (FirstStepError, SizesNeededError):
+            raise
+        except Exception:
+            if not numbers.left_open:
+                raise
+            # It may be the user's own error: then it is raised here.
+            numbers.close(numbers.left_open)
+            return self._captured_as_is(signature, leaves, call)
+        finally:
+            numbers.may_be_open = False
+
+    def _captured_as_is(
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
         """Capture a call, with open sizes and numbers where that is asked for and possible."""

@@ -93,6 +93,11 @@ class Entry:
         return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
 
     @property
+    def numbers_read(self) -> frozenset[tuple[int, Any]]:
+        """Numbers that the function reads besides its arguments, and that it leaves open."""
+        return frozenset() if self.forward.reader is None else self.forward.reader.leaves_open
+
+    @property
     def waits_for_ranks(self) -> bool:
         """Whether other ranks take part in its calls."""
         return bool(self._places)

@@ -172,7 +172,11 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     for holds, what in (
         (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
         (forward.sizes is not None, "it leaves sizes open"),
-        (forward.numbers is not None, "it leaves numbers open"),
+        (
+            forward.numbers is not None
+            or (forward.reader is not None and bool(forward.reader.leaves_open)),
+            "it leaves numbers open",
+        ),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
         (forward.state is not None, "it stores something in attributes or containers"),

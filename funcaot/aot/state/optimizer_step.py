@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
 
@@ -105,11 +106,18 @@ def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
     """A copy of each group, with parameters as weak references."""
     return tuple(
         {
-            key: tuple(map(weakref.ref, value)) if key == "params" else value
+            key: tuple(map(weakref.ref, value)) if key == "params" else _kept(value)
             for key, value in group.items()
         }
         for group in optimizer.param_groups
     )
+
+
+_OPEN = object()
+
+
+def _kept(value: Any) -> Any:
+    return _OPEN if is_written(value) else value
 
 
 def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
@@ -122,6 +130,8 @@ def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
                 ref() is not tensor for ref, tensor in zip(value, now, strict=True)
             ):
                 return False
+        elif value is _OPEN:
+            continue  # The reader of the environment looks at it.
         elif now is not value and (isinstance(now, torch.Tensor) or now != value):
             return False
     return True

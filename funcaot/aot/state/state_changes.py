@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment, scan
@@ -21,7 +22,11 @@ from funcaot.errors import UnsupportedError
 
 
 class Changes:
-    """Finds what changed, and collects the new values, each once."""
+    """Finds what changed, and collects the new values, each once.
+
+    Attributes:
+        computed: Names of numbers that Python computes in each call, in the log of open ones.
+    """
 
     def __init__(self, name: str, environment: Environment) -> None:
         """Start without values.
@@ -34,6 +39,7 @@ class Changes:
         self._environment = environment
         self._values: list[Any] = []
         self._positions: dict[int, int] = {}
+        self.computed: list[str] = []
 
     def has_changed(self, bag: Bag) -> bool:
         """Whether a thing holds other objects than before, or in another order."""
@@ -62,6 +68,8 @@ class Changes:
             new = tuple(item for item in items if item not in set(before))
             items = (*before, *new) if len(items) == len(before) + len(new) else items
         grown = len(items) > len(before) and all(map(_same, items, before))
+        if not grown and (computed := self._computed_items(bag, items, before)):
+            return Change(path, computed=computed, left_open=frozenset(dict(computed)))
         if not grown:
             counted = () if read else self._counted_items(bag, items, before)
             return Change(path, counted=counted) if counted else self._of_contents(bag, path, items)
@@ -80,16 +88,20 @@ class Changes:
         before, now = _entries(bag.before), _entries(bag.now())
         assigned: list[tuple[Any, int | None]] = []
         counted: list[tuple[Any, int]] = []
+        computed: list[tuple[Any, int]] = []
         made_of_old = set[Any]()
         compared = False
         for key in state.changed_keys(bag):
             if tracing.is_symbolic(key):
                 raise self.unsupported(f"uses a tensor as a key of {path}", "use its name")
             old, new = before.get(key, MISSING), now.get(key, MISSING)
+            if is_written(new):
+                computed.append((key, self._number(new)))
+                continue
             if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
             name = state.name_of(bag, key, self._environment)
-            matters = read and self._environment.names.reads(name)
+            matters = read and self._environment.names.reads(name) and not is_written(old)
             if self._is_a_librarys(name) and not (matters or _holds(old, new)):
                 continue
             if not matters and self._counts(bag, key):
@@ -101,7 +113,7 @@ class Changes:
             assigned.append((key, None if new is MISSING else self._position(new)))
         if self._is_moved(bag) and (assigned or read):
             return self._of_pairs(path, before, now)
-        if not assigned and not counted:
+        if not assigned and not counted and not computed:
             return None
         return Change(
             path,
@@ -109,6 +121,8 @@ class Changes:
             compared=compared,
             counted=tuple(counted),
             made_of_old=frozenset(made_of_old),
+            computed=tuple(computed),
+            left_open=frozenset(key for key, value in before.items() if is_written(value)),
         )
 
     def plain_part(self, bag: Bag, *, everything: bool = False) -> Bag | None:
@@ -136,6 +150,23 @@ class Changes:
                 del kept[key]
         same = len(kept) == len(now) and all(kept[key] is now[key] for key in now)
         return None if same else replace(bag, before=kept)
+
+    def _number(self, number: Any) -> int:
+        """Which of the numbers that Python computes one is."""
+        if number.name not in self.computed:
+            self.computed.append(number.name)
+        return self.computed.index(number.name)
+
+    def _computed_items(
+        self, bag: Bag, items: Sequence[Any], before: Sequence[Any]
+    ) -> tuple[tuple[int, int], ...]:
+        """The new numbers in a list, if Python computes all that is new in it."""
+        if len(items) != len(before) or not isinstance(bag.thing, list):
+            return ()
+        new = [(i, item) for i, item in enumerate(items) if item is not before[i]]
+        if not all(is_written(item) for _, item in new):
+            return ()
+        return tuple((index, self._number(item)) for index, item in new)
 
     def _is_a_librarys(self, name: str) -> bool:
         """Whether no code of the user's says the name of an attribute."""

@@ -33,6 +33,8 @@ class Change:
         compared: Whether a call must find in it what the capture found.
         counted: Keys of numbers, and what is added to them.
         made_of_old: Keys whose new values were made of the old ones in another way.
+        computed: Keys of numbers that Python computes in each call, and which of them they are.
+        left_open: Keys of numbers that may be others in each call.
     """
 
     path: str
@@ -42,9 +44,13 @@ class Change:
     compared: bool = False
     counted: tuple[tuple[Any, int], ...] = ()
     made_of_old: frozenset[Any] = frozenset()
+    computed: tuple[tuple[Any, int], ...] = ()
+    left_open: frozenset[Any] = frozenset()
 
-    def apply(self, thing: Any, values: Sequence[Any]) -> None:
+    def apply(self, thing: Any, values: Sequence[Any], numbers: Sequence[Any] = ()) -> None:
         """Make the change to the thing of a call."""
+        for key, position in self.computed:
+            state.put(thing, key, numbers[position])
         for key, position in self.assigned:
             state.put(thing, key, MISSING if position is None else values[position])
         for key, step in self.counted:
@@ -60,6 +66,7 @@ class Change:
         """``self.hidden`` style, with what happens."""
         parts = [f"{key} " + ("removed" if at is None else "assigned") for key, at in self.assigned]
         parts += [f"{key} counted" for key, _ in self.counted]
+        parts += [f"{key} computed" for key, _ in self.computed]
         parts += [f"{len(self.added)} added"] if self.added else []
         parts += ["rearranged"] if self.contents is not None else []
         return f"{self.path}: {', '.join(parts)}"
@@ -77,6 +84,7 @@ class StateEffects:
         in_arguments: The same for containers among the arguments, by their paths.
         kept: Containers that were there before and that it returns or stores: their paths among
             the arguments, or None for those that ``reach`` finds after the changed ones.
+        computed: How many numbers ``reach`` computes, which it finds last.
     """
 
     function: Callable[..., Any]
@@ -85,6 +93,7 @@ class StateEffects:
     positions: tuple[int, ...]
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
     kept: tuple[arguments.Path | None, ...] = ()
+    computed: int = 0
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.
@@ -106,8 +115,9 @@ class StateEffects:
             outcome = outcome.make([self._kept_at(path, reached, call) for path in self.kept])
         result, values = outcome
         given = self._given(call) if self.in_arguments else []
+        numbers = things[len(things) - self.computed :]
         for change, thing in zip(self.changes, things, strict=False):
-            change.apply(thing, values)
+            change.apply(thing, values, numbers)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
             change.apply(thing, values)
         return result

@@ -10,16 +10,19 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Walk
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
 from funcaot.aot.closure.where import path_of
+from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
 from funcaot.aot.state.built_objects import taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
+from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes
@@ -83,6 +86,8 @@ class StateTracker:
         ran: The code that ran.
         root: What the environment is reached from: the function, and objects that it is given.
         names: What the caller calls the leaves.
+        computed: Names of numbers that Python computes in each call, and that it stores.
+        open: Numbers that the function reads besides its arguments, and that are left open.
     """
 
     function: Callable[..., Any]
@@ -96,14 +101,28 @@ class StateTracker:
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
     names: Sequence[str] = ()
+    computed: tuple[str, ...] = ()
+    open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
-        self.found, self.in_arguments, self.kept = (), (), ()
+        if not self.open.may_open:
+            return self._run(args, kwargs)
+        self.open.start()
+        try:
+            with mathematics():
+                return self._run(args, kwargs)
+        finally:
+            self.open.restore()
+            self.found = self.open.plain(self.found)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root)
         walk.go()
         self.environment = environment = walk.found
+        self.open.put(environment)
         snapshots = state.Snapshots(environment)
         bags = snapshots.bags
         held, draws = Held(environment), Draws(environment)
@@ -111,6 +130,7 @@ class StateTracker:
         def started(code: types.CodeType, namespace: dict[str, Any]) -> None:
             """See what the globals of code are before it runs, which may change them."""
             walk.add_code(code, namespace)
+            self.open.put(environment)
             snapshots.update()
             held.update()
             draws.update()
@@ -136,6 +156,7 @@ class StateTracker:
             refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
+            self.computed = tuple(changes.computed)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
             of_functions.put_back()

@@ -428,9 +428,13 @@ for _name in ("real", "imag", "numerator", "denominator"):
     setattr(OpenInt, _name, _part(_name))
 
 
+# Classes of numbers that can be told for the value of a call; ``written_numbers`` adds its own.
+SETTLED: set[type] = {OpenFloat, OpenInt}
+
+
 def settled(value: Any) -> Any:
     """The plain number for an open one; anything else as it is."""
-    return value.settle() if type(value) in (OpenFloat, OpenInt) else value
+    return value.settle() if type(value) in SETTLED else value
 
 
 def all_settled(values: Any) -> Any:

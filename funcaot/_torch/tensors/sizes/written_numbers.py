@@ -1,0 +1,397 @@
+"""Numbers that carry how Python computes them: ``state`` puts them where a function reads its own.
+
+A program is right for all values of such a number if the function only computes with it. What is
+computed is written down, step by step, and each call does it again in Python, with its own values
+and Python's own rounding. What an op needs of it is a tensor that the call makes of the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
+from funcaot.scopes import SharedPatch
+
+__all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
+
+_MOST = 1000
+_EXACT = 2**53
+_PLAIN = (int, float, bool)
+
+
+class WrittenLog(NumberLog):
+    """What one capture computes of numbers that it reads, and assumes about them.
+
+    Attributes:
+        steps: Python expressions by the name of what they compute, in order.
+        tensors: Tensors that stand for numbers in ops, by ``id``, each with the number's name.
+    """
+
+    def __init__(self, make: Callable[[float], torch.Tensor]) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            make: Makes a real tensor of a number, whatever mode is active.
+        """
+        super().__init__()
+        self._make = make
+        self.steps: dict[str, str] = {}
+        self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
+        self._names: dict[str, str] = {}
+        self._made_tensors: dict[str, torch.Tensor] = {}
+
+    def name_of(self, expression: str) -> str:
+        """The name of what an expression computes."""
+        name = self._names.get(expression)
+        if name is None:
+            name = self._names[expression] = f"number_{len(self._names)}"
+            self.steps[name] = expression
+        return name
+
+    def tensor_of(self, name: str, value: float) -> torch.Tensor:
+        """A real tensor of no dimensions, in double precision, that stands for a number."""
+        found = self._made_tensors.get(name)
+        if found is None:
+            found = self._made_tensors[name] = self._make(value)
+            self.tensors[id(found)] = found, name
+        return found
+
+    def is_full(self) -> bool:
+        """Whether no more should be written down."""
+        return len(self.steps) >= _MOST
+
+
+class _Asked:
+    """What torch's own code sees of such a number: one that can be told and nothing else."""
+
+    def __init__(self, number: Any, kind: type) -> None:
+        self._number, self._kind = number, kind
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self._number.settle()
+
+    guard_float = guard_int
+
+    def is_float(self) -> bool:
+        return self._kind is float
+
+    def is_int(self) -> bool:
+        return self._kind is int
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def maybe_as_int(self) -> None:
+        return None
+
+
+class _Written:
+    """What both kinds of number have."""
+
+    _log: WrittenLog
+    name: str
+    value: Any
+    sources: frozenset[int]
+    kind: type
+
+    def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[int]) -> None:
+        self._log, self.name, self.value, self.sources = log, name, value, sources
+        log.note(self)
+
+    @property
+    def node(self) -> Any:
+        """What torch's C++ code asks."""
+        return _Asked(self, self.kind)
+
+    def settle(self) -> Any:
+        """The number of this call, for which the program is then."""
+        self._log.refuse_late()
+        self._log.fixed |= self.sources
+        return self.value
+
+    def opened(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> OpenFloat | None:
+        """The same as a number that ops of the tape take; None if no float is exactly that.
+
+        Args:
+            lift: Gives the tape's tensor for a real one.
+        """
+        self._log.refuse_late()
+        if self.kind is int:
+            if abs(self.value) >= _EXACT:
+                return None
+            self._log.ask(f"abs({self.name}) < {_EXACT}", answer=True)
+        value = float(self.value)
+        log, name = self._log, self.name
+        return OpenFloat(
+            log, value, name, self.sources, lambda: lift(log.tensor_of(name, value))
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.settle())
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.kind, (self.settle(),)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        import numpy as np
+
+        return np.asarray(self.settle(), *args)
+
+    def __bool__(self) -> bool:
+        return self._log.ask(f"bool({self.name})", bool(self.value))
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __neg__(self) -> Any:
+        return _applied(operator.neg, "-{}", self)
+
+    def __abs__(self) -> Any:
+        return _applied(abs, "abs({})", self)
+
+
+class WrittenFloat(_Written, torch.SymFloat):
+    """A float that a function reads; it says that it is a ``float``."""
+
+    kind = float
+
+    def __init__(self, log: WrittenLog, name: str, value: float, sources: frozenset[int]) -> None:
+        """Stand for a number.
+
+        Args:
+            log: Where steps and assumptions go.
+            name: What the log calls it.
+            value: The number of the present call.
+            sources: Which numbers that the function reads it is computed from.
+        """
+        self._start(log, name, value, sources)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What ``isinstance`` is told."""
+        return float
+
+
+class WrittenInt(_Written, torch.SymInt):
+    """A whole number that a function reads; it says that it is an ``int``."""
+
+    kind = int
+
+    def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[int]) -> None:
+        """Stand for a number, as `WrittenFloat` does."""
+        self._start(log, name, value, sources)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What ``isinstance`` is told."""
+        return int
+
+
+_KINDS: dict[type, Any] = {float: WrittenFloat, int: WrittenInt}
+_WRITTEN = (WrittenFloat, WrittenInt)
+SETTLED.update(_WRITTEN)
+
+
+def is_written(value: Any) -> bool:
+    """Whether a value is one of these numbers."""
+    return type(value) in _WRITTEN
+
+
+def written(log: WrittenLog, name: str, value: float, source: int) -> Any:
+    """What stands for a number that the function reads.
+
+    Args:
+        log: Where steps and assumptions go.
+        name: What a call's own number will be called.
+        value: The number.
+        source: Which of the numbers that the function reads it is.
+    """
+    return _KINDS[type(value)](log, name, value, frozenset({source}))
+
+
+def _operand(value: Any) -> str | None:
+    """A number in Python; None for what isn't a plain one."""
+    if type(value) in _WRITTEN:
+        return value.name
+    if type(value) not in _PLAIN:
+        return None
+    return f"float({str(value)!r})" if type(value) is float else f"({value!r})"
+
+
+def _plain(value: Any) -> Any:
+    return value.value if type(value) in _WRITTEN else value
+
+
+def _settled(value: Any) -> Any:
+    return value.settle() if type(value) in _WRITTEN else value
+
+
+def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
+    """What Python computes of numbers, written down; plain where that can't be done.
+
+    Args:
+        compute: The operator or function.
+        form: The expression, with a place for each operand.
+        operands: Numbers, some of which are written.
+    """
+    log = next(each._log for each in operands if type(each) in _WRITTEN)
+    log.refuse_late()
+    texts = [_operand(each) for each in operands]
+    if None in texts or log.is_full():
+        return compute(*map(_settled, operands))
+    try:
+        value = compute(*map(_plain, operands))
+    except Exception:
+        # Whoever catches it goes another way for these numbers.
+        for each in operands:
+            _settled(each)
+        raise
+    if type(value) not in _KINDS:
+        return compute(*map(_settled, operands))
+    name = log.name_of(form.format(*texts))
+    if "**" in form or "pow" in form:
+        log.ask(f"type({name}) is {type(value).__name__}", answer=True)
+    sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
+    return _KINDS[type(value)](log, name, value, sources)
+
+
+def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
+    """Give the numbers an operator and its reflection."""
+    form = f"{{}} {sign} {{}}"
+
+    def forward(self: Any, other: Any, *modulo: Any) -> Any:
+        if _is_elsewhere(other):
+            return NotImplemented
+        return _applied(compute, form, self, other)
+
+    def reflected(self: Any, other: Any, *modulo: Any) -> Any:
+        if _is_elsewhere(other):
+            return NotImplemented
+        return _applied(compute, form, other, self)
+
+    for kind in _WRITTEN:
+        setattr(kind, f"__{name}__", forward)
+        setattr(kind, f"__r{name}__", reflected)
+
+
+def _is_elsewhere(other: Any) -> bool:
+    """Whether the other operand knows what to do: a tensor."""
+    return isinstance(other, torch.Tensor)
+
+
+def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
+    """Give the numbers a comparison, whose answer is an assumption."""
+
+    def run(self: Any, other: Any) -> Any:
+        if _is_elsewhere(other):
+            return NotImplemented
+        text = _operand(other)
+        if text is None:
+            if isinstance(other, (int, float, complex)) or hasattr(other, "dtype"):
+                return compute(self.settle(), other)
+            return NotImplemented
+        return self._log.ask(f"{self.name} {sign} {text}", compute(self.value, _plain(other)))
+
+    for kind in _WRITTEN:
+        setattr(kind, f"__{name}__", run)
+
+
+def _settling(kind: Any, plain: type, name: str) -> None:
+    """Let a method of the plain number answer, for the value of this call."""
+
+    def run(self: Any, *args: Any) -> Any:
+        if args and _is_elsewhere(args[0]):
+            return NotImplemented
+        return getattr(plain, name)(self.settle(), *map(_settled, args))
+
+    setattr(kind, name, run)
+
+
+for _name, _sign, _compute in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow),
+):
+    _arithmetic(_name, _sign, _compute)
+for _name, _sign in (
+    *(("eq", "=="), ("ne", "!="), ("lt", "<")),
+    *(("le", "<="), ("gt", ">"), ("ge", ">=")),
+):
+    _comparison(_name, _sign, getattr(operator, _name))
+
+_LEFT = {"__class__", "__getattribute__", "__new__", "__init__", "__setattr__", "__delattr__"}
+_LEFT |= {"__init_subclass__", "__subclasshook__", "__dir__", "__getstate__", "__sizeof__"}
+_LEFT |= {"__getformat__", "__doc__", "__getnewargs__", "real", "imag", "numerator", "denominator"}
+
+
+def _part(name: str) -> property:
+    return property(lambda self: getattr(self.settle(), name))
+
+
+for _kind in _WRITTEN:
+    _own = set(vars(_kind)) | set(vars(_Written))
+    for _name in set(dir(_kind.kind)) - _LEFT - _own:
+        _settling(_kind, _kind.kind, _name)
+    for _name in ("real", "imag", "numerator", "denominator"):
+        if hasattr(_kind.kind, _name):
+            setattr(_kind, _name, _part(_name))
+
+# Functions of Python's ``math`` that make a number of numbers.
+_FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
+_FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
+_originals: dict[str, Any] = {name: getattr(math, name) for name in _FUNCTIONS}
+
+
+class _Function:
+    """It stands for a function of ``math``; for all but written numbers it is that function."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._original = name, _originals[name]
+
+    def __call__(self, *args: Any) -> Any:
+        if any(type(each) in _WRITTEN for each in args):
+            places = ", ".join("{}" for _ in args)
+            return _applied(self._original, f"math.{self._name}({places})", *args)
+        return self._original(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def _install() -> None:
+    for name in _FUNCTIONS:
+        setattr(math, name, _Function(name))
+
+
+def _undo() -> None:
+    for name, original in _originals.items():
+        setattr(math, name, original)
+
+
+_patch = SharedPatch(_install, _undo)
+
+
+@contextlib.contextmanager
+def mathematics() -> Iterator[None]:
+    """While active, functions of Python's ``math`` take these numbers."""
+    with _patch.used():
+        yield

@@ -1,0 +1,118 @@
+"""Writes how a reader reads numbers that a program leaves open, and what it computes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from funcaot._torch.tensors.sizes.shapes import SizeError
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.where import text_of
+from funcaot.aot.reader.reader_source import EnvironmentWriter
+from funcaot.aot.signature.numbers import tensor_of_float
+from funcaot.aot.state.open_settings import Number, OpenSettings, numbers_at
+
+_NAME = re.compile(r"\b(?:setting|number)_\d+\b")
+
+
+def take_out(environment: Environment, numbers: OpenSettings) -> None:
+    """Have the reader compare all settings but those that are left open.
+
+    A container that holds such a number is compared item by item.
+
+    Args:
+        environment: What the code that ran has read; changed in place.
+        numbers: What is left open.
+    """
+    left_open = {number.name for number in numbers.opened} - numbers.names_fixed()
+    if not left_open:
+        return
+    kept = []
+    for place, value in environment.settings:
+        found = [n for n in numbers_at(environment, place, value) if n.name in left_open]
+        if not found:
+            kept.append((place, value))
+        elif found[0].inside:
+            kept += _items(place, value, {number.key for number in found})
+    environment.settings = kept
+
+
+def _items(place: Place, value: list | dict, left_out: set) -> list[tuple[Place, object]]:
+    """The items of a container as settings of their own, without some."""
+    items = enumerate(value) if type(value) is list else value.items()
+    return [
+        (Place(id(value), "{parent}[{0}]", place.name, (key,)), item)
+        for key, item in items
+        if key not in left_out
+    ]
+
+
+def write_numbers(writer: EnvironmentWriter, numbers: OpenSettings, names: Sequence[str]) -> None:
+    """Write what reads the open numbers, what is computed of them and what has to be true.
+
+    Args:
+        writer: The reader being written.
+        numbers: What is left open.
+        names: What has to be computed besides what is asked about.
+
+    Raises:
+        SizeError: If a number isn't among what the code that ran can have read.
+    """
+    log = numbers.log
+    needed = _needed(log.steps, [*log.answers, *names])
+    for index, number in enumerate(numbers.opened):
+        name = f"setting_{index}"
+        if index not in log.fixed or name in needed:
+            _write_setting(writer, number, name, checked=name in needed)
+    writer.source.namespace["math"] = math
+    for name, expression in log.steps.items():
+        if name in needed:
+            writer.line(f"{name} = {expression}", "a number that it computes")
+    for condition, answer in log.answers.items():
+        text = condition if answer else f"not ({condition})"
+        writer.require(text, f"what it asks of numbers that it reads: {text}")
+
+
+def _needed(steps: dict[str, str], texts: Iterable[str]) -> set[str]:
+    """The names in some texts, with those that they are computed from."""
+    found: set[str] = set()
+    pending = [name for text in texts for name in _NAME.findall(text)]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += _NAME.findall(steps.get(name, ""))
+    return found
+
+
+def _write_setting(
+    writer: EnvironmentWriter, number: Number, name: str, *, checked: bool
+) -> None:
+    if number.place.parent not in writer.environment.objects:
+        if checked:
+            raise SizeError("A number that is left open isn't found again.", remedy="pass it.")
+        return
+    says = text_of(writer.environment, number.place)
+    if number.inside:
+        container = number.thing
+        read = writer.variable(id(container))
+        kind = writer.source.constant(type(container), "T")
+        writer.require(f"type({read}) is {kind}", f"{says} is a {type(container).__name__}")
+        if type(container) is dict:
+            known = writer.source.constant([*container], "keys")
+            writer.require(f"[*{read}] == {known}", f"the keys of {says}")
+        else:
+            writer.require(f"len({read}) == {len(container)}", f"the length of {says}")
+    else:
+        read = writer.at(number.place)
+    writer.line(f"{name} = {number.at(read)}", says)
+    kind = type(number.value).__name__
+    writer.require(
+        f"type({name}) is {kind}", f"{says} is some {kind}", f"told_value({says!r}, {kind!r}, {name})"
+    )
+
+
+def tensor_of(writer: EnvironmentWriter, name: str) -> str:
+    """The expression of the tensor that stands for a number in ops."""
+    return f"{writer.source.constant(tensor_of_float, 'tensor_of')}(float({name}))"

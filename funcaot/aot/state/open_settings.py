@@ -1,0 +1,204 @@
+"""Numbers that a function reads besides its arguments, left open: for ``state_tracker``.
+
+While the function is captured, what is written down as Python stands where the number stood: in an
+attribute, an entry of a dictionary or list, a variable that is closed over, a global. The reader of
+the program reads the number of each call, and makes the tensors that stand for what is computed.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.sizes.shapes import SizeError
+from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written, written
+from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.graph.settings import NumbersRead
+from funcaot.aot.state import state
+from funcaot.aot.state.state import Bag
+
+__all__ = ["Number", "OpenSettings", "numbers_at"]
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """A number that code reads.
+
+    Attributes:
+        place: Where it is, or the container that it is in.
+        inside: Whether it is in a container that is at that place.
+        thing: What holds it: a dictionary, list, cell, class or object.
+        key: Its key in that, as ``state.put`` takes it.
+        value: The number.
+    """
+
+    place: Place
+    inside: bool
+    thing: Any
+    key: Any
+    value: int | float
+
+    @property
+    def name(self) -> tuple[int, Any]:
+        """What it is called in `NumbersRead`."""
+        return id(self.thing), self.key
+
+    def at(self, read: str) -> str:
+        """The expression that reads it, of the one that reads the place."""
+        return f"{read}[{self.key!r}]" if self.inside else read
+
+
+def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
+    """The numbers that a setting is or holds, where they can be replaced."""
+    if type(value) in (int, float):
+        holder = _holder(environment, place)
+        if holder is not None:
+            yield Number(place, False, *holder, value)
+    elif type(value) in (list, dict):
+        items = enumerate(value) if type(value) is list else value.items()
+        for key, item in items:
+            if type(item) in (int, float) and type(key) in (int, str):
+                yield Number(place, True, value, key, item)
+
+
+def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
+    """What a place is in, with its key there; None for what can't be set."""
+    parent, access = environment.objects[place.parent], place.access
+    if access.endswith(".cell_contents"):
+        return _evaluated(access.removesuffix(".cell_contents"), parent), "cell_contents"
+    if access.startswith("{parent}.") and access.removeprefix("{parent}.").isidentifier():
+        return parent, access.removeprefix("{parent}.")
+    before, bracket, after = access.rpartition("[")
+    if not bracket or place.constants:
+        return None
+    try:
+        key = ast.literal_eval(after[:-1].replace("{{", "{").replace("}}", "}"))
+    except (SyntaxError, ValueError):
+        return None
+    thing = _evaluated(before, parent)
+    if isinstance(thing, types.MappingProxyType) and before.endswith(".__dict__"):
+        thing = _evaluated(before.removesuffix(".__dict__"), parent)
+    return (thing, key) if isinstance(thing, dict | list | type) else None
+
+
+def _evaluated(access: str, parent: Any) -> Any:
+    return eval(access.replace("{parent}", "parent"), {"parent": parent})
+
+
+def _real_tensor(value: float) -> torch.Tensor:
+    with (
+        tracing.temporarily_clear_interpreter_stack(),
+        tracing.disable_current_modes(),
+        tracing.without_torch_function(),
+    ):
+        return torch.scalar_tensor(value, dtype=torch.float64, device="cpu")
+
+
+class OpenSettings:
+    """The numbers that one capture leaves open.
+
+    Attributes:
+        log: What is computed of them.
+        opened: What they are, in the order of their names: ``setting_0`` and so on.
+    """
+
+    def __init__(self, known: NumbersRead) -> None:
+        """Nothing is open yet.
+
+        Args:
+            known: Numbers that the function reads, with what they were.
+        """
+        self.log = WrittenLog(_real_tensor)
+        self.opened: list[Number] = []
+        self._known = known
+        self._put: dict[tuple[int, Any], int] = {}
+        self._looked_at = 0
+
+    @property
+    def may_open(self) -> bool:
+        """Whether some may be."""
+        return self._known.may_be_open and bool(self._known.values)
+
+    def start(self) -> None:
+        """Forget which settings a former run reached; names stay."""
+        self._looked_at = 0
+        self.log.restart()
+
+    def put(self, environment: Environment) -> None:
+        """Put what is written down in place of numbers that were reached since."""
+        if not self.may_open:
+            return
+        new = environment.settings[self._looked_at :]
+        self._looked_at = len(environment.settings)
+        for place, value in new:
+            for number in numbers_at(environment, place, value):
+                if self._known.is_open(number.name, number.value):
+                    self._open(number)
+
+    def _open(self, number: Number) -> None:
+        index = self._put.setdefault(number.name, len(self.opened))
+        if index == len(self.opened):
+            self.opened.append(number)
+        stands = written(self.log, f"setting_{index}", number.value, index)
+        state.put(number.thing, number.key, stands)
+
+    def restore(self) -> None:
+        """Put the numbers back where something stands for them."""
+        for number in self.opened:
+            state.put(number.thing, number.key, number.value)
+
+    def plain(self, found: Sequence[tuple[Bag, Any]]) -> tuple[tuple[Bag, Any], ...]:
+        """What was in things before, with the numbers themselves."""
+        return tuple((_plain_bag(bag), change) for bag, change in found)
+
+    def names_fixed(self) -> set[tuple[int, Any]]:
+        """The numbers that the program is right for one value of."""
+        return {self.opened[index].name for index in self.log.fixed}
+
+    def numbers(self, environment: Environment) -> dict[tuple[int, Any], int | float]:
+        """The numbers that the reader compares, with their values."""
+        return {
+            number.name: number.value
+            for place, value in environment.settings
+            for number in numbers_at(environment, place, value)
+        }
+
+    @property
+    def left_open(self) -> frozenset[tuple[int, Any]]:
+        """The numbers that may be others in each call."""
+        return frozenset(number.name for number in self.opened) - self.names_fixed()
+
+    def close(self, environment: Environment) -> None:
+        """Take note that the capture is over.
+
+        Raises:
+            SizeError: If the function kept a number where later code finds it.
+        """
+        self._known.note(self.numbers(environment))
+        if not self.opened:
+            return
+        self._known.close(self.names_fixed())
+        self.log.end()
+        if self.log.are_kept():
+            raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")
+
+
+def _plain_bag(bag: Bag) -> Bag:
+    values: Iterable[Any] = bag.before.values() if isinstance(bag.before, dict) else bag.before
+    if not any(map(is_written, values)):
+        return bag
+    if isinstance(bag.before, dict):
+        before: Any = {key: _value(value) for key, value in bag.before.items()}
+    else:
+        before = tuple(map(_value, bag.before))
+    return replace(bag, before=before)
+
+
+def _value(value: Any) -> Any:
+    return value.value if is_written(value) else value
