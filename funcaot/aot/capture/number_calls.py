@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt, all_settled
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt, all_settled, settled
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot.aot.signature.numbers import Numbers
 
@@ -21,6 +21,7 @@ __all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_writte
 
 Lift = Callable[[torch.Tensor], torch.Tensor]
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_CPU = torch.device("cpu")
 _HALF = (torch.bfloat16, torch.float16)
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -76,7 +77,7 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if OpenFloat not in kinds:
         return func, args, kwargs
     rule = _RULES.get(_name_of(func))
-    found = None if rule is None else rule(func, args, kwargs)
+    found = None if rule is None else rule(func, *_by_position(func, args, kwargs))
     if found is not None:
         return found
     return func, *all_settled((args, kwargs))
@@ -183,11 +184,16 @@ def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     if in_place or dtype not in _HALF:
         return None
 
+    single = number.tensor().to(torch.float32)
+    if name in _SUMS or name in _SUMS_BY_SIGN:
+        # Eager rounds the number first.
+        return func, (tensor, single.to(dtype)), {}
+
     # Such numbers are computed with as float32, and rounded once.
     def rounded(tensor: torch.Tensor, number: torch.Tensor) -> Any:
         return func(tensor.to(torch.float32), number).to(dtype)
 
-    return rounded, (tensor, number.tensor().to(torch.float32)), {}
+    return rounded, (tensor, single), {}
 
 
 def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -274,7 +280,9 @@ def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
 
 def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``torch.tensor`` of a number, and ``full``."""
-    if len(args) not in (1, 2) or type(args[-1]) is not OpenFloat or set(kwargs) - {"dtype"}:
+    if len(args) not in (1, 2) or type(args[-1]) is not OpenFloat:
+        return None
+    if set(kwargs) - {"dtype", "device"} or torch.device(kwargs.get("device") or "cpu") != _CPU:
         return None
     number: OpenFloat = args[-1]
     size: Any = () if len(args) == 1 else args[0]
@@ -296,6 +304,18 @@ def _is_in_place(name: str) -> bool:
     return name.endswith("_")
 
 
+def _by_position(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments that may be given both ways, all by position."""
+    kwargs = dict(kwargs)
+    for name in _PARAMETERS.get(_name_of(func).removesuffix("_"), ())[len(args) :]:
+        if name not in kwargs:
+            break
+        args = (*args, kwargs.pop(name))
+    return args, kwargs
+
+
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Call | None]
 _ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide")
 _SUMS = ("add", "sub", "subtract")
@@ -313,6 +333,15 @@ def _both(names: Sequence[str]) -> list[str]:
     return [*names, *(f"{name}_" for name in names)]
 
 
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ARITHMETIC, *_SUMS, *_COMPARISONS), ("input", "other")),
+    **dict.fromkeys(("addcmul", "addcdiv"), ("input", "tensor1", "tensor2")),
+    "lerp": ("input", "end", "weight"),
+    "where": ("condition", "input", "other"),
+    "masked_fill": ("input", "mask", "value"),
+    "fill": ("input", "value"),
+    "full": ("size", "fill_value"),
+}
 _RULES: dict[str, Rule] = {
     **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
     **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),

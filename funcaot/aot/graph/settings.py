@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.backends.compiler import Compiler
 
 _KEPT = 100_000
+_STRIKES = 2
 
 
 @dataclass
@@ -35,7 +37,8 @@ class NumbersRead:
     Attributes:
         values: What each was when a program was last made.
         changed: Those that were something else then than before.
-        closed: Those that a program needs the value of.
+        closed: Those that programs need the value of.
+        strikes: How many programs did.
         may_be_open: Whether the next program may leave some open.
         left_open: Those that the last capture put something in place of.
     """
@@ -43,6 +46,7 @@ class NumbersRead:
     values: dict[tuple[int, Any], int | float] = field(default_factory=dict)
     changed: set[tuple[int, Any]] = field(default_factory=set)
     closed: set[tuple[int, Any]] = field(default_factory=set)
+    strikes: Counter[tuple[int, Any]] = field(default_factory=Counter)
     may_be_open: bool = False
     left_open: set[tuple[int, Any]] = field(default_factory=set)
 
@@ -68,9 +72,14 @@ class NumbersRead:
         """Never leave some open again."""
         self.closed.update(keys)
 
+    def strike(self, keys: Iterable[tuple[int, Any]]) -> None:
+        """Note that a program needs the value of some: one may be a special case."""
+        self.strikes.update(keys)
+        self.close(key for key in keys if self.strikes[key] >= _STRIKES)
+
     def clear(self) -> None:
         """Forget everything."""
-        for kept in (self.values, self.changed, self.closed, self.left_open):
+        for kept in (self.strikes, self.values, self.changed, self.closed, self.left_open):
             kept.clear()
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from funcaot.aot.graph.source import Source
 from funcaot.aot.reader import told
 
-_CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError)"
+_CAUGHT = "(AttributeError, KeyError, IndexError, ValueError, TypeError, ArithmeticError)"
 
 
 class Line(NamedTuple):

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+import torch
+
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
-from funcaot.aot.signature.numbers import tensor_of_float
 from funcaot.aot.state.open_settings import Number, OpenSettings, numbers_at
 
 _NAME = re.compile(r"\b(?:setting|number)_\d+\b")
@@ -40,7 +41,7 @@ def take_out(environment: Environment, numbers: OpenSettings) -> None:
 
 def _items(place: Place, value: list | dict, left_out: set) -> list[tuple[Place, object]]:
     """The items of a container as settings of their own, without some."""
-    items = enumerate(value) if type(value) is list else value.items()
+    items = enumerate(value) if isinstance(value, list) else value.items()
     return [
         (Place(id(value), "{parent}[{0}]", place.name, (key,)), item)
         for key, item in items
@@ -86,9 +87,7 @@ def _needed(steps: dict[str, str], texts: Iterable[str]) -> set[str]:
     return found
 
 
-def _write_setting(
-    writer: EnvironmentWriter, number: Number, name: str, *, checked: bool
-) -> None:
+def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, checked: bool) -> None:
     if number.place.parent not in writer.environment.objects:
         if checked:
             raise SizeError("A number that is left open isn't found again.", remedy="pass it.")
@@ -109,10 +108,16 @@ def _write_setting(
     writer.line(f"{name} = {number.at(read)}", says)
     kind = type(number.value).__name__
     writer.require(
-        f"type({name}) is {kind}", f"{says} is some {kind}", f"told_value({says!r}, {kind!r}, {name})"
+        f"type({name}) is {kind}",
+        f"{says} is some {kind}",
+        f"told_value({says!r}, {kind!r}, {name})",
     )
 
 
 def tensor_of(writer: EnvironmentWriter, name: str) -> str:
     """The expression of the tensor that stands for a number in ops."""
-    return f"{writer.source.constant(tensor_of_float, 'tensor_of')}(float({name}))"
+    return f"{writer.source.constant(_tensor, 'tensor_of')}(float({name}))"
+
+
+def _tensor(number: float) -> torch.Tensor:
+    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")

@@ -8,11 +8,11 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from funcaot import config
 from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
@@ -28,6 +28,7 @@ from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.inlined import inline, is_inlined
+from funcaot.aot.runtime.numbers_read import leaving_open
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
@@ -343,31 +344,14 @@ class CompiledFunction(Generic[P, R]):
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
         """Capture a call, with open sizes and numbers where that is asked for and possible."""
-        numbers = self.settings.numbers
-        numbers.left_open.clear()
-        numbers.may_be_open = (
-            config.get().open_numbers
-            and self.settings.dynamic is not False
-            and not functorch.under_transforms(leaves)
-            and not signature.ambient.forward_mode
+        plain = not (functorch.under_transforms(leaves) or signature.ambient.forward_mode)
+        return leaving_open(
+            self.settings, partial(self._captured_so, signature, leaves, call), allowed=plain
         )
-        try:
-            return self._captured_as_is(signature, leaves, call)
-        except (FirstStepError, SizesNeededError):
-            raise
-        except Exception:
-            if not numbers.left_open:
-                raise
-            # It may be the user's own error: then it is raised here.
-            numbers.close(numbers.left_open)
-            return self._captured_as_is(signature, leaves, call)
-        finally:
-            numbers.may_be_open = False
 
-    def _captured_as_is(
+    def _captured_so(
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        """Capture a call, with open sizes and numbers where that is asked for and possible."""
         opening = None
         if not functorch.under_transforms(leaves):
             self._history.refuse_all(self._cache.that_read_values)

@@ -183,7 +183,7 @@ class OpenSettings:
         self._known.note(self.numbers(environment))
         if not self.opened:
             return
-        self._known.close(self.names_fixed())
+        self._known.strike(self.names_fixed())
         self.log.end()
         if self.log.are_kept():
             raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")

@@ -131,9 +131,7 @@ class _Written:
             self._log.ask(f"abs({self.name}) < {_EXACT}", answer=True)
         value = float(self.value)
         log, name = self._log, self.name
-        return OpenFloat(
-            log, value, name, self.sources, lambda: lift(log.tensor_of(name, value))
-        )
+        return OpenFloat(log, value, name, self.sources, lambda: lift(log.tensor_of(name, value)))
 
     def __hash__(self) -> int:
         return hash(self.settle())
@@ -256,6 +254,13 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
         return compute(*map(_settled, operands))
     try:
         value = compute(*map(_plain, operands))
+    except ZeroDivisionError:
+        if "**" not in form:
+            log.ask(f"{texts[1]} == 0", answer=True)
+            raise
+        for each in operands:
+            _settled(each)
+        raise
     except Exception:
         # Whoever catches it goes another way for these numbers.
         for each in operands:
