@@ -122,7 +122,13 @@ class Opaque:
 
 
 class Watch(Protocol):
-    """Looks at what a captured function changes in Python, and what Functions change in it."""
+    """Looks at what a captured function changes in Python, and what Functions change in it.
+
+    Attributes:
+        called: For each Function its forward, and what it was given besides tensors.
+    """
+
+    called: list[tuple[Any, ...]]
 
     def look(self) -> Any:
         """What everything that the captured function reaches holds now."""

@@ -252,7 +252,11 @@ def _value(
     for value in operands:
         if isinstance(value, torch.Tensor):
             refuse_data_access(value)
-    watch = current_watch() if may_store(getattr(origin_of(function), "forward", None)) else None
+    watch, forward = current_watch(), getattr(origin_of(function), "forward", None)
+    if watch is not None:
+        rest = [value for value in operands if not isinstance(value, _GIVEN)]
+        watch.called.append((forward, *rest))
+    watch = watch if may_store(forward) else None
     looked = watch and watch.look()
     try:
         with _NoDataAccess():

@@ -28,6 +28,7 @@ class OfFunctions:
     Attributes:
         bags: Everything mutable that the captured function reaches, each as it was before, but for
             what Functions changed since that run for this call.
+        called: For each Function its forward, and what it was given besides tensors.
     """
 
     def __init__(self, bags: list[Bag], environment: Environment, changes: Changes) -> None:
@@ -41,6 +42,7 @@ class OfFunctions:
         self.bags = bags
         self._environment = environment
         self._changes = changes
+        self.called: list[tuple[Any, ...]] = []
         self._first: dict[int, Bag] = {}
 
     def look(self) -> list[Contents]:

@@ -18,6 +18,7 @@ import torch
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written, written
 from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.children import is_exact
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import state
@@ -84,7 +85,9 @@ def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
     thing = _evaluated(before, parent)
     if isinstance(thing, types.MappingProxyType) and before.endswith(".__dict__"):
         thing = _evaluated(before.removesuffix(".__dict__"), parent)
-    return (thing, key) if isinstance(thing, dict | list | type) else None
+    if isinstance(thing, type) or (isinstance(thing, dict | list) and is_exact(thing)):
+        return thing, key
+    return None
 
 
 def _evaluated(access: str, parent: Any) -> Any:
@@ -157,6 +160,21 @@ class OpenSettings:
         """What was in things before, with the numbers themselves."""
         return tuple((_plain_bag(bag), change) for bag, change in found)
 
+    def refuse_functions(self, called: Sequence[tuple[Any, ...]]) -> None:
+        """Refuse Functions that may read a number: their forwards run again, and see it itself.
+
+        Args:
+            called: For each Function its forward, and what it was given besides tensors.
+
+        Raises:
+            SizeError: Such a number is open.
+        """
+        for root in called if self.opened else ():
+            walk = Walk(root)
+            walk.go()
+            if any(_is_reached(number, walk.found) for number in self.opened):
+                raise SizeError("A Function may read an open number.", remedy="pass it.")
+
     def names_fixed(self) -> set[tuple[int, Any]]:
         """The numbers that the program is right for one value of."""
         return {self.opened[index].name for index in self.log.fixed}
@@ -187,6 +205,13 @@ class OpenSettings:
         self.log.end()
         if self.log.are_kept():
             raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")
+
+
+def _is_reached(number: Number, environment: Environment) -> bool:
+    used = environment.namespaces.get(id(number.thing))
+    if used is not None:
+        return number.key in used
+    return {id(number.thing), number.place.parent} & environment.objects.keys() != set()
 
 
 def _plain_bag(bag: Bag) -> Bag:

@@ -151,6 +151,7 @@ class StateTracker:
         try:
             with recorder, _importing_outside(recorder), watching(of_functions):
                 result = self.function(*args, **kwargs)
+            self.open.refuse_functions(of_functions.called)
             draws.refuse_drawn(self.name)
             held.refuse_changed(self.name)
             refuse_states(self.name, environment, self.ran)

@@ -135,7 +135,8 @@ def agree(place, body, values, **options):
 
 def sampled(table, *names):
     """A table's names; all but some are tried in the long group."""
-    marks = [() if name in names else pytest.mark.long for name in table]
+    rest = (pytest.mark.slow, pytest.mark.long)
+    marks = [() if name in names else rest for name in table]
     return [pytest.param(name, marks=mark) for name, mark in zip(table, marks, strict=True)]
 
 
@@ -197,6 +198,7 @@ WHOLE = {
     "inverse": lambda x, n: x * (1 / n) if n else x,
     "caught": lambda x, n: _or_zero(x, n),
     "text": lambda x, n: x * len(str(n)),
+    "modulo": lambda x, n: x * pow(n, 2, 5) * (n & 3),
 }
 
 
@@ -379,6 +381,56 @@ def test_an_error_of_the_function_is_its_own():
         else:
             assert torch.equal(compiled(torch.ones(2)), function(torch.ones(2)))
         assert holder.a == value and type(holder.a) is float
+
+
+class InBackward(torch.autograd.Function):
+    holder = Plain()
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0].cos() * InBackward.holder.a
+
+
+class OnValues(torch.autograd.Function):
+    """It can't be traced, and runs in each call."""
+
+    holder = Plain()
+
+    @staticmethod
+    def forward(x):
+        return torch.from_numpy(x.detach().numpy() * OnValues.holder.a)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.a = OnValues.holder.a
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.a
+
+
+@pytest.mark.parametrize("kind", [InBackward, OnValues])
+def test_rules_of_functions_see_the_numbers_of_each_call(kind):
+    def function(x):
+        return kind.apply(x) * kind.holder.a
+
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (1.0, 2.0, 3.0, 4.0):
+        found = []
+        for called in (function, compiled):
+            kind.holder.a = value
+            x = torch.linspace(-1, 1, 4).requires_grad_()
+            y = called(x)
+            found.append((y.detach(), torch.autograd.grad(y.sum(), x)[0], kind.holder.a))
+        assert_close(found[1], found[0])
 
 
 def test_they_can_be_closed():

@@ -282,9 +282,11 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
     def forward(self: Any, other: Any, *modulo: Any) -> Any:
         if _is_elsewhere(other):
             return NotImplemented
+        if modulo:
+            return pow(self.settle(), _settled(other), *modulo)
         return _applied(compute, form, self, other)
 
-    def reflected(self: Any, other: Any, *modulo: Any) -> Any:
+    def reflected(self: Any, other: Any) -> Any:
         if _is_elsewhere(other):
             return NotImplemented
         return _applied(compute, form, other, self)
