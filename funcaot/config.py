@@ -40,8 +40,9 @@ class Config:
         specialize_on_values: Whether a function may read numbers off tensors, branch on them, and
             make tensors whose shapes depend on values. It is compiled for what it finds, and
             again where it finds something else; otherwise it is refused.
-        open_numbers: Whether a number among the arguments that changes is left open, where the
-            function only computes with it. Otherwise each value has a program of its own.
+        open_numbers: Whether a number that changes is left open, where the function only computes
+            with it: one among the arguments, or one that the function reads by itself. Otherwise
+            each value has a program of its own.
         logs: What is logged on stderr, by commas: ``compile``, ``recompiles``, ``graphs``,
             ``code``, ``effects``, ``all``.
         progress_after: Seconds after which a compilation says on stderr what it is doing; 0 for
