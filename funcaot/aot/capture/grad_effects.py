@@ -23,7 +23,9 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.state.optimizer_step import (
     Hyperparameters,
+    FirstStepError,
     ParameterState,
+    StateTensor,
     StepWatcher,
     by_parameter,
     with_tensor_scalars,
@@ -95,6 +97,7 @@ class GradientEffects:
         count: Number of lifted tensors.
         of_results: Flat outputs that were made inside and have a ``.grad``, with the extra output
             that it is.
+        replaced: Tensors of optimizers' state that are replaced, by which extra output.
     """
 
     gradients: tuple[Gradient, ...]
@@ -102,6 +105,7 @@ class GradientEffects:
     hyperparameters: tuple[Hyperparameters, ...]
     count: int
     of_results: tuple[tuple[int, int], ...] = ()
+    replaced: tuple[tuple[StateTensor, int], ...] = ()
 
     @cached_property
     def hidden(self) -> frozenset[int]:
@@ -136,6 +140,8 @@ class GradientEffects:
             if gradient.assigned:
                 tensor = gradient.source.read(leaves, lifted)
                 tensor.grad = None if gradient.value is None else values[gradient.value]
+        for place, value in self.replaced:
+            place.put(values[value])
 
     def apply_to_results(self, outputs: Sequence[Any], values: Sequence[Any]) -> None:
         """Give new tensors among a call's flat outputs their ``.grad``."""
@@ -180,6 +186,7 @@ class GradientTracker(TorchFunctionMode):
         self._steps = StepWatcher(self._name)
         self._results: list[tuple[_Slot, bool, int | None]] = []
         self._of_results: list[tuple[int, int]] = []
+        self._replaced: tuple[tuple[StateTensor, int], ...] = ()
         self._asked: dict[int, torch.Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
@@ -193,7 +200,13 @@ class GradientTracker(TorchFunctionMode):
             result = self._function(*args, **kwargs)
         values = self._finish()
         if not self._active:
+            if self._steps.replaced:
+                raise FirstStepError("steps an optimizer without gradients")
             return result, values
+        self._replaced = tuple(
+            (place, len(values) + index) for index, (place, _) in enumerate(self._steps.replaced)
+        )
+        values += tuple(value for _, value in self._steps.replaced)
         return result, (*values, *self._grads_of_results(result, len(values)))
 
     def __torch_function__(
@@ -316,7 +329,8 @@ class GradientTracker(TorchFunctionMode):
             (places[key], item) for key, item in self._steps.state.items() if key in places
         )
         steps, count = tuple(self._steps.hyperparameters), len(lifted)
-        return GradientEffects(gradients, state, steps, count, tuple(self._of_results))
+        results = tuple(self._of_results)
+        return GradientEffects(gradients, state, steps, count, results, self._replaced)
 
 
 def _accumulates(tensor: torch.Tensor) -> bool:

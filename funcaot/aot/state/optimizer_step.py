@@ -37,6 +37,12 @@ class StateTensor:
     parameter: weakref.ref[torch.Tensor]
     key: Any
 
+    def put(self, value: Any) -> None:
+        """Put another value there, for those who still hold the optimizer."""
+        optimizer, parameter = self.optimizer(), self.parameter()
+        if optimizer is not None and parameter is not None:
+            optimizer.state[parameter][self.key] = value
+
 
 @dataclass(frozen=True, eq=False)
 class ParameterState:
@@ -152,6 +158,7 @@ class StepWatcher:
         state: State tensors of each optimizer that stepped, by ``id``.
         depth: How many steps are running now.
         numbers: Tensors that stand for Python numbers of a step, by ``id``.
+        replaced: What a step put in place of tensors of the state, once the function has run.
     """
 
     name: str
@@ -159,6 +166,8 @@ class StepWatcher:
     state: dict[int, StateTensor] = field(default_factory=dict)
     depth: int = 0
     numbers: dict[int, torch.Tensor] = field(default_factory=dict)
+    replaced: tuple[tuple[StateTensor, Any], ...] = ()
+    _old: dict[tuple[int, int, Any], tuple[StateTensor, torch.Tensor]] = field(default_factory=dict)
     _before: list[dict[torch.Tensor, dict[Any, Any]]] = field(default_factory=list)
     _groups: list[tuple[dict[str, Any], Any, Any]] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
@@ -176,6 +185,7 @@ class StepWatcher:
             for handle in handles:
                 handle.remove()
             self._restore_groups()
+            self.replaced = tuple(self._take_replaced())
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -221,16 +231,31 @@ class StepWatcher:
         self.depth -= 1
         self._restore_groups()
         before = self._before.pop()
-        made = any(
-            tracing.is_symbolic(value)
-            for state in optimizer.state.values()
-            for value in state.values()
-        )
+        made = False
+        for parameter, state in optimizer.state.items():
+            own = before.get(parameter, {})
+            for key in [key for key, value in state.items() if tracing.is_symbolic(value)]:
+                old = own.get(key)
+                made |= not isinstance(old, torch.Tensor)
+                if isinstance(old, torch.Tensor) and not tracing.is_symbolic(old):
+                    place = StateTensor(weakref.ref(optimizer), weakref.ref(parameter), key)
+                    self._old[id(optimizer), id(parameter), key] = place, old
         if made:
             optimizer.state.clear()
             optimizer.state.update(before)
             raise FirstStepError("steps an optimizer for the first time, which makes its state")
         self._refuse_counting(optimizer, before)
+
+    def _take_replaced(self) -> Iterator[tuple[StateTensor, Any]]:
+        """Put tensors of the state back, and hand out what was put in their place."""
+        for place, old in self._old.values():
+            optimizer, parameter = place.optimizer(), place.parameter()
+            if optimizer is not None and parameter is not None and parameter in optimizer.state:
+                state = optimizer.state[parameter]
+                if place.key in state:
+                    yield place, state[place.key]
+                state[place.key] = old
+        self._old.clear()
 
     def _restore_groups(self) -> None:
         while self._groups:

@@ -309,17 +309,33 @@ class Counts(torch.optim.Optimizer):
                 parameter.add_(state["mean"], alpha=-group["lr"] / correction)
 
 
+class Replaces(Counts):
+    """It makes new tensors for its state in each step, and keeps one of the gradient's."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.get("mean", torch.zeros_like(parameter))
+                state["mean"] = mean * 0.9 + parameter.grad * 0.1
+                state["norm"] = parameter.grad.norm() + state.get("norm", 0.0)
+                state["last"] = parameter.grad
+                parameter.sub_(state["mean"] * group["lr"] / state["norm"])
+
+
 OPTIMIZERS = {
     "counts": Counts,
+    "replaces": Replaces,
     "adam": torch.optim.Adam,
     "sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=0.1),
     "adamw": torch.optim.AdamW,
 }
 
 
-@pytest.mark.parametrize("name", sampled(OPTIMIZERS, "counts", "sgd"))
+@pytest.mark.parametrize("name", sampled(OPTIMIZERS, "counts", "replaces", "sgd"))
 def test_a_step_with_a_schedule_takes_few_programs(name):
-    models, steps, schedules = [], [], []
+    models, steps, schedules, optimizers = [], [], [], []
     for _ in range(2):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2)
@@ -335,12 +351,17 @@ def test_a_step_with_a_schedule_takes_few_programs(name):
 
         models.append(model)
         steps.append(step)
+        optimizers.append(optimizer)
     compiled = funcaot.compile(steps[1], backend="eager")
     for _ in range(12):
         x = torch.randn(5, 3)
         assert_close(compiled(x), steps[0](x))
         for first, second in zip(*(model.parameters() for model in models), strict=True):
             assert_close(second, first)
+            have, want = (o.state[p] for o, p in zip(optimizers, (first, second), strict=True))
+            assert have.keys() == want.keys()
+            for key, value in have.items():
+                assert_close(value, want[key])
         for schedule in schedules:
             schedule.step()
     assert programs(compiled) <= 3
