@@ -22,8 +22,8 @@ from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot.aot.state.optimizer_step import (
-    Hyperparameters,
     FirstStepError,
+    Hyperparameters,
     ParameterState,
     StateTensor,
     StepWatcher,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
@@ -168,6 +169,7 @@ class StepWatcher:
     numbers: dict[int, torch.Tensor] = field(default_factory=dict)
     replaced: tuple[tuple[StateTensor, Any], ...] = ()
     _old: dict[tuple[int, int, Any], tuple[StateTensor, torch.Tensor]] = field(default_factory=dict)
+    _first: dict[int, tuple[Optimizer, Any]] = field(default_factory=dict)
     _before: list[dict[torch.Tensor, dict[Any, Any]]] = field(default_factory=list)
     _groups: list[tuple[dict[str, Any], Any, Any]] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
@@ -181,6 +183,11 @@ class StepWatcher:
         )
         try:
             yield
+        except BaseException:
+            # Who catches it calls the function as it is, or raises: the state is eager's.
+            for optimizer, states in self._first.values():
+                _put_back(optimizer, states)
+            raise
         finally:
             for handle in handles:
                 handle.remove()
@@ -194,7 +201,10 @@ class StepWatcher:
         self.depth += 1
         here = weakref.ref(optimizer)
         self.hyperparameters.append(Hyperparameters(here, hyperparameters(optimizer)))
+        self._refuse_state(optimizer)
         before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+        states = [(key, state, dict(state)) for key, state in optimizer.state.items()]
+        self._first.setdefault(id(optimizer), (optimizer, states))
         self._before.append(before)
         for parameter, state in before.items():
             for key, value in state.items():
@@ -208,6 +218,24 @@ class StepWatcher:
             if isinstance(optimizer, kind):
                 raise UnsupportedError(
                     f"{self.name} runs {kind.__name__}.step(), which {why}.",
+                    remedy="step this optimizer outside of the compiled function, and compile the "
+                    "loss.",
+                )
+
+    def _refuse_state(self, optimizer: Optimizer) -> None:
+        """Refuse state that isn't found again by parameter and key."""
+        for parameter, state in optimizer.state.items():
+            keys = [parameter] if not isinstance(state, dict) else []
+            keys += [
+                key
+                for key, value in (state.items() if isinstance(state, dict) else ())
+                if isinstance(value, list | tuple | dict)
+                and any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0])
+            ]
+            if keys:
+                raise UnsupportedError(
+                    f"{self.name} runs {type(optimizer).__name__}.step(), which keeps {keys[0]!r} "
+                    "in its state, and that isn't a tensor of one parameter.",
                     remedy="step this optimizer outside of the compiled function, and compile the "
                     "loss.",
                 )
@@ -233,6 +261,9 @@ class StepWatcher:
         before = self._before.pop()
         made = False
         for parameter, state in optimizer.state.items():
+            if not isinstance(state, dict):
+                made |= tracing.is_symbolic(state)
+                continue
             own = before.get(parameter, {})
             for key in [key for key, value in state.items() if tracing.is_symbolic(value)]:
                 old = own.get(key)
@@ -271,6 +302,15 @@ class StepWatcher:
                         f"Python number, {key!r}: a captured step wouldn't count.",
                         remedy="step this optimizer outside of the compiled function.",
                     )
+
+
+def _put_back(optimizer: Optimizer, states: Sequence[tuple[Any, Any, dict[Any, Any]]]) -> None:
+    """Make an optimizer's state what it was."""
+    optimizer.state.clear()
+    for key, state, contents in states:
+        state.clear()
+        state.update(contents)
+        optimizer.state[key] = state
 
 
 def with_tensor_scalars(
