@@ -22,6 +22,7 @@ LIBRARIES = {
     "torchpme": "torch-pme",
     "schnet_of_pytorch_geometric": "torch-geometric",
     "egnn": "egnn-pytorch",
+    "pytorch_optimizer": "pytorch-optimizer",
     "structural_similarity": "pytorch-msssim",
     "torch_harmonics": "torch-harmonics",
 }

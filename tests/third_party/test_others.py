@@ -125,3 +125,46 @@ def test_structural_similarity():
         lambda step: (torch.rand(2 + step % 2, 1, 16, 16),),
         tolerance=1e-3,
     )
+
+
+def test_kornia():
+    import kornia
+
+    class Filter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x):
+            y = kornia.filters.gaussian_blur2d(self.inner(x), (3, 3), (1.5, 1.5)).sigmoid()
+            angles = torch.tensor([10.0]).expand(len(x))
+            turned = kornia.geometry.transform.rotate(kornia.filters.sobel(y), angles)
+            return turned.mean() + kornia.losses.ssim_loss(y, x, 5)
+
+    check(
+        Filter,
+        lambda function, x: function(x),
+        lambda step: (torch.rand(2 + step % 2, 3, 12, 12),),
+        tolerance=1e-3,
+    )
+
+
+def test_diffsort():
+    import diffsort
+
+    class Sorted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 1)
+            self.sorter = diffsort.DiffSortNet("bitonic", 8, steepness=5)
+
+        def forward(self, x):
+            values, permutation = self.sorter(self.inner(x).squeeze(-1))
+            return values.square().sum() + permutation.square().sum()
+
+    check(
+        Sorted,
+        lambda function, x: function(x),
+        lambda step: (torch.rand(2 + step % 2, 8, 3),),
+        tolerance=1e-3,
+    )

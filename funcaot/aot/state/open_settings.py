@@ -19,7 +19,7 @@ from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written, written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.children import is_exact
-from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.environment import Environment, Place, Walk
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import state
 from funcaot.aot.state.state import Bag
