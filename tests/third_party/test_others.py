@@ -147,24 +147,3 @@ def test_kornia():
         lambda step: (torch.rand(2 + step % 2, 3, 12, 12),),
         tolerance=1e-3,
     )
-
-
-def test_diffsort():
-    import diffsort
-
-    class Sorted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(3, 1)
-            self.sorter = diffsort.DiffSortNet("bitonic", 8, steepness=5)
-
-        def forward(self, x):
-            values, permutation = self.sorter(self.inner(x).squeeze(-1))
-            return values.square().sum() + permutation.square().sum()
-
-    check(
-        Sorted,
-        lambda function, x: function(x),
-        lambda step: (torch.rand(2 + step % 2, 8, 3),),
-        tolerance=1e-3,
-    )
