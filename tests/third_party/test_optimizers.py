@@ -1,4 +1,4 @@
-"""Whole training steps by other people's optimizers, which count: few programs for all steps."""
+"""Whole training steps by optimizers of others, which count in numbers: few programs for all."""
 
 import pytest
 import torch
