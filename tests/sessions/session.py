@@ -7,6 +7,7 @@ generator of random numbers, and errors.
 
 from __future__ import annotations
 
+import math
 import random
 
 import torch
@@ -65,6 +66,9 @@ def differences(wanted, got, path=""):
             return
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             yield from differences(one, other, f"{path}[{index}]")
+    elif isinstance(wanted, float):
+        if not math.isclose(wanted, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield f"{path}: {wanted!r} in eager, {got!r} here"
     elif wanted != got:
         yield f"{path}: {wanted!r} in eager, {got!r} here"
 
