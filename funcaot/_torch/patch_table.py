@@ -214,6 +214,18 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_forward_mode.py",
     ),
     Patch(
+        "texts",
+        "funcaot/_torch/tensors/sizes/texts.py",
+        (
+            Target("torch:SymInt", has=("__repr__",)),
+            Target("torch:SymFloat", has=("__repr__",)),
+            Target("torch:SymBool", has=("__repr__",)),
+        ),
+        "A text that a function makes of an open size has the name of a symbol in it.",
+        "no size stays open",
+        "tests/_torch/test_texts.py",
+    ),
+    Patch(
         "lookups",
         "funcaot/_torch/tracing/attributes.py",
         (Target("torch._subclasses.functional_tensor:FunctionalTensor"),),

@@ -436,8 +436,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
             return self._set(func, types, args, kwargs)
         before = self.detaching, self.writing, self.running
         self.running, self.detaching = func, func is torch.ops.aten.detach.default
-        noted = self.detached_writes
-        writing = noted.writing
+        noted, writing = self.detached_writes, self.detached_writes.writing
         if func._schema.is_mutable:
             refuse_writes(func, args, kwargs or {}, self.outside)
             noted.writing = noted.write(func, args, kwargs or {}) or writing
@@ -446,6 +445,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         try:
             with untraced(), without_torch_function():
                 try:
+                    args = self.outside.copied(func, args)
                     taken = as_eager_takes(self, func, args, kwargs or {})
                     result = super().__torch_dispatch__(func, types, taken, kwargs)
                 except Exception as error:
@@ -463,7 +463,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})
                 refuse_recorded_compressed(result, (args, kwargs))
-                self.outside.note(func, args, result)
+                self.outside.note(result)
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:
             self.detaching, self.writing, self.running = before

@@ -31,6 +31,10 @@ SEQUENCES = (list, tuple, deque)
 DICTIONARIES = (dict, types.MappingProxyType)
 SETS = (set, frozenset)
 CONTAINERS = (*SEQUENCES, *DICTIONARIES, *SETS)
+# Views of dictionaries, which show what is there when they are looked at.
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+# What may change, is no pytree, and may be made anew for each call.
+LOOKED_INTO = (set, types.MappingProxyType, *VIEWS)
 _EXACT = (list, tuple, deque, dict, OrderedDict, defaultdict, torch.Size, *SETS)
 # Objects that say by an attribute what they run.
 _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -104,6 +108,8 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         yield from entries(parts, "{parent}.__dict__")
     elif isinstance(holder, CONTAINERS):
         yield from _of_container(holder)
+    elif isinstance(holder, VIEWS):
+        yield Step("{parent}.mapping", "", holder.mapping)
     else:
         for kind, attributes in _WRAPPERS:
             if isinstance(holder, kind):
@@ -144,6 +150,8 @@ def is_exact(holder: Any) -> bool:
 
 def base_of(container: Any) -> Any:
     """The type of Python's that a container is, whose methods a subclass may have replaced."""
+    if isinstance(container, OrderedDict):  # It has an order of its own.
+        return OrderedDict
     return next(kind for kind in CONTAINERS if isinstance(container, kind))
 
 

@@ -42,7 +42,9 @@ CONTAINERS = (*_SEQUENCES, *_SETS, *_DICTIONARIES)
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is a plain constant that isn't a container."""
-    return type(value) in _EXACT or _is_numpy(value, "generic")
+    if type(value) is slice:
+        return all(map(is_scalar, (value.start, value.stop, value.step)))
+    return type(value) in _EXACT or is_numpy_number(value)
 
 
 def is_setting(value: Any) -> bool:
@@ -67,9 +69,10 @@ def is_immutable(value: Any) -> bool:
     return type(value) in _IMMUTABLE and all(map(is_immutable, value))
 
 
-def _is_numpy(value: Any, name: str) -> bool:
+def is_numpy_number(value: Any) -> bool:
+    """Whether a value is a number, a text or a time of NumPy's."""
     kind = type(value)
-    return kind.__module__ == "numpy" and any(base.__name__ == name for base in kind.__mro__)
+    return kind.__module__ == "numpy" and any(base.__name__ == "generic" for base in kind.__mro__)
 
 
 def fingerprint(value: Any) -> Any:
@@ -79,17 +82,15 @@ def fingerprint(value: Any) -> Any:
         return (float, value.hex())
     if kind is complex:
         return (complex, value.real.hex(), value.imag.hex())
-    if kind in _SEQUENCES:
+    if kind in _SEQUENCES or kind in _SETS:  # Equal sets may give their items in other orders.
         return (kind, *map(fingerprint, value))
-    if kind in _SETS:
-        return (kind, frozenset(map(fingerprint, value)))
     if kind in _DICTIONARIES:
         return (kind, *((fingerprint(key), fingerprint(item)) for key, item in value.items()))
     if kind is slice:
         return (slice, *map(fingerprint, (value.start, value.stop, value.step)))
     if kind is range:
         return (range, value.start, value.stop, value.step)
-    if _is_numpy(value, "generic"):
+    if is_numpy_number(value):
         return (kind, str(value.dtype), value.tobytes())
     if has_contents(value):
         return array_contents(value)

@@ -32,7 +32,7 @@ from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.look import dictionary_of, module_of, name_of
 from funcaot.aot.closure.process import named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users
+from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users, made_in
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
@@ -233,7 +233,7 @@ class Walk:
         """
         if self._ran is None:
             return
-        made = {c for code in self._ran.codes for c in code.co_consts if type(c) is types.CodeType}
+        made = made_in(self._ran.codes)
         for code, namespace in self._ran.users.items():
             if code in self._followed:
                 continue
@@ -462,7 +462,7 @@ def _is_interesting(value: Any) -> bool:
         return True
     if isinstance(value, types.FunctionType):
         return not is_torchs(value)
-    if isinstance(value, CONTAINERS):
+    if isinstance(value, (*CONTAINERS, *children.VIEWS)):
         return True
     kind = type(value)
     if module_of(kind).partition(".")[0] in _MACHINES:

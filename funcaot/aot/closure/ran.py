@@ -10,7 +10,7 @@ import contextlib
 import gc
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,6 +179,11 @@ class Ran:
     def codes(self) -> frozenset[types.CodeType]:
         """All code that may read something of the user's."""
         return frozenset(self.users) | self.libraries
+
+
+def made_in(codes: Iterable[types.CodeType]) -> set[types.CodeType]:
+    """The code of functions that other code makes."""
+    return {item for code in codes for item in code.co_consts if type(item) is types.CodeType}
 
 
 class Recorder(PausableTrace):

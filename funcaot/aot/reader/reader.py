@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot.aot.closure.environment import Environment, scan_what_ran
+from funcaot.aot.closure.environment import Environment, Place, scan_what_ran
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
@@ -116,12 +116,16 @@ def make_reader(
     if tracker.found or tracker.in_arguments or tracker.kept:
         finder = EnvironmentWriter(tracker.environment, root)
         things = [finder.thing(bag) for bag, _ in tracker.found]
-        things += [finder.thing(place) for place in tracker.kept if isinstance(place, Bag)]
+        for place in tracker.kept:
+            if isinstance(place, Bag):
+                things.append(finder.thing(place))
+            elif isinstance(place, Place):
+                things.append(finder.at(place))
         changes = tuple(change for _, change in tracker.found)
         if tracker.computed:
             write_numbers(finder, tracker.open, tracker.computed)
         reach = finder.build([*things, *tracker.computed])
-        kept = tuple(None if isinstance(place, Bag) else place for place in tracker.kept)
+        kept = tuple(None if isinstance(at, Bag | Place) else at for at in tracker.kept)
         computed = len(tracker.computed)
         stored = StateEffects(
             function, changes, reach, positions, tracker.in_arguments, kept, computed

@@ -119,11 +119,12 @@ class EnvironmentWriter:
             return
         if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
             return
-        if type(target) is functools.partial:  # its parts are compared
-            partial = self.source.constant(functools.partial, "T")
-            self.require(f"type({name}) is {partial}", f"{self.says(id(target))} is a partial")
-            return
         path, kind_name = self.says(id(target)), type(target).__name__
+        if type(target) is functools.partial or isinstance(target, children.VIEWS):
+            # What it is made of is compared.
+            kind = self.source.constant(type(target), "T")
+            self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}")
+            return
         says = f"{path} is the same {kind_name}"
         change = f"told_thing({path!r}, {kind_name!r}, {name})"
         try:
@@ -159,8 +160,8 @@ class EnvironmentWriter:
                 if type(target) is dict and length >= LARGE:
                     condition = self.unless_untouched(name, target, condition)
         if isinstance(target, children.SETS):
-            known = self.source.constant({*map(id, children.items_of(target))}, "ids")
-            condition += f" and {{*map(id, {name})}} == {known}"
+            known = self.source.constant([*map(id, children.items_of(target))], "ids")
+            condition += f" and [*map(id, {name})] == {known}"
         says = f"{path} is a {type(target).__name__} of {length}, and its keys"
         self.require(condition, says, change)
 

@@ -45,7 +45,7 @@ from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
-from funcaot.aot.signature.signature import Constant, Identity, Signature
+from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.backends import eager, inductor
 
@@ -119,7 +119,10 @@ def _leaf_data(leaf: TensorSpec | Constant) -> Data:
         return {"tensor": spec_data(leaf)}
     if isinstance(leaf.value, Identity):
         raise NotSavedError(f"it is given an object of {leaf.kind.__qualname__}")
-    value = leaf.value if leaf.by_text else scalar_data(leaf.value)
+    if leaf.value is ByContents.READ:  # The reader compares them.
+        value: Any = "contents"
+    else:
+        value = leaf.value if leaf.by_text else scalar_data(leaf.value)
     return {"constant": [f"{leaf.kind.__module__}.{leaf.kind.__qualname__}", value]}
 
 

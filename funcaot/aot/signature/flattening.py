@@ -6,7 +6,7 @@ from typing import Any
 
 from funcaot._torch.tensors.pytree import NAMEDTUPLE, TreeSpec, flattener_of
 from funcaot.aot.graph.source import Source, listed, unpacked
-from funcaot.aot.signature.signature import Constant, Identity
+from funcaot.aot.signature.signature import ByContents, Constant, Identity
 
 # Python's parser takes 200 open brackets.
 _DEEPEST = 100
@@ -98,6 +98,8 @@ def constant_condition(source: Source, name: str, constant: Constant) -> str:
     kind = source.constant(constant.kind, "T")
     if isinstance(value, Identity):
         return f"{source.constant(value.reference, 'R')}() is {name}"
+    if value is ByContents.READ:
+        return f"type({name}) is {kind}"
     if constant.by_text:
         return f"type({name}) is {kind} and repr({name}) == {value!r}"
     return f"type({name}) is {kind} and {name} == {source.constant(value)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections import Counter
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import torch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot.aot.closure.children import WRAPPED
+from funcaot.aot.closure.children import LOOKED_INTO, WRAPPED
+from funcaot.aot.closure.constants import is_numpy_number, is_setting
 from funcaot.aot.closure.contents import is_array
-from funcaot.aot.closure.look import module_of, written
+from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
@@ -54,14 +56,25 @@ class Identity:
         return "<an object that is gone>" if value is None else f"<{type(value).__name__} object>"
 
 
+class ByContents(enum.Enum):
+    """What stands for an array, a set and the like: the reader compares what is in it."""
+
+    READ = enum.auto()
+
+    def __repr__(self) -> str:
+        return "<contents>"
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A non-tensor leaf of the arguments; the program is specialized on its value.
 
     Attributes:
         kind: Its class; ``1``, ``1.0`` and ``True`` are different constants.
-        value: The value; its text for floats and complex numbers, of which nan is unequal to
-            itself and ``0.0`` equals ``-0.0``; an ``Identity`` for what has no equality of its own.
+        value: The value; its text where ``==`` isn't enough: nan is unequal to itself, ``0.0``
+            equals ``-0.0``, ``range(0)`` equals ``range(1, 1)``, and equal sets may hold ``1`` and
+            ``True``, in other orders; an ``Identity`` for what has no equality of its own;
+            ``ByContents.READ`` for what can change and is compared by what is in it.
         by_text: Whether ``value`` is the text.
     """
 
@@ -162,31 +175,34 @@ def constant_of(value: Any) -> Constant | None:
         return None
 
 
-def _is_plain_slice(value: Any) -> bool:
-    """Whether it is a slice by numbers: before Python 3.12 it has no hash."""
-    if type(value) is not slice:
-        return False
-    return all(type(each) in (int, type(None)) for each in (value.start, value.stop, value.step))
+def _is_told_by_text(value: Any) -> bool:
+    """Whether two values of a kind are the same exactly if their texts are."""
+    kind = type(value)
+    if kind is slice:  # By numbers; before Python 3.12 it has no hash.
+        parts = (value.start, value.stop, value.step)
+        return all(type(each) in (int, type(None)) for each in parts)
+    if kind is frozenset:
+        return is_setting(value)
+    return kind in (float, complex, range) or is_numpy_number(value)
 
 
 def _constant(name: str, position: int, value: Any) -> Constant:
     kind = type(value)
-    if kind in (float, complex) or _is_plain_slice(value):
+    if _is_told_by_text(value):
         return Constant(kind, repr(value), by_text=True)
+    if is_array(value) or isinstance(value, LOOKED_INTO):
+        return Constant(kind, ByContents.READ)
     if kind.__eq__ is object.__eq__ and value is not None:
         return Constant(kind, Identity(value))
     try:
         hash(value)
     except Exception:  # noqa: BLE001 - a TypeError, or what the class's own code raises
-        if (is_users(kind) or issubclass(kind, _FOLLOWED)) and not is_array(value):
+        if is_users(kind) or issubclass(kind, _FOLLOWED):
             return Constant(kind, Identity(value))
-        instead = "a tensor or a hashable value"
-        if module_of(kind) == "numpy":
-            instead = "it as a tensor (torch.from_numpy, which shares its memory)"
         raise UnsupportedError(
             f"{name} was called with an unhashable {kind.__name__} as leaf {position} of "
             "its arguments, so its value can't be part of the call's signature.",
-            remedy=f"pass {instead}, or register the type as a pytree "
+            remedy="pass a tensor or a hashable value, or register the type as a pytree "
             "(torch.utils._pytree.register_pytree_node).",
         ) from None
     return Constant(kind, value)

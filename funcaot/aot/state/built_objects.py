@@ -11,7 +11,7 @@ import enum
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
+from funcaot.aot.state.recipes import Recipe, recipe_of
 from funcaot.errors import UnsupportedError
 
 _HEAP = 1 << 9  # A class that a class statement made.
@@ -60,10 +61,11 @@ class Making:
 
     Attributes:
         kind: Its class.
-        base: Python's class whose contents it has; None if it is of a registered class.
+        base: Python's class whose contents it has; None if it is of a registered class; ``Recipe``
+            if it is made by a function; a class of cells.
         items: What is in it.
         keys: Keys of a dictionary; the context of a registered class; a deque's length, or what a
-            default dictionary makes.
+            default dictionary makes; a recipe's function.
         attributes: What is in its own dictionary, by name.
         slots: What is in its slots.
     """
@@ -113,7 +115,7 @@ class Unmade:
         Args:
             kept: The containers.
         """
-        return _Maker(self.plan.makings, self.leaves, kept).at(self.plan.root)
+        return _Maker(self.plan.makings, self.leaves, kept).whole(self.plan.root)
 
 
 register(
@@ -125,22 +127,36 @@ register(
 Kept: TypeAlias = Callable[[Any], int | None]
 
 
-def taken_apart(value: Any, is_old: Callable[[Any], bool], kept: Kept, name: str) -> Any:
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a function's value is taken apart by.
+
+    Attributes:
+        is_old: Whether an object was there before, and is returned as it is.
+        kept: The number of a container that was there before; None for any other object.
+        made: Code of functions that the function makes.
+    """
+
+    is_old: Callable[[Any], bool]
+    kept: Kept
+    made: Collection[types.CodeType] = ()
+
+
+def taken_apart(value: Any, known: Known, name: str) -> Any:
     """A function's value, as ``Parts`` if there is more to it than new containers of tensors.
 
     Args:
         value: What it returns and stores.
-        is_old: Whether an object was there before, and is returned as it is.
-        kept: The number of a container that was there before; None for any other object.
+        known: What was there before, and what is new.
         name: The function, for messages.
 
     Raises:
         UnsupportedError: If an object with tensors in it can't be made again.
     """
     try:
-        if not _Search(is_old, kept).finds_object(value):
+        if not _Search(known).finds_object(value):
             return value
-        walk = _Walk(is_old, kept, name)
+        walk = _Walk(known, name)
         root = walk.ref(value, "the result")
         return Parts(walk.leaves, Plan(walk.finished(), root, walk.has_kept))
     except RecursionError:
@@ -197,9 +213,8 @@ class _Search:
     before, and one that is in two places.
     """
 
-    def __init__(self, is_old: Callable[[Any], bool], kept: Kept) -> None:
-        self._is_old = is_old
-        self._kept = kept
+    def __init__(self, known: Known) -> None:
+        self._is_old, self._kept, self._made_code = known.is_old, known.kept, known.made
         self._seen: dict[int, Any] = {}
 
     def finds_object(self, value: Any) -> bool:
@@ -215,7 +230,7 @@ class _Search:
             return any(map(self.finds_object, _contents(value)))
         if self._is_old(value):
             return False
-        if _is_copied(value):
+        if _is_copied(value) or recipe_of(value, self._made_code) is not None:
             return True
         return base_of_object(value) is not None and (is_users(type(value)) or self._holds(value))
 
@@ -268,11 +283,10 @@ def _contents(value: Any) -> list[Any]:
 class _Walk:
     """Takes a value apart."""
 
-    def __init__(self, is_old: Callable[[Any], bool], kept: Kept, name: str) -> None:
+    def __init__(self, known: Known, name: str) -> None:
         self.leaves: list[Any] = []
         self.has_kept = False
-        self._is_old = is_old
-        self._kept = kept
+        self._is_old, self._kept, self._made_code = known.is_old, known.kept, known.made
         self._name = name
         self._makings: list[Making | None] = []
         self._known: dict[int, Ref] = {}
@@ -311,16 +325,33 @@ class _Walk:
             target = value()
             made = not self._is_old(target) and base_of_object(target) is not None
             return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
+        if (recipe := self._recipe(value)) is not None:
+            return self._add(value, lambda: self._by_recipe(value, recipe, path))
         base = base_of_object(value)
         if not is_container and (base is None or not _is_made(value)):
             # What hides a tensor is refused where outputs are looked at.
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)
+        return self._add(value, lambda: self._making(value, base, path))
+
+    def _add(self, value: Any, making: Callable[[], Making]) -> Ref:
         position = len(self._makings)
         self._makings.append(None)
         self._known[id(value)] = Ref("made", position)
-        self._makings[position] = self._making(value, base, path)
+        self._makings[position] = making()
         return Ref("made", position)
+
+    def _recipe(self, value: Any) -> Recipe | None:
+        if type(value) is not types.CellType:
+            return recipe_of(value, self._made_code)
+        try:
+            return Recipe((value.cell_contents,), types.CellType)
+        except ValueError:
+            return Recipe((), types.CellType)
+
+    def _by_recipe(self, value: Any, recipe: Recipe, path: str) -> Making:
+        items = tuple(self.ref(item, path) for item in recipe.items)
+        return Making(type(value), Recipe, items, recipe.make)
 
     def _making(self, value: Any, base: Any, path: str) -> Making:
         kind = type(value)
@@ -371,7 +402,7 @@ def is_registered_object(kind: Any) -> bool:
 
 def _is_made(value: Any) -> bool:
     """Whether a new object is made again: one of the user's, or one that holds tensors."""
-    nothing = _Search(lambda thing: False, lambda thing: None)
+    nothing = _Search(Known(lambda thing: False, lambda thing: None))
     return is_users(type(value)) or nothing.finds_object(value)
 
 
@@ -385,6 +416,15 @@ class _Maker:
         self._leaves = leaves
         self._kept = kept
         self._made: dict[int, Any] = {}
+        self._cells: list[tuple[types.CellType, Ref]] = []
+
+    def whole(self, root: Ref) -> Any:
+        """Make everything that a root needs; cells last, since a function may be in its own."""
+        made = self.at(root)
+        while self._cells:
+            cell, contents = self._cells.pop()
+            cell.cell_contents = self.at(contents)
+        return made
 
     def at(self, ref: Ref) -> Any:
         """What is at a place."""
@@ -403,7 +443,12 @@ class _Maker:
 
     def _make(self, position: int) -> Any:
         making = self._makings[position]
-        if making.base is None or making.base is tuple:
+        if making.kind is types.CellType:
+            made = self._made[position] = types.CellType()
+            self._cells += [(made, contents) for contents in making.items]
+        elif making.base is Recipe:
+            made = self._made[position] = making.keys(*map(self.at, making.items))
+        elif making.base is None or making.base is tuple:
             items = [self.at(item) for item in making.items]
             if making.base is None:
                 made = unflattener_of(making.kind)(items, making.keys)

@@ -20,6 +20,7 @@ from funcaot._torch.tracing.seen_classes import SHOWN_NAMES, is_shown
 from funcaot.aot.closure.children import (
     MODULE_DICTIONARIES,
     MODULE_OWN,
+    base_of,
     is_compiled,
     items_of,
     slots_of,
@@ -148,7 +149,10 @@ def contents_of(
             if not (key.startswith("__") or key == class_cache.ATTRIBUTE)
         }
     if names is None or isinstance(thing, dict):
-        found = dict(thing) if names is None else {n: thing[n] for n in names if n in thing}
+        if names is not None:
+            found = {name: thing[name] for name in names if name in thing}
+        else:  # A subclass may have its own way to look items up.
+            found = {key: base_of(thing).__getitem__(thing, key) for key in items_of(thing)}
         for name in SHOWN_NAMES & found.keys():
             if is_shown(found[name]):  # A capture shows it to code with these globals.
                 del found[name]
@@ -196,15 +200,17 @@ def _is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
 
 def get(thing: Any, key: Any) -> Any:
     """An entry of a dictionary, cell, class or object."""
-    return thing[key] if isinstance(thing, dict | list) else getattr(thing, key)
+    if isinstance(thing, dict | list):
+        return base_of(thing).__getitem__(thing, key)
+    return getattr(thing, key)
 
 
 def put(thing: Any, key: Any, value: Any) -> None:
     """Set or, for ``MISSING``, remove an entry of a dictionary, cell, class or object."""
     if isinstance(thing, dict) and value is MISSING:
-        thing.pop(key, None)
+        base_of(thing).pop(thing, key, None)
     elif isinstance(thing, dict | list):
-        thing[key] = value
+        base_of(thing).__setitem__(thing, key, value)
     elif isinstance(thing, types.CellType | type):
         delattr(thing, key) if value is MISSING else setattr(thing, key, value)
     elif value is MISSING:
@@ -215,11 +221,16 @@ def put(thing: Any, key: Any, value: Any) -> None:
 
 def fill(thing: Any, contents: Sequence[Any]) -> None:
     """Replace what is in a list, deque or set; in a dictionary, by pairs."""
+    own = base_of(thing)
     if isinstance(thing, list):
-        thing[:] = contents
+        own.__setitem__(thing, slice(None), contents)
         return
-    thing.clear()
-    thing.extend(contents) if isinstance(thing, deque) else thing.update(contents)
+    own.clear(thing)
+    if isinstance(thing, dict):
+        for key, value in contents:
+            own.__setitem__(thing, key, value)
+    else:
+        (own.extend if isinstance(thing, deque) else own.update)(thing, contents)
 
 
 def is_reordered(before: dict[Any, Any], now: dict[Any, Any]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from funcaot.aot.closure.children import base_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.built_objects import Unmade
 from funcaot.aot.state.state import MISSING
@@ -57,9 +58,11 @@ class Change:
             state.put(thing, key, state.get(thing, key) + step)
         if self.added:
             new = [values[position] for position in self.added]
-            thing.update(new) if isinstance(thing, set) else thing.extend(new)
+            own = base_of(thing)
+            (own.update if isinstance(thing, set) else own.extend)(thing, new)
         if self.contents is not None:
-            old = list(thing.items() if isinstance(thing, dict) else thing)
+            found = state.contents_of(thing)
+            old = list(found.items() if isinstance(found, dict) else found)
             state.fill(thing, [old[i] if kept else values[i] for kept, i in self.contents])
 
     def __str__(self) -> str:

@@ -12,14 +12,15 @@ import torch
 
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
+from funcaot.aot.closure.children import LOOKED_INTO
 from funcaot.aot.closure.constants import is_setting
-from funcaot.aot.closure.environment import Environment, Walk
-from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
+from funcaot.aot.closure.environment import Environment, Place, Walk
+from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws
-from funcaot.aot.state.built_objects import taken_apart
+from funcaot.aot.state.built_objects import Known, taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
@@ -40,12 +41,23 @@ class _Kept:
     """
 
     def __init__(
-        self, bags: Sequence[Bag], given: Sequence[tuple[arguments.Path, Any, Any]]
+        self,
+        bags: Sequence[Bag],
+        given: Sequence[tuple[arguments.Path, Any, Any]],
+        environment: Environment,
     ) -> None:
-        self.found: list[Bag | arguments.Path] = []
-        self._places: dict[int, Bag | arguments.Path] = {
-            id(bag.thing): bag for bag in bags if bag.access == "{parent}" and not bag.named
+        self.found: list[Bag | Place | arguments.Path] = []
+        self._places: dict[int, Bag | Place | arguments.Path] = {
+            id(thing): place for place, thing in reversed(environment.arrays)
         }
+        self._places.update(
+            (identity, environment.places[identity][0])
+            for identity, thing in environment.objects.items()
+            if isinstance(thing, LOOKED_INTO) and environment.places[identity]
+        )
+        self._places.update(
+            (id(bag.thing), bag) for bag in bags if bag.access == "{parent}" and not bag.named
+        )
         self._places.update((id(thing), path) for path, thing, parts in given if parts is None)
         self._numbers: dict[int, int] = {}
 
@@ -96,7 +108,7 @@ class StateTracker:
     name: str
     found: tuple[tuple[Bag, Change], ...] = ()
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
-    kept: tuple[Bag | arguments.Path, ...] = ()
+    kept: tuple[Bag | Place | arguments.Path, ...] = ()
     environment: Environment = field(default_factory=Environment)
     ran: Ran = field(default_factory=Ran)
     root: tuple[Any, ...] = ()
@@ -168,29 +180,35 @@ class StateTracker:
         state.put_back([bag for bag, _ in self.found])
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
-        return self._outcome(result, changes, _Kept(bags, given))
+        return self._outcome(result, changes, _Kept(bags, given, environment))
 
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
-
-        def is_old(thing: Any) -> bool:
-            return id(thing) in self.environment.objects
-
+        known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
         if not (self.found or self.in_arguments):
-            taken = taken_apart(result, is_old, kept.number_of, self.name)
+            taken = taken_apart(result, known, self.name)
             if not kept.found:
                 return taken
         outcome = result, changes.packed()
-        taken = taken_apart(outcome, is_old, kept.number_of, self.name)
+        taken = taken_apart(outcome, known, self.name)
         self.kept = tuple(kept.found)
         return taken
+
+    def _old(self) -> Callable[[Any], bool]:
+        """Whether a thing was there before."""
+        environment = self.environment
+        functions = [f for f in environment.objects.values() if isinstance(f, types.FunctionType)]
+        others = {id(cell) for function in functions for cell in function.__closure__ or ()}
+        others.update(id(thing) for _, thing in environment.identities)
+        return lambda thing: id(thing) in environment.objects or id(thing) in others
 
     def holders(self) -> list[int]:
         """Positions of the leaves through which the function may reach more than an argument."""
         return [
             index
             for index, leaf in enumerate(self.leaves)
-            if not isinstance(leaf, torch.Tensor) and not is_setting(leaf)
+            if isinstance(leaf, LOOKED_INTO)
+            or not (isinstance(leaf, torch.Tensor) or is_setting(leaf))
         ]
 
     def _found(

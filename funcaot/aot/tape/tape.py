@@ -21,6 +21,7 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
 from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes.texts import told_as_numbers
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot._torch.tracing.functional_values import is_up_to_date
@@ -151,7 +152,7 @@ class Tape:
             self._proxy_mode,
             tracing.decompose({**IN_MEMORY_ORDER, **OF_EMPTY}),
             self._functional_mode,
-            shapes.composite_ops_in_python() if self.sizes is not None else nullcontext(),
+            nullcontext() if self.sizes is None else _with_open_sizes(),
         ):
             yield
 
@@ -464,4 +465,11 @@ def _outside_of_transforms() -> Iterator[None]:
         printable(),
         nodes.without_saved_tensor_hooks(),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _with_open_sizes() -> Iterator[None]:
+    """What a trace needs that leaves sizes open."""
+    with shapes.composite_ops_in_python(), told_as_numbers():
         yield

@@ -229,8 +229,8 @@ def test_what_was_there_before_is_returned_itself():
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x: [lambda: x], lambda x: {"q": (y for y in [x])}, lambda x: Record({x: 1})],
-    ids=["a function", "a generator", "a tensor as a key"],
+    [lambda x: {"q": (y for y in [x])}, lambda x: Record({x: 1})],
+    ids=["a generator", "a tensor as a key"],
 )
 def test_refused(function):
     with pytest.raises(UnsupportedError, match="lambda_"):

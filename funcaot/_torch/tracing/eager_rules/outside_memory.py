@@ -1,7 +1,8 @@
 """Tensors made of memory that isn't torch's, a NumPy array's say; ``FunctionalMode`` tells of them.
 
-A graph has them as constants. So nothing may be written to one that others see, it isn't given out,
-and what is in the memory has to stay what it was until the capture ends.
+A graph has copies of them as constants: a call may find an equal array elsewhere, and this one
+changed. So nothing may be written to one that others see, it isn't given out, and what is in the
+memory has to stay what it was until the capture ends.
 """
 
 from __future__ import annotations
@@ -29,15 +30,28 @@ class OutsideMemory:
         """There is none yet."""
         self._found: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = {}
         self._written: dict[int, str] = {}
+        self._copied: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def note(self, func: Any, args: Sequence[Any], result: Any) -> None:
-        """Note what ``torch.from_numpy`` and the like made."""
+    def copied(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of an op, with a copy of what ``torch.from_numpy`` and the like made."""
+        self._copied = None
         if func is not torch.ops.aten.lift_fresh.default or not args[0].numel():
-            return
+            return args
+        real = args[0]
         with _disable_current_modes():
-            if args[0].untyped_storage().resizable():
-                return
-            self._found[_key(result)] = (result, args[0], args[0].clone())
+            if real.untyped_storage().resizable():
+                return args
+            copy = real.new_empty(0).set_(
+                real.untyped_storage().clone(), real.storage_offset(), real.shape, real.stride()
+            )
+        self._copied = real, copy
+        return (copy,)
+
+    def note(self, result: Any) -> None:
+        """Note what an op made of such a copy."""
+        if self._copied is not None:
+            self._found[_key(result)] = (result, *self._copied)
+            self._copied = None
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the tape lies in such memory."""

@@ -1,0 +1,77 @@
+"""The text of an open number in a user's code is that of the number; ``tape`` uses it in captures.
+
+Torch's own code sees the expression, as it does in names of nodes and in messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from funcaot._torch.patches import require
+from funcaot.scopes import SharedPatch
+
+__all__ = ["told_as_numbers"]
+
+_TOLD_EXPRESSIONS = ("funcaot", "sympy", "torch")
+# Nobody computes with what these write.
+_WRITING = ("logging", "traceback", "warnings")
+_KINDS: dict[type, Callable[[Any], Any]] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+}
+_originals: dict[type, Callable[[Any], str]] = {kind: kind.__repr__ for kind in _KINDS}
+
+
+def _representing(kind: type, plain: Callable[[Any], Any]) -> Callable[[Any], str]:
+    original = _originals[kind]
+
+    def represent(number: Any) -> str:
+        asks = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        if asks in _TOLD_EXPRESSIONS:
+            return original(number)
+        if asks in _WRITING and number.node.has_hint():
+            return repr(number.node.hint)
+        # The program is for this number then.
+        return repr(plain(number))
+
+    return represent
+
+
+def _formatting(plain: Callable[[Any], Any]) -> Callable[[Any, str], str]:
+    def write(number: Any, spec: str) -> str:
+        asks = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        if not spec and asks in _TOLD_EXPRESSIONS:
+            return str(number)
+        return format(plain(number), spec)
+
+    return write
+
+
+def _replace() -> None:
+    for kind, plain in _KINDS.items():
+        own = {"__repr__": _representing(kind, plain), "__format__": _formatting(plain)}
+        for name, function in own.items():
+            setattr(kind, name, function)
+
+
+def _restore() -> None:
+    for kind, original in _originals.items():
+        for name, function in {"__repr__": original, "__format__": object.__format__}.items():
+            setattr(kind, name, function)
+
+
+_patch = SharedPatch(_replace, _restore)
+
+
+@contextlib.contextmanager
+def told_as_numbers() -> Iterator[None]:
+    """Let a user's code write open numbers as text: the program is for these numbers then."""
+    require("texts")
+    with _patch.used():
+        yield
