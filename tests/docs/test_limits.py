@@ -82,6 +82,11 @@ def reading_in_a_hook():
     compiled(function)(torch.ones(2, requires_grad=True), torch.tensor(4)).sum().backward()
 
 
+def asking_for_a_tensor_around():
+    x = ones()
+    compiled(lambda y: y * 2 if y is x else y)(x)
+
+
 def without_values(function):
     with funcaot.config.patch(specialize_on_values=False):
         return compiled(function)(ones())
@@ -308,6 +313,11 @@ LIMITS = {
     "once differentiable": (MissingRuleError, lambda: under_jvp(OnceDifferentiable)),
     "wrong number": (RuleError, lambda: gradient(TwoGradients.apply)),
     "a value in a hook": (UnsupportedError, lambda: reading_in_a_hook()),
+    "a handle": (
+        UnsupportedError,
+        lambda: compiled(lambda x: (x * 2, x.register_hook(torch.sin)))(ones().requires_grad_()),
+    ),
+    "one object": (UnsupportedError, asking_for_a_tensor_around),
     "a class of its own": (
         UnsupportedError,
         lambda: compiled(lambda x: x.as_subclass(OfItsOwn) * 2)(ones()),

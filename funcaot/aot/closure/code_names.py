@@ -34,6 +34,8 @@ _BY_NAME = {
     "setattr",
     "delattr",
 }
+# These tell tensors apart by which object they are.
+_BY_IDENTITY = {"frozenset", "hash", "id", "set"}
 _IMPORTING = {"import_module", "__import__", "modules"}
 # Code that catches one of these may look for what isn't there.
 _LOOKUP_ERRORS = {
@@ -289,7 +291,7 @@ def names_of(code: types.CodeType) -> Names:
     tried = set(used) if _catches(code, instructions) else set()
     assigned, counted = _assigned_in(instructions, used)
     items_assigned, items_counted = _items_in(instructions, used)
-    identity = "id" in loaded or _compares_identity(instructions)
+    identity = bool(loaded & _BY_IDENTITY) or _compares_identity(instructions)
     fragments: set[str] = set()
     if used & _BY_NAME:
         fragments.update(
@@ -331,9 +333,9 @@ def _catches(code: types.CodeType, instructions: Sequence[dis.Instruction]) -> b
 
 
 def _compares_identity(instructions: Sequence[dis.Instruction]) -> bool:
-    """Whether code has an ``is`` between two things none of which is a constant."""
+    """Whether code has an ``is`` between two things none of which is a constant, or makes a set."""
     return any(
-        item.opname == "IS_OP" and before.opname != "LOAD_CONST"
+        item.opname == "BUILD_SET" or (item.opname == "IS_OP" and before.opname != "LOAD_CONST")
         for before, item in itertools.pairwise(instructions)
     )
 

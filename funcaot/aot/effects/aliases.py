@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
+from torch.utils.hooks import RemovableHandle
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
@@ -116,6 +117,12 @@ class Aliases:
         return known
 
     def _refuse_hidden(self, value: Any) -> None:
+        if isinstance(value, RemovableHandle):
+            raise UnsupportedError(
+                f"{self.name} returns or keeps the handle of a hook, which removes the hook of its "
+                "capture and not that of a later call.",
+                remedy="remove the hook inside, or register it outside.",
+            )
         if is_iterator(value) or isinstance(value, _RUNNING) or hides_tensor(value):
             kind = type(value).__name__
             lazy = is_iterator(value) or is_view(value)

@@ -35,6 +35,7 @@ from funcaot.aot.state.advancing import refuse_iterators
 from funcaot.aot.state.state import Bag, name_of
 from funcaot.aot.state.state_effects import StateEffects
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.errors import UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,16 +179,23 @@ def _written(
 ) -> tuple[EnvironmentWriter, list[str], tuple[int, ...]]:
     """Write what is compared; the expressions of the tensors, and the leaves that belong to it."""
     leaves, root = tracker.leaves, tracker.root
+    asks = environment.names.compares_identity
     reached = {
         id(leaf): index
         for index, leaf in reversed(list(enumerate(leaves)))
-        if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
+        if isinstance(leaf, torch.Tensor) and (asks or environment.places.get(id(leaf)))
     }
+    if asks:
+        _refuse_reached(environment, reached, tracker.name)
     take_out(environment, tracker.open)
     writer = EnvironmentWriter(environment, root)
     writer.write_checks()
+    arguments = []
     for offset, identity in enumerate(reached):
-        require_argument(writer, identity, len(root) + offset)
+        if environment.places.get(identity):
+            require_argument(writer, identity, len(root) + offset)
+        else:
+            arguments.append(f"root[{len(root) + offset}]")
     made = tracker.open.log.tensors
     computed = [made[id(tensor)][1] for tensor in tensors if id(tensor) in made]
     if tracker.open.opened:
@@ -201,8 +209,27 @@ def _written(
     write_unread_tensors(writer, tensors)
     write_absent_of_tensors(writer)
     if tracker.ran.users:
-        write_identities(writer)
+        write_identities(writer, arguments)
     return writer, values, (*tracker.holders(), *reached.values())
+
+
+def _refuse_reached(environment: Environment, arguments: Container[int], name: str) -> None:
+    """Refuse a tensor that the function is given and also reaches, where its code asks by ``is``.
+
+    It has seen two tensors. A module's parameters are left out: passing them is common, and asking
+    whether an argument is one of them isn't.
+    """
+    for identity, thing in environment.objects.items():
+        if not isinstance(thing, torch.Tensor) or isinstance(thing, torch.nn.Parameter):
+            continue
+        read = any(map(environment.is_read, environment.places[identity]))
+        if identity in arguments and read:
+            raise UnsupportedError(
+                f"{name} asks which things are one object, and is called with a tensor that it "
+                f"also reaches as {path_of(environment, identity)}.",
+                remedy="pass x.view_as(x), which is another tensor of the same memory, or keep "
+                "one tensor from being both.",
+            )
 
 
 def _reader(

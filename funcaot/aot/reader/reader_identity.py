@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
@@ -18,11 +20,41 @@ _OPERATORS = frozenset(
 _CHANGEABLE = (list, dict, set, bytearray)
 
 
-def write_identities(writer: EnvironmentWriter) -> None:
-    """What the writer's own checks of single places don't see."""
+def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -> None:
+    """What the writer's own checks of single places don't see.
+
+    Args:
+        writer: The writer.
+        arguments: The expressions of tensors among the arguments, each once.
+    """
     if writer.environment.names.compares_identity:
         _write_which_are_one(writer)
+        _write_which_tensors_are_one(writer, arguments)
     _write_methods_of_tensors(writer)
+
+
+def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:
+    """Tensors that code reaches are as many as they were, and none of them is an argument.
+
+    Parameters are left out: there are many, and a module has its own.
+    """
+    environment = writer.environment
+    found: dict[int, list[Place]] = {
+        identity: [place for place in environment.places[identity] if environment.is_read(place)]
+        for identity, thing in environment.objects.items()
+        if isinstance(thing, torch.Tensor) and not isinstance(thing, torch.nn.Parameter)
+    }
+    found = {identity: places for identity, places in found.items() if places}
+    for places in found.values():
+        for place in places[1:]:
+            first = text_of(environment, places[0])
+            says = f"{text_of(environment, place)} and {first} are one tensor"
+            writer.require(f"{writer.at(place)} is {writer.at(places[0])}", says)
+    known = writer.source.constant(id, "id")
+    each = [*(writer.at(places[0]) for places in found.values()), *arguments]
+    if found and len(each) > 1:
+        says = f"{len(each)} tensors among the arguments and around are as many objects"
+        writer.require(f"len({{*map({known}, ({', '.join(each)}))}}) == {len(each)}", says)
 
 
 def _write_which_are_one(writer: EnvironmentWriter) -> None:
