@@ -162,3 +162,22 @@ def test_a_dictionary_with_its_own_way_to_look_up_stays_as_it_is():
     for name in ("tanh", "relu", "tanh"):
         assert torch.equal(compiled(x, name), table[name](x))
     assert [*table.values()] == [torch.nn.ReLU, torch.nn.Tanh]
+
+
+class Keeper:
+    kept = None
+
+
+@pytest.mark.parametrize("case", ["closure", "iterator", "zip", "partial", "values", "slice"])
+def test_what_is_kept(case):
+    keeper = Keeper()
+
+    def function(x):
+        keeper.kept = MADE[case](x)
+        return x * 2
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for _ in range(3):
+        x = torch.randn(3)
+        assert torch.equal(compiled(x), x * 2)
+        assert shown(keeper.kept, x) == shown(MADE[case](x), x)
