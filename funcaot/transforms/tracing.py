@@ -30,6 +30,7 @@ from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
 from funcaot.rules.stores import again, may_store
+from funcaot.scopes import holding
 from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
@@ -76,7 +77,7 @@ class FunctionNode:
 
     def __call__(self, *tensors: Any) -> Any:
         """Call the Function through the operator."""
-        with autocast_as(self.autocast), self._again():
+        with autocast_as(self.autocast):
             return self._call(tensors)
 
     def _again(self) -> contextlib.AbstractContextManager[None]:
@@ -89,9 +90,12 @@ class FunctionNode:
         modes = dispatch_mode_count()
         if not (transforms_active() or modes or torch.is_grad_enabled()):
             return self._execute(tensors)
-        if not modes:  # Without one, there are no symbolic tensors.
-            return self._through_operator(tensors)
-        with classes_shown():
+        if not (modes or transforms_active()):
+            with self._again():
+                return self._through_operator(tensors)
+        shown = classes_shown() if modes else contextlib.nullcontext()
+        # Without a mode, there are no symbolic tensors.
+        with shown, holding(_retracing, again=self.opaque is None):
             return self._through_operator(tensors)
 
     def _through_operator(self, tensors: tuple[Any, ...]) -> Any:
@@ -105,7 +109,8 @@ class FunctionNode:
 
         Its rules see what the node computes; nothing new is recorded for its forward.
         """
-        with autocast_as(self.autocast), self._again(), _known_output(self.opaque, node):
+        repeated = holding(_retracing, again=self.opaque is None)
+        with autocast_as(self.autocast), repeated, _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
     def _execute(self, tensors: tuple[Any, ...]) -> Any:
@@ -156,6 +161,7 @@ def __distinct_value(value: Any, operands: Sequence[Any]) -> Any:
 class _Retracing(threading.local):
     known: Opaque | None = None
     node: fx.Node | None = None
+    again = False
 
     def take(self) -> tuple[Opaque | None, fx.Node | None]:
         """What is known of the next Function that is recorded, for that one only."""
@@ -239,8 +245,10 @@ def _value(
     """The traced value of a call; where forward can't be traced, why and how it looks."""
     if known is not None:
         return known.fake_output(), known
+    rest = tuple(value for value in operands if not isinstance(value, _GIVEN))
     if captor is None:
-        return custom_function_call.below_autograd(function, *operands), None
+        with again(function, rest) if _retracing.again else contextlib.nullcontext():
+            return custom_function_call.below_autograd(function, *operands), None
     if getattr(function, "abstract", None) is not None:
         output = custom_function_call.below_autograd(function, *operands)
         reason = getattr(function, "funcaot_reason", "it has an abstract staticmethod")
@@ -254,12 +262,12 @@ def _value(
             refuse_data_access(value)
     watch, forward = current_watch(), getattr(origin_of(function), "forward", None)
     if watch is not None:
-        rest = [value for value in operands if not isinstance(value, _GIVEN)]
         watch.called.append((forward, *rest))
     watch = watch if may_store(forward) else None
     looked = watch and watch.look()
     try:
-        with _NoDataAccess():
+        repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
+        with repeated, _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
