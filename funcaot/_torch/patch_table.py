@@ -272,6 +272,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/capture/test_entering.py",
     ),
     Patch(
+        "mathematics",
+        "funcaot/_torch/tensors/sizes/written_numbers.py",
+        (Target("math:sqrt"),),
+        "Python's math reads numbers that a capture leaves open.",
+        "a number that math is given has a program for each value",
+        "tests/aot/state/test_open_settings.py",
+    ),
+    Patch(
         "seeding",
         "funcaot/_torch/tensors/seeding.py",
         (Target("torch:manual_seed"), Target("torch:seed"), Target("torch.random:manual_seed")),

@@ -2,7 +2,8 @@
 
 A tensor that such a function returned before is read like any other that is closed over. One that
 it makes while a function is captured has no values, and would be handed to everybody who calls it
-afterwards: so what is kept is forgotten then, and made again by the next call.
+afterwards, as would a number that the capture leaves open: so what is kept is forgotten then, and
+made again by the next call.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing.tracing import is_symbolic
 
 _DEPTH = 4
@@ -32,13 +34,19 @@ def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
         function: The function; from here on, captures in which it runs look at it.
     """
     _seen.add(function)
+    for value in _kept(function):
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def _kept(function: _lru_cache_wrapper[Any]) -> Iterator[Any]:
     if function.cache_info().currsize <= _MOST:
         own = vars(function)
         yield from _in([thing for thing in gc.get_referents(function) if thing is not own], _DEPTH)
 
 
 def forget_traced(codes: Container[types.CodeType]) -> None:
-    """Clear what holds tensors of a capture.
+    """Clear what holds tensors or open numbers of a capture.
 
     Args:
         codes: The code that ran in it.
@@ -46,17 +54,19 @@ def forget_traced(codes: Container[types.CodeType]) -> None:
     for function in tuple(_seen):
         inner = function.__wrapped__
         ran = isinstance(inner, types.FunctionType) and inner.__code__ in codes
-        if ran and any(map(_is_traced, tensors_kept(function))):
+        if ran and any(map(_is_of_a_capture, _kept(function))):
             function.cache_clear()
 
 
-def _in(values: Any, depth: int) -> Iterator[torch.Tensor]:
+def _in(values: Any, depth: int) -> Iterator[Any]:
     for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif depth and type(value) in _CONTAINERS:
+        if depth and type(value) in _CONTAINERS:
             yield from _in(value.values() if type(value) is dict else value, depth - 1)
+        else:
+            yield value
 
 
-def _is_traced(tensor: torch.Tensor) -> bool:
-    return is_symbolic(tensor) or is_functorch_wrapped_tensor(tensor)
+def _is_of_a_capture(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_symbolic(value) or is_functorch_wrapped_tensor(value)
+    return is_written(value)

@@ -96,6 +96,10 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+# Where a number is reached so that its second value stays open.
+LEFT_OPEN = {"attribute", "helper by module", "method"}
+
+
 @pytest.mark.parametrize("read", READS)
 def test_an_imported_module(folder, read):
     (folder / "matrix_main.py").write_text(READS[read])
@@ -105,10 +109,11 @@ def test_an_imported_module(folder, read):
     for value in (2, 2, 3, 3, 2, 7, 2):
         settings.k = value
         assert torch.equal(compiled(argument()), main.target(argument()))
-    assert funcaot.report(compiled).cache_misses == 3
+    programs = 2 if read in LEFT_OPEN else 3
+    assert funcaot.report(compiled).cache_misses == programs
     settings.unread = 5
     compiled(argument())
-    assert funcaot.report(compiled).cache_misses == 3
+    assert funcaot.report(compiled).cache_misses == programs
 
 
 @pytest.mark.parametrize("read", ["attribute", "helper by module", "import inside"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
 from funcaot.scopes import SharedPatch
 
@@ -400,5 +401,5 @@ _patch = SharedPatch(_install, _undo)
 @contextlib.contextmanager
 def mathematics() -> Iterator[None]:
     """While active, functions of Python's ``math`` take these numbers."""
-    with _patch.used():
+    with _patch.used() if is_usable("mathematics") else contextlib.nullcontext():
         yield
