@@ -119,10 +119,18 @@ def keys_by_tensor(x, state={}):  # noqa: B006
     return x
 
 
+def test_a_function_that_is_kept_is_each_calls_own():
+    compiled = funcaot.compile(keeps_a_function, backend="eager")
+    (kept,) = keeps_a_function.__defaults__
+    for value in (1.0, 2.0, 3.0):
+        compiled(torch.full((3,), value))
+        assert torch.equal(kept["get"](), torch.full((3,), 2 * value))
+    kept.clear()
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        keeps_a_function,
         keeps_in_a_set,
         keeps_a_parameter,
         keys_by_tensor,
