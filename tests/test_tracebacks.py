@@ -231,7 +231,12 @@ def test_functions_show_little_of_what_runs_their_rules(case):
         function(torch.ones(3, 4))
     frames = traceback.extract_tb(found.value.__traceback__)
     ours = os.path.dirname(funcaot.__file__)
-    inside = [frame for frame in frames if frame.filename.startswith(ours)]
+    # Where Dynamo has been used, transforms are called through something of ours.
+    inside = [
+        frame
+        for frame in frames
+        if frame.filename.startswith(ours) and "dynamo" not in frame.filename
+    ]
     assert len(inside) <= 2
     assert frames[-1].line.startswith(last)
     with funcaot.config.patch(full_traceback=True), pytest.raises(RuntimeError) as found:
