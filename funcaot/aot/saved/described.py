@@ -220,7 +220,8 @@ def _text(value: Any) -> str:
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_text, value))})"
-    if isinstance(value, frozenset):
-        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+        items = list(map(_text, value))
+        if value and value[0] in (set, frozenset):  # Other processes hash strings otherwise.
+            items.sort()
+        return f"({', '.join(items)})"
     return repr(value)
