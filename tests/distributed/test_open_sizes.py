@@ -152,6 +152,7 @@ def _three_orders(sizes: tuple[int, ...]) -> int:
     return len(compiled.entries)
 
 
+@pytest.mark.long
 def test_third_order(ranks: Ranks):
     assert max(ranks.run(_three_orders, (4, 6, 8, 5, 7), deadline=200)) <= 3
 
