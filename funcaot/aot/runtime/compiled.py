@@ -8,7 +8,6 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -25,14 +24,14 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime import warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
-from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
+from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.inlined import inline, is_inlined
-from funcaot.aot.runtime.numbers_read import leaving_open
+from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
-from funcaot.aot.signature.dynamic import Opening, SizeHistory, refuse_closed_marks, refuse_marks
+from funcaot.aot.signature.dynamic import SizeHistory
 from funcaot.aot.signature.leaf_names import positions_of
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
@@ -78,6 +77,7 @@ class CompiledFunction(Generic[P, R]):
         self.settings = settings
         self._cache = EntryCache(function, settings)
         self._history = SizeHistory(settings.dynamic)
+        self._captures = OpenCaptures(function, settings, self._history)
         self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
@@ -311,12 +311,7 @@ class CompiledFunction(Generic[P, R]):
         finally:
             entry.capture.tape.forget_values()
         self._cache.discard(entry)
-        if entry.numbers_read:
-            self.settings.numbers.close(entry.numbers_read)
-        elif entry.numbers is not None:
-            self._history.close_numbers(signature, entry.numbers.kinds)
-        else:
-            self._close(signature, leaves, failure)
+        self._captures.close(entry, signature, leaves, failure)
         return self._capture_and_run(signature, leaves, call, ())
 
     def _call_plainly(self, call: Call, raised: Exception | None) -> Any:
@@ -344,65 +339,7 @@ class CompiledFunction(Generic[P, R]):
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
         """Capture a call, with open sizes and numbers where that is asked for and possible."""
-        plain = not (functorch.under_transforms(leaves) or signature.ambient.forward_mode)
-        return leaving_open(
-            self.settings, partial(self._captured_so, signature, leaves, call), allowed=plain
-        )
-
-    def _captured_so(
-        self, signature: Signature, leaves: list[Any], call: Call
-    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        opening = None
-        if not functorch.under_transforms(leaves):
-            self._history.refuse_all(self._cache.that_read_values)
-            opening = self._history.opening(signature, leaves)
-        if opening is None:
-            return make_entry(self.function, signature, leaves, call, self.settings)
-        if opening.numbers is not None:
-            try:
-                return self._open(opening, signature, leaves, call)
-            except (FirstStepError, SizesNeededError):
-                raise
-            except Exception:  # noqa: BLE001  (raised again below if it is the user's)
-                numbers, opening = opening.numbers, None
-            opening = self._history.opening(signature, leaves, with_numbers=False)
-            if opening is None:
-                found = make_entry(self.function, signature, leaves, call, self.settings)
-            else:
-                found = self._with_open_sizes(opening, signature, leaves, call)
-            self._history.close_numbers(signature, numbers.kinds)
-            return found
-        return self._with_open_sizes(opening, signature, leaves, call)
-
-    def _open(
-        self, opening: Opening, signature: Signature, leaves: list[Any], call: Call
-    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        """Capture a call with something open, and for itself if nothing stays open."""
-        found = make_general_entry(self.function, opening, leaves, call, self.settings)
-        if opening.sizes is not None:
-            refuse_closed_marks(opening.sizes, leaves, self.settings.name)
-        self._history.note_settled(signature, opening)
-        if opening.stays_open():
-            return found
-        # Such a program serves this call only, which one without symbols does faster.
-        if opening.numbers is None:
-            self._history.note_fixed(signature)
-        return make_entry(self.function, signature, leaves, call, self.settings)
-
-    def _with_open_sizes(
-        self, opening: Opening, signature: Signature, leaves: list[Any], call: Call
-    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        """Capture a call with open sizes where that is possible."""
-        try:
-            return self._open(opening, signature, leaves, call)
-        except (FirstStepError, SizesNeededError):
-            raise
-        except Exception as error:  # noqa: BLE001  (raised again below if it is the user's)
-            reason = error
-        # It may be the user's own error: then it is raised here.
-        found = make_entry(self.function, signature, leaves, call, self.settings)
-        self._close(signature, leaves, reason)
-        return found
+        return self._captures.capture(signature, leaves, call, self._cache.that_read_values)
 
     def _answers(self, leaves: list[Any]) -> Answers | None:
         """What a capture asks where values decide a size; without one they are asked."""
@@ -423,11 +360,6 @@ class CompiledFunction(Generic[P, R]):
             self._sized, self._in_stages = None, False
             return self._call(args, kwargs)
         return call_plainly(self.function, self.settings.name, (args, kwargs), raised)
-
-    def _close(self, signature: Signature, leaves: list[Any], reason: Exception) -> None:
-        """Note that calls like this one can't leave sizes open."""
-        refuse_marks(leaves, self.settings.name, reason)
-        self._history.refuse(signature, f"{type(reason).__name__}: {reason}")
 
     def size_refusal(self, signature: Signature) -> str | None:
         """Why calls like this one are compiled for their own sizes, if something forbids more."""
