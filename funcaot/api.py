@@ -45,6 +45,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
     artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> M: ...
@@ -55,6 +56,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
     artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> CompiledFunction[P, R]: ...
@@ -65,6 +67,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
     artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> Decorator: ...
@@ -74,6 +77,7 @@ def compile(
     backend: Backend = "inductor",
     policy: Residuals = "balanced",
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
     artifacts: str | os.PathLike[str] | None = None,
     **torch_keywords: Any,
 ) -> Any:
@@ -98,12 +102,15 @@ def compile(
             for the sizes of its call, and a size that is another one at the next compilation is
             left open; True leaves all open, False none. Sizes of 0 and 1 have programs of their
             own, and tensors that ``function`` closes over keep their sizes. See ``mark_dynamic``.
+        fullgraph: Whether a call that can't be captured is an error, which says why. With False it
+            runs as it is, and a ``CaptureWarning`` says why; so do calls that look like it, without
+            a warning, until ``clear()``. What only a backward meets is an error always. By default
+            the configuration says which: an error.
         artifacts: A file that ``compiled.save(path)`` wrote, in another process or on another
             rank. Calls that it serves run without being captured or compiled; others, or all if
             there is no such file, are captured as usual, and the report says why.
-        **torch_keywords: Those of ``torch.compile``: ``fullgraph`` (a capture is always whole),
-            ``disable`` (True gives ``function`` back), ``mode="default"``. What means nothing here
-            is refused with what to do instead.
+        **torch_keywords: Those of ``torch.compile``: ``disable`` (True gives ``function`` back),
+            ``mode="default"``. What means nothing here is refused with what to do instead.
 
     Returns:
         A function that is called like ``function``; for a module, a module that shares
@@ -128,38 +135,49 @@ def compile(
     if translated(torch_keywords):
         return function if function is not None else lambda decorated: decorated
     compiler, chosen = resolve(backend), resolve_policy(policy)
-    if dynamic is not None and not isinstance(dynamic, bool):
-        raise FuncaotError(
-            "funcaot.compile was given a value of `dynamic` that it can't take.",
-            expected="True, False or None",
-            got=repr(dynamic),
-            remedy="leave it out: sizes that change are left open by themselves. True opens all "
-            "from the first call; funcaot.mark_dynamic opens single dimensions.",
-        )
+    for name, value in (("dynamic", dynamic), ("fullgraph", fullgraph)):
+        _check_choice(name, value)
+    given: dict[str, Any] = {
+        "backend": backend,
+        "policy": policy,
+        "dynamic": dynamic,
+        "fullgraph": fullgraph,
+        "artifacts": artifacts,
+    }
     if function is None:
-        return lambda decorated: compile(
-            decorated, backend=backend, policy=policy, dynamic=dynamic, artifacts=artifacts
-        )
+        return lambda decorated: compile(decorated, **given)
     if isinstance(function, torch.nn.Module):
-        module = compiled_module(function, compiler, chosen, dynamic)
+        module = compiled_module(function, compiler, chosen, dynamic, fullgraph)
         _take_from(artifacts, compiled_of(module))
         return module
     if isinstance(function, classmethod | staticmethod):
-        plain = compile(
-            function.__func__,
-            backend=backend,
-            policy=policy,
-            dynamic=dynamic,
-            artifacts=artifacts,
-        )
-        return type(function)(plain)
+        return type(function)(compile(function.__func__, **given))
     _check(function)
     name = getattr(function, "__name__", type(function).__name__)
     name = name.replace("<lambda>", "lambda_")
     follow_transforms()
-    compiled = compiled_function(function, compiler, name, chosen, dynamic)
+    compiled = compiled_function(function, compiler, name, chosen, dynamic, fullgraph)
     _take_from(artifacts, compiled)
     return compiled
+
+
+_CHOICES = {
+    "dynamic": "leave it out: sizes that change are left open by themselves. True opens all from "
+    "the first call; funcaot.mark_dynamic opens single dimensions.",
+    "fullgraph": "leave it out: what can't be captured is an error. False lets such calls run as "
+    "they are.",
+}
+
+
+def _check_choice(name: str, value: object) -> None:
+    """Refuse what is neither a truth value nor None."""
+    if value is not None and not isinstance(value, bool):
+        raise FuncaotError(
+            f"funcaot.compile was given a value of `{name}` that it can't take.",
+            expected="True, False or None",
+            got=repr(value),
+            remedy=_CHOICES[name],
+        )
 
 
 def _take_from(artifacts: Any, compiled: CompiledFunction | None) -> None:

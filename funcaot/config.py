@@ -31,6 +31,8 @@ class Config:
             further ones its traced graph runs as it is, with a warning.
         derived_programs: Backwards, forward derivatives and vmapped programs, of each kind, that
             one program keeps; the one that was used least recently is dropped first.
+        fullgraph: Whether a call that can't be captured is an error, where ``funcaot.compile``
+            wasn't told; otherwise it runs as it is, with a warning.
         fallback_random: Whether random ops compiled by Inductor draw eager's numbers and leave the
             generator where eager leaves it. They run as eager's kernels then, unfused. Read when
             a graph is compiled.
@@ -64,6 +66,7 @@ class Config:
     fast_backwards: int = 4
     backward_layouts: int = 8
     derived_programs: int = 64
+    fullgraph: bool = True
     fallback_random: bool = False
     exact_special_values: bool = False
     specialize_on_values: bool = True

@@ -47,7 +47,13 @@ class RuleError(FuncaotError):
 
 
 class UnsupportedError(FuncaotError):
-    """A capture met something that funcaot doesn't support (see the docs' table of limits)."""
+    """A capture met something that funcaot doesn't support (see the docs' table of limits).
+
+    Attributes:
+        repeatable: Whether the capture left everything as it was, so that the call can be made.
+    """
+
+    repeatable = True
 
 
 class StageError(FuncaotError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from funcaot.errors import FuncaotError
 
-OWN = ("backend", "policy", "dynamic")
+OWN = ("backend", "policy", "dynamic", "fullgraph")
 # What each is for, in torch, and what does that here.
 INSTEAD = {
     "mode": "leave it out, or set Inductor's own options: "
@@ -32,8 +32,7 @@ def translated(keywords: Mapping[str, Any]) -> bool:
         FuncaotError: One has no meaning here, or isn't known in either place.
     """
     for name, value in keywords.items():
-        # A capture is always whole; there is no graph break to forbid or allow.
-        if name in ("fullgraph", "disable") and isinstance(value, bool):
+        if name == "disable" and isinstance(value, bool):
             continue
         if name in INSTEAD and value in (None, "default", {}):
             continue
@@ -47,14 +46,12 @@ def refuse(name: str, value: object) -> None:
     Raises:
         FuncaotError: Always.
     """
-    if name in ("fullgraph", "disable"):
+    if name == "disable":
         raise FuncaotError(
-            f"funcaot.compile was given a value of `{name}` that it can't take.",
+            "funcaot.compile was given a value of `disable` that it can't take.",
             expected="True or False",
             got=repr(value),
-            remedy="leave it out: a capture is always whole."
-            if name == "fullgraph"
-            else "leave it out.",
+            remedy="leave it out.",
         )
     if name in INSTEAD:
         raise FuncaotError(
@@ -63,7 +60,7 @@ def refuse(name: str, value: object) -> None:
             got=f"{name}={value!r}",
             remedy=INSTEAD[name],
         )
-    near = difflib.get_close_matches(name, (*OWN, "fullgraph", "disable", *INSTEAD), n=1)
+    near = difflib.get_close_matches(name, (*OWN, "disable", *INSTEAD), n=1)
     raise FuncaotError(
         f"funcaot.compile has no keyword `{name}`.",
         expected=f"keywords among {', '.join(OWN)}",

@@ -169,7 +169,8 @@ def test_keywords_of_torch_compile_that_mean_nothing_new():
     [
         ({"mode": "max-autotune"}, r"torch\._inductor\.config\.patch"),
         ({"options": {"max_autotune": True}}, r"torch\._inductor\.config\.patch"),
-        ({"fullgraph": "yes"}, "True or False"),
+        ({"fullgraph": "yes"}, "True, False or None"),
+        ({"disable": "yes"}, "True or False"),
         ({"polcy": "memory"}, "did you mean `policy`"),
         ({"dynamic": "yes"}, "sizes that change are left open by themselves"),
     ],

@@ -35,9 +35,10 @@ def compiled(
     compiler: Compiler,
     policy: Policy = POLICIES["balanced"],
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
 ) -> torch.nn.Module:
     """A module that shares everything with ``module`` but how it computes."""
-    settings = (compiler, policy, dynamic)
+    settings = (compiler, policy, dynamic, fullgraph)
     if isinstance(module, wrapped.DistributedDataParallel):
         return _data_parallel(module, settings)
     if wrapped.is_sharded(module):
@@ -46,8 +47,8 @@ def compiled(
 
 
 def _function(call: Any, settings: tuple[Any, ...]) -> CompiledFunction:
-    compiler, policy, dynamic = settings
-    return compiled_function(call, compiler, call.__name__, policy, dynamic)
+    compiler, *chosen = settings
+    return compiled_function(call, compiler, call.__name__, *chosen)
 
 
 def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:

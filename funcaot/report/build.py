@@ -96,6 +96,7 @@ def _report(function: CompiledFunction) -> Report:
             _entry(entry, function.size_refusal(entry.signature)) for entry in function.entries
         ),
         transformed=tuple(map(_report, function.stacked)),
+        refused=function.refusals.told,
     )
 
 

@@ -60,6 +60,8 @@ def _report(report: Report) -> Iterator[str]:
     for number, entry in enumerate(report.entries):
         head = f"[{number}] {code(f'({entry.signature})')}"
         yield from _entry(entry, head, opened=number == last)
+    for reason in report.refused:
+        yield f"<div>runs as it is, uncompiled: {escape(reason)}</div>"
     for transformed in report.transformed:
         yield folded(f"<b>{escape(transformed.name)}</b>", *_report(transformed))
 

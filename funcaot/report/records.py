@@ -212,6 +212,7 @@ class Report:
         cache_misses: Calls that were captured.
         entries: One per signature.
         transformed: Transforms straight over the function that were compiled with it whole.
+        refused: Why calls can't be captured that run as they are (``fullgraph=False``).
 
     Example:
         >>> import torch, funcaot
@@ -231,6 +232,7 @@ class Report:
     cache_misses: int
     entries: tuple[EntryReport, ...]
     transformed: tuple[Report, ...] = ()
+    refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """A readable summary."""

@@ -22,6 +22,7 @@ def render(report: Report) -> str:
     ]
     for number, entry in enumerate(report.entries):
         lines += _entry(number, entry)
+    lines += [f"  runs as it is, uncompiled: {each}" for each in report.refused]
     for transformed in report.transformed:
         lines.append(f"  {transformed.name}: {len(transformed.entries)} signature(s)")
         for number, entry in enumerate(transformed.entries):

@@ -94,6 +94,7 @@ class Settings:
         name: The user's function, for messages.
         policy: What a backward may compute again.
         dynamic: Which sizes of arguments programs leave open (see ``funcaot.compile``).
+        fullgraph: Whether a call that can't be captured is an error; None as configured.
         numbers: Numbers that the function reads besides its arguments.
     """
 
@@ -101,6 +102,7 @@ class Settings:
     name: str
     policy: Policy = POLICIES["balanced"]
     dynamic: bool | None = None
+    fullgraph: bool | None = None
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: NumbersRead = field(default_factory=NumbersRead)

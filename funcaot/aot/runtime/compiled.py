@@ -29,6 +29,7 @@ from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.inlined import inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
+from funcaot.aot.runtime.refused import Refusals
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import SizeHistory
@@ -60,6 +61,7 @@ class CompiledFunction(Generic[P, R]):
         function: The user's function.
         settings: Backend, name, lock and counters.
         artifacts: Programs that another process saved, if calls look for them there.
+        refusals: Calls that couldn't be captured.
 
     Example:
         >>> import funcaot, torch
@@ -78,6 +80,7 @@ class CompiledFunction(Generic[P, R]):
         self._cache = EntryCache(function, settings)
         self._history = SizeHistory(settings.dynamic)
         self._captures = OpenCaptures(function, settings, self._history)
+        self.refusals = Refusals(settings.fullgraph)
         self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
@@ -211,6 +214,7 @@ class CompiledFunction(Generic[P, R]):
             self._cache.clear()
             self._history.clear()
             self.settings.numbers.clear()
+            self.refusals.clear()
             self._stacks.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
@@ -240,7 +244,12 @@ class CompiledFunction(Generic[P, R]):
             return result
         if self._sized is not None and not around.derives:
             return self._run_sized(args, kwargs)
-        signature, leaves = read_signature(self.settings.name, args, kwargs)
+        try:
+            signature, leaves = read_signature(self.settings.name, args, kwargs)
+        except UnsupportedError as error:
+            if not self._runs_uncaptured(None, error):
+                raise
+            return self._call_plainly((args, kwargs), error)
         tried: list[Entry] = []
         while (found := self._cache.find(signature, leaves, tried)) is not None:
             entry, lifted = found
@@ -262,6 +271,8 @@ class CompiledFunction(Generic[P, R]):
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
+        if self.refusals.stand(signature):
+            return self._call_plainly(call, None)
         raised: Exception | None = None
         with self.settings.lock, StateKept(), without_dynamo():
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
@@ -284,7 +295,7 @@ class CompiledFunction(Generic[P, R]):
                         raise
                     return self._run_sized(*call)
                 except Exception as error:
-                    if not is_of_function(error):
+                    if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
                         raise
                     raised = error
                 if found is not None:
@@ -313,6 +324,10 @@ class CompiledFunction(Generic[P, R]):
         self._cache.discard(entry)
         self._captures.close(entry, signature, leaves, failure)
         return self._capture_and_run(signature, leaves, call, ())
+
+    def _runs_uncaptured(self, signature: Signature | None, error: Exception) -> bool:
+        """Whether a refused call runs as it is; what a stage refuses, the whole does."""
+        return not isinstance(self.function, Answered) and self.refusals.allow(signature, error)
 
     def _call_plainly(self, call: Call, raised: Exception | None) -> Any:
         if raised is not None and isinstance(self.function, Answered):
@@ -356,7 +371,9 @@ class CompiledFunction(Generic[P, R]):
             return self._sized(args, kwargs)
         except RaisedInCaptureError as error:
             raised = error.__cause__
-        except NotStagedError:
+        except (NotStagedError, UnsupportedError) as error:
+            if isinstance(error, UnsupportedError) and self.refusals.are_errors:
+                raise
             self._sized, self._in_stages = None, False
             return self._call(args, kwargs)
         return call_plainly(self.function, self.settings.name, (args, kwargs), raised)
@@ -372,7 +389,7 @@ class CompiledFunction(Generic[P, R]):
             return name
         kept = self.settings
         given = self.function, kept.compiler, kept.name, kept.policy, kept.dynamic
-        return compiled_function, given
+        return compiled_function, (*given, kept.fullgraph)
 
     def __repr__(self) -> str:
         """One line."""
@@ -426,7 +443,12 @@ class _StackedFunction(CompiledFunction):
 
 
 def compiled_function(
-    function: Callable[P, R], compiler: Compiler, name: str, policy: Policy, dynamic: bool | None
+    function: Callable[P, R],
+    compiler: Compiler,
+    name: str,
+    policy: Policy,
+    dynamic: bool | None,
+    fullgraph: bool | None = None,
 ) -> CompiledFunction[P, R]:
     """A function that is compiled when it's called; nothing is captured before."""
-    return CompiledFunction(function, Settings(compiler, name, policy, dynamic))
+    return CompiledFunction(function, Settings(compiler, name, policy, dynamic, fullgraph))

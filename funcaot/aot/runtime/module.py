@@ -31,6 +31,7 @@ def compiled_module(
     compiler: Compiler,
     policy: Policy = POLICIES["balanced"],
     dynamic: bool | None = None,
+    fullgraph: bool | None = None,
 ) -> torch.nn.Module:
     """A module that shares everything with ``module`` but how it is called.
 
@@ -42,15 +43,16 @@ def compiled_module(
         compiler: The backend.
         policy: What a backward may compute again.
         dynamic: Which sizes of arguments programs leave open.
+        fullgraph: Whether a call that can't be captured is an error.
     """
     name = type(module).__name__
     members = {
         "__call__": _call,
         "__init_subclass__": classmethod(_refuse_subclass),
         "_funcaot_original": module,
-        COMPILED: compiled_function(ModuleCall(module), compiler, name, policy, dynamic),
+        COMPILED: compiled_function(ModuleCall(module), compiler, name, policy, dynamic, fullgraph),
     }
-    return sharing(module, members, (compiled_module, (compiler, policy, dynamic)))
+    return sharing(module, members, (compiled_module, (compiler, policy, dynamic, fullgraph)))
 
 
 def sharing(
@@ -150,9 +152,8 @@ def _refuse_subclass(cls: type, **kwargs: Any) -> None:
     if wrapped.belongs_to_fsdp(cls):
         settings = getattr(base, COMPILED).settings
         call = ForwardCall(base._funcaot_original)
-        function = compiled_function(
-            call, settings.compiler, call.__name__, settings.policy, settings.dynamic
-        )
+        chosen = settings.policy, settings.dynamic, settings.fullgraph
+        function = compiled_function(call, settings.compiler, call.__name__, *chosen)
         changed: Any = cls
         changed.__call__ = torch.nn.Module.__call__
         changed.forward = lambda self, *args, **kwargs: refuse_second(

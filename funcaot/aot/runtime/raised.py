@@ -1,4 +1,4 @@
-"""A function raises while ``compiled`` captures it: the call is made as it is instead.
+"""A call is made as it is, since the function raised or was refused while ``compiled`` captured it.
 
 What a function does before it raises stays done in eager torch: writes, gradients, what it stored,
 random numbers that it drew. A capture does nothing of that, and what it did in Python is undone.
@@ -15,7 +15,7 @@ from funcaot.aot.graph.location import warn_user
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
 from funcaot.aot.state.state_effects import Call
 from funcaot.classes.premise import PremiseFailed
-from funcaot.errors import CaptureWarning, FuncaotError
+from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
 
 __all__ = ["RaisedInCaptureError", "call_plainly", "is_of_function"]
 
@@ -40,7 +40,7 @@ def call_plainly(
         function: The user's function.
         name: What it is called, for messages.
         call: Its ``(args, kwargs)``.
-        raised: What it raised; None if it is called for another reason.
+        raised: What it raised, or the refusal; None if it is called for another reason.
 
     Returns:
         Its result, if it doesn't raise now. A warning says so.
@@ -51,9 +51,15 @@ def call_plainly(
     args, kwargs = call
     result = function(*args, **kwargs)
     if raised is not None:
-        warn_user(
-            f"{name} raised {type(raised).__name__} while it was captured, and doesn't when it is "
-            f"called as it is; so this call ran without being compiled: {raised}",
-            CaptureWarning,
-        )
+        warn_user(_why(name, raised), CaptureWarning)
     return result
+
+
+def _why(name: str, raised: BaseException) -> str:
+    """Why a call of a function wasn't compiled, in words."""
+    if isinstance(raised, UnsupportedError):
+        return f"This call of {name} ran without being compiled, since it can't be: {raised}"
+    return (
+        f"{name} raised {type(raised).__name__} while it was captured, and doesn't when it is "
+        f"called as it is; so this call ran without being compiled: {raised}"
+    )

@@ -1,6 +1,7 @@
 """State outside of tensors that moves on when it is read: Python's and NumPy's random numbers.
 
-A capture would keep what it drew for ever; the tracker of state asks, and the call is refused.
+A capture would keep what it drew for ever; the tracker of state asks, and the call is refused. A
+capture that ends with an error gives back what it drew, since the call may be made as it is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Draws:
         self._environment = environment
         self._objects = self._identities = 0
         self._before: dict[int, tuple[Any, Any]] = {}
+        self._of_the_system = False
         self._python = random.getstate()
         self._numpy = _numpy_state()
         self.update()
@@ -38,6 +40,7 @@ class Draws:
         things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
         self._objects, self._identities = len(objects), len(identities)
         for thing in things:
+            self._of_the_system |= isinstance(thing, random.SystemRandom)
             state = _state(thing)
             if state is not None:
                 self._before.setdefault(id(thing), (thing, state))
@@ -52,17 +55,30 @@ class Draws:
             UnsupportedError: If something was drawn.
         """
         before = self._before.values()
-        drawn = [type(thing).__name__ for thing, state in before if _state(thing) != state]
+        drawn = [type(thing).__name__ for thing, state in before if not _same(_state(thing), state)]
         if random.getstate() != self._python:
             drawn.append("Python's random module")
-        if self._numpy is not None and _numpy_state() != self._numpy:
+        if self._numpy is not None and not _same(_numpy_state(), self._numpy):
             drawn.append("numpy.random")
+        if self._of_the_system:  # It has no state to compare.
+            drawn.append("random.SystemRandom")
         if drawn:
             raise UnsupportedError(
                 f"{name} draws random numbers from {drawn[0]}, which would happen once, when it is "
                 "captured, and not at every call.",
                 remedy="draw with torch (torch.rand), or outside, and pass the number as a tensor.",
             )
+
+    def put_back(self) -> None:
+        """Have each draw again what it has drawn since."""
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy.random"].set_state(self._numpy)
+        for thing, state in self._before.values():
+            if isinstance(thing, random.Random):
+                thing.setstate(state)
+            else:
+                _bits(thing).state = state
 
 
 def refuse_iterators(environment: Environment, name: str) -> None:
@@ -77,11 +93,13 @@ def refuse_iterators(environment: Environment, name: str) -> None:
     """
     for place, thing in environment.identities:
         if isinstance(thing, Iterator) and not _is_unstarted(thing):
-            raise UnsupportedError(
+            refused = UnsupportedError(
                 f"{name} reads {place.name or 'an iterator'}, a {type(thing).__name__} that it "
                 "doesn't make itself: what comes next would be taken once, when it is captured.",
                 remedy="take the next value outside, and pass it as an argument.",
             )
+            refused.repeatable = False
+            raise refused
 
 
 def _is_unstarted(thing: Any) -> bool:
@@ -91,17 +109,30 @@ def _is_unstarted(thing: Any) -> bool:
 
 def _state(thing: Any) -> Any:
     """The state of a generator of random numbers; None for anything else."""
-    if isinstance(thing, random.Random):
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         return thing.getstate()
-    if module_of(type(thing)).startswith("numpy.random"):
-        bits = getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
-        return None if bits is None else repr(bits.state)
-    return None
+    bits = _bits(thing)
+    return None if bits is None else bits.state
 
 
-def _numpy_state() -> str | None:
-    numpy = sys.modules.get("numpy.random")
-    if numpy is None:
+def _bits(thing: Any) -> Any:
+    """What a generator of NumPy's draws from; None for anything else."""
+    if not module_of(type(thing)).startswith("numpy.random"):
         return None
-    kind, keys, *rest = numpy.get_state()
-    return repr((kind, keys.tobytes(), rest))
+    return getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy.random")
+    return None if numpy is None else numpy.get_state()
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two states are equal; NumPy's have arrays in them."""
+    if hasattr(a, "tobytes"):
+        return hasattr(b, "tobytes") and a.tobytes() == b.tobytes()
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)

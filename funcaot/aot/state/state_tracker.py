@@ -19,7 +19,7 @@ from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
-from funcaot.aot.state.advancing import Draws
+from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.built_objects import Known, taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
@@ -172,8 +172,10 @@ class StateTracker:
             self.computed = tuple(changes.computed)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
+            draws.put_back()
             of_functions.put_back()
             held.put_back()
+            refuse_iterators(environment, self.name)
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise

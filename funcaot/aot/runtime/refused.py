@@ -1,0 +1,69 @@
+"""Calls of a function that can't be captured; ``compiled`` asks what happens to them.
+
+A refusal is an error. Where a function was compiled with ``fullgraph=False``, such a call runs as
+it is instead, with a warning: a capture that is refused has undone what it did.
+"""
+
+from __future__ import annotations
+
+from funcaot import config
+from funcaot.aot.graph.lru import Derived
+from funcaot.aot.signature.signature import Signature
+from funcaot.errors import UnsupportedError
+
+__all__ = ["Refusals"]
+
+# What was refused once may depend on what other code did meanwhile, so it is tried again.
+_TRIES = 2
+_NEVER = "", 0
+_NOTE = (
+    "funcaot.compile(..., fullgraph=False) runs calls that can't be captured as they are, with a "
+    "warning."
+)
+
+
+class Refusals:
+    """What was refused of one function, by the signature of the call."""
+
+    def __init__(self, fullgraph: bool | None) -> None:
+        """Nothing was refused yet.
+
+        Args:
+            fullgraph: Whether a refusal is an error; None for what the configuration says.
+        """
+        self._fullgraph = fullgraph
+        self._known: Derived[Signature | None, tuple[str, int]] = Derived()
+
+    @property
+    def are_errors(self) -> bool:
+        """Whether a call that can't be captured raises."""
+        return config.get().fullgraph if self._fullgraph is None else self._fullgraph
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Why calls run as they are, in words."""
+        return tuple(dict.fromkeys(reason for reason, _ in list(self._known.values())))
+
+    def stand(self, signature: Signature) -> bool:
+        """Whether calls like this one aren't captured any more."""
+        return not self.are_errors and self._known.get(signature, _NEVER)[1] >= _TRIES
+
+    def allow(self, signature: Signature | None, error: Exception) -> bool:
+        """Whether a call runs as it is, though its capture ended with an error.
+
+        Args:
+            signature: What it looks like; None if that can't be told.
+            error: The error; if it goes on to the user, it says what to do about it.
+        """
+        if not (isinstance(error, UnsupportedError) and error.repeatable):
+            return False
+        if self.are_errors:
+            error.add_note(_NOTE)
+            return False
+        times = self._known.get(signature, _NEVER)[1]
+        self._known[signature] = error.what, times + 1
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
