@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from funcaot import config
 from funcaot._torch.levels import functorch
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
-from funcaot.aot.runtime.numbers_read import leaving_open
 from funcaot.aot.signature.dynamic import Opening, SizeHistory, refuse_closed_marks, refuse_marks
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.state.optimizer_step import FirstStepError
@@ -57,7 +57,7 @@ class OpenCaptures:
         """
         plain = not (functorch.under_transforms(leaves) or signature.ambient.forward_mode)
         capture = partial(self._capture, signature, leaves, call, closed)
-        return leaving_open(self._settings, capture, allowed=plain)
+        return self._with_open_numbers(capture, allowed=plain)
 
     def close(
         self, entry: Entry, signature: Signature, leaves: list[Any], reason: Exception
@@ -73,6 +73,24 @@ class OpenCaptures:
             self._history.close_numbers(signature, entry.numbers.kinds)
         else:
             self._close_sizes(signature, leaves, reason)
+
+    def _with_open_numbers(self, capture: Callable[[], Captured], *, allowed: bool) -> Captured:
+        """Capture with numbers open that the function reads by itself, or not if that fails."""
+        numbers, dynamic = self._settings.numbers, self._settings.dynamic
+        numbers.left_open.clear()
+        numbers.may_be_open = allowed and config.get().open_numbers and dynamic is not False
+        try:
+            return capture()
+        except (FirstStepError, SizesNeededError):
+            raise
+        except Exception:
+            if not numbers.left_open:
+                raise
+            # It may be the user's own error: then it is raised here.
+            numbers.close(numbers.left_open)
+            return capture()
+        finally:
+            numbers.may_be_open = False
 
     def _capture(
         self, signature: Signature, leaves: list[Any], call: Call, closed: Sequence[Signature]

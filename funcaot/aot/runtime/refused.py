@@ -15,7 +15,6 @@ __all__ = ["Refusals"]
 
 # What was refused once may depend on what other code did meanwhile, so it is tried again.
 _TRIES = 2
-_NEVER = "", 0
 _NOTE = (
     "funcaot.compile(..., fullgraph=False) runs calls that can't be captured as they are, with a "
     "warning."
@@ -46,7 +45,7 @@ class Refusals:
 
     def stand(self, signature: Signature) -> bool:
         """Whether calls like this one aren't captured any more."""
-        return not self.are_errors and self._known.get(signature, _NEVER)[1] >= _TRIES
+        return not self.are_errors and self._times(signature) >= _TRIES
 
     def allow(self, signature: Signature | None, error: Exception) -> bool:
         """Whether a call runs as it is, though its capture ended with an error.
@@ -60,9 +59,12 @@ class Refusals:
         if self.are_errors:
             error.add_note(_NOTE)
             return False
-        times = self._known.get(signature, _NEVER)[1]
-        self._known[signature] = error.what, times + 1
+        self._known[signature] = error.what, self._times(signature) + 1
         return True
+
+    def _times(self, signature: Signature | None) -> int:
+        known = self._known.get(signature)
+        return 0 if known is None else known[1]
 
     def clear(self) -> None:
         """Forget everything."""
