@@ -287,8 +287,8 @@ class CompiledFunction(Generic[P, R]):
                         found = self._captured(signature, leaves, call)
                     if answers is not None and answers.reached is not None:
                         raise SizesNeededError  # The function caught it.
-                except FirstStepError:
-                    pass  # It happens once, now; the next call is captured.
+                except FirstStepError as error:
+                    raised = self.refusals.of_first_step(self.settings.name, error)
                 except SizesNeededError:
                     self.settings.statistics.cache_misses -= 1
                     if isinstance(self.function, Answered):
@@ -299,6 +299,7 @@ class CompiledFunction(Generic[P, R]):
                         raise
                     raised = error
                 if found is not None:
+                    self.refusals.first_steps = 0
                     found[0].reason, found[0].made_for = reason, signature
                     self._cache.add(found[0])
         if found is None:

@@ -23,6 +23,7 @@ from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
 
 COMPILED = "_funcaot_compiled"
+_ORIGINAL = "_funcaot_original"
 _Again: TypeAlias = tuple[Callable[..., torch.nn.Module], tuple[Any, ...]]
 
 
@@ -39,17 +40,18 @@ def compiled_module(
     parameters, buffers, ``state_dict``, hooks, ``train``, ``eval`` and ``to`` are shared.
 
     Args:
-        module: The module to compile; it stays as it is.
+        module: The module to compile; it stays as it is. Of a compiled one, what was compiled.
         compiler: The backend.
         policy: What a backward may compute again.
         dynamic: Which sizes of arguments programs leave open.
         fullgraph: Whether a call that can't be captured is an error.
     """
+    module = vars(type(module)).get(_ORIGINAL, module)
     name = type(module).__name__
     members = {
         "__call__": _call,
         "__init_subclass__": classmethod(_refuse_subclass),
-        "_funcaot_original": module,
+        _ORIGINAL: module,
         COMPILED: compiled_function(ModuleCall(module), compiler, name, policy, dynamic, fullgraph),
     }
     return sharing(module, members, (compiled_module, (compiler, policy, dynamic, fullgraph)))

@@ -9,10 +9,13 @@ from __future__ import annotations
 from funcaot import config
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.signature.signature import Signature
+from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.errors import UnsupportedError
 
 __all__ = ["Refusals"]
 
+# What happens once may happen in several calls: an import, layers, the state of an optimizer.
+_FIRST_STEPS = 8
 # What was refused once may depend on what other code did meanwhile, so it is tried again.
 _TRIES = 2
 _NOTE = (
@@ -22,7 +25,11 @@ _NOTE = (
 
 
 class Refusals:
-    """What was refused of one function, by the signature of the call."""
+    """What was refused of one function, by the signature of the call.
+
+    Attributes:
+        first_steps: Calls in a row that ran as they are, since they did what happens once.
+    """
 
     def __init__(self, fullgraph: bool | None) -> None:
         """Nothing was refused yet.
@@ -30,6 +37,7 @@ class Refusals:
         Args:
             fullgraph: Whether a refusal is an error; None for what the configuration says.
         """
+        self.first_steps = 0
         self._fullgraph = fullgraph
         self._known: Derived[Signature | None, tuple[str, int]] = Derived()
 
@@ -66,6 +74,30 @@ class Refusals:
         known = self._known.get(signature)
         return 0 if known is None else known[1]
 
+    def of_first_step(self, name: str, error: FirstStepError) -> UnsupportedError | None:
+        """Note that a call does what happens once: it runs as it is, and the next is captured.
+
+        Args:
+            name: The user's function, for messages.
+            error: Says what.
+
+        Returns:
+            A refusal to tell of, if call after call does, and that is no error.
+
+        Raises:
+            UnsupportedError: If it is one.
+        """
+        self.first_steps += 1
+        if self.first_steps <= _FIRST_STEPS:
+            return None
+        refused = UnsupportedError(
+            f"{name} {error}, in every call.", remedy="do that once, outside of the function."
+        )
+        if self.are_errors:
+            raise refused from None
+        return refused
+
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+        self.first_steps = 0

@@ -25,8 +25,8 @@ from funcaot.errors import UnsupportedError
 class FirstStepError(Exception):
     """What happens in a first call and never again; it says what. That call runs eagerly.
 
-    An optimizer makes its state, which would be symbolic tensors if a capture made it; a lazy
-    module makes its parameters; a module is imported. The next call is captured.
+    An optimizer makes its state, which would be symbolic tensors if a capture made it; a module
+    makes parameters or layers that it keeps; something is imported. The next call is captured.
     """
 
 

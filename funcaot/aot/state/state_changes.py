@@ -16,6 +16,7 @@ from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment, scan
 from funcaot.aot.closure.lazy import holds_traced
 from funcaot.aot.state import state
+from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import MISSING, Bag
 from funcaot.aot.state.state_effects import Change
 from funcaot.errors import UnsupportedError
@@ -220,17 +221,18 @@ class Changes:
         return position
 
     def packed(self) -> tuple[Any, ...]:
-        """The new values, as outputs of the captured function."""
-        for value in self._values:
-            self._refuse_parameters(value)
-        return tuple(self._values)
+        """The new values, as outputs of the captured function.
 
-    def _refuse_parameters(self, value: Any) -> None:
-        for leaf in tree_flatten(value)[0]:
-            if isinstance(leaf, torch.nn.Parameter) and tracing.is_symbolic(leaf):
-                raise self.unsupported(
-                    "makes a parameter and keeps it", "make it outside, or keep a buffer"
-                )
+        Raises:
+            FirstStepError: If one is a parameter or a module that the function made.
+        """
+        for value in self._values:
+            for leaf in tree_flatten(value)[0]:
+                if isinstance(leaf, torch.nn.Parameter) and tracing.is_symbolic(leaf):
+                    raise FirstStepError("makes a parameter and keeps it")
+                if isinstance(leaf, torch.nn.Module) and hides_tensor(leaf):
+                    raise FirstStepError(f"makes a module ({type(leaf).__name__}) and keeps it")
+        return tuple(self._values)
 
     def unsupported(self, what: str, remedy: str) -> UnsupportedError:
         """An error about the captured function."""

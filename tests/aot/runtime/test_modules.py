@@ -322,3 +322,16 @@ def test_many_buffers_get_their_values_and_versions_as_in_eager():
         assert counted[1] == counted[0]
         for ours, theirs in zip(compiled.buffers(), eager.buffers(), strict=True):
             assert_close(ours, theirs)
+
+
+def test_what_is_compiled_already_can_be_compiled_again():
+    module = Network()
+    once = funcaot.compile(module, backend="eager")
+    twice = funcaot.compile(once, backend="eager", dynamic=False)
+    x = torch.randn(5, 4)
+    for compiled in (twice, funcaot.compile(twice, backend="eager")):
+        assert_close(compiled(x), copy.deepcopy(module)(x))
+        assert isinstance(compiled, Network)
+        assert copy.deepcopy(compiled)(x).shape == (5, 2)
+        assert len(funcaot.report(compiled).entries) == 1
+    assert not funcaot.report(once).entries
