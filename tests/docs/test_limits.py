@@ -67,10 +67,6 @@ def compiled(function):
     return funcaot.compile(function, backend="eager")
 
 
-class OfItsOwn(torch.Tensor):
-    """A class of tensors."""
-
-
 def reading_in_a_hook():
     """The backward of a call that doesn't keep what a hook reads."""
 
@@ -318,10 +314,6 @@ LIMITS = {
         lambda: compiled(lambda x: (x * 2, x.register_hook(torch.sin)))(ones().requires_grad_()),
     ),
     "one object": (UnsupportedError, asking_for_a_tensor_around),
-    "a class of its own": (
-        UnsupportedError,
-        lambda: compiled(lambda x: x.as_subclass(OfItsOwn) * 2)(ones()),
-    ),
     "a value": (UnsupportedError, lambda: without_values(lambda x: x * x.sum().item())),
     "a branch": (UnsupportedError, lambda: without_values(lambda x: x if x.sum() > 0 else -x)),
     "a batched branch": (

@@ -105,6 +105,7 @@ __all__ = [
     "pytree",
     "requires_grad_at_any_level",
     "run_without_legacy_vmap",
+    "tangents_of",
     "single_level_functions_allowed",
     "temporarily_clear_interpreter_stack",
     "transforms_active",
@@ -375,6 +376,22 @@ def has_tangent(tensor: torch.Tensor) -> bool:
     own = is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) == interpreter.level()
     with interpreter.lower():
         return has_tangent(get_unwrapped(tensor) if own else tensor)
+
+
+def tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tangents that a tensor carries, one for each level that it has one at."""
+    if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
+        return []
+    interpreter = peek_interpreter_stack()
+    batched = interpreter is not None and interpreter.key() == TransformType.Vmap
+    tangent = None if batched else unpack_dual(tensor)[1]
+    found = [] if tangent is None else [tangent]
+    if interpreter is None:
+        return found
+    interpreter = coerce_cinterpreter(interpreter)
+    own = is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) == interpreter.level()
+    with interpreter.lower():
+        return found + tangents_of(get_unwrapped(tensor) if own else tensor)
 
 
 def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:

@@ -124,6 +124,12 @@ def active_modes() -> tuple[Any, ...]:
     )
 
 
+def users_function_mode_active() -> bool:
+    """Whether a torch-function mode is in force that isn't one of torch's or the library's own."""
+    stack = map(torch._C._get_function_stack_at, range(function_mode_count()))
+    return any(type(mode).__module__.split(".")[0] not in ("torch", "funcaot") for mode in stack)
+
+
 def autocast_state() -> tuple[tuple[str, torch.dtype, bool], ...]:
     """Device type, dtype and whether casts are cached, for each device type that autocasts."""
     if not any_autocast_enabled():

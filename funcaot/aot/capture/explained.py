@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.events import InputEvents
+from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.memory import storages
 from funcaot.errors import FuncaotError, UnsupportedError
 
@@ -85,8 +86,8 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
                 remedy="call the Python module that it was made from.",
             ) from error
-        if tracing_errors.WITHOUT_MODES in str(error):
-            raise UnsupportedError(
+        if any(text in str(error) for text in tracing_errors.WITHOUT_MODES):
+            raise EagerOnlyError(
                 f"{name} makes a tensor of another class out of one, by as_subclass or in C++ that "
                 f"no mode of torch sees{_line_of(error)}.",
                 remedy="compute with plain tensors inside, and make what comes out one of that "

@@ -28,7 +28,7 @@ from funcaot.aot.effects.effects import Mutation, Output
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.subclasses.nodes import is_part, is_wrapped, way_to
-from funcaot.aot.subclasses.refusals import level_refusal
+from funcaot.aot.subclasses.refusals import forward_refusal
 from funcaot.aot.subclasses.structure import Structure, metadata_without_grad, paths_of
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
@@ -268,7 +268,7 @@ class Memory:
         self.name = name
         self._at_level = tape.is_at_level
         if self._at_level and tape.wrappers.used:
-            raise level_refusal(name)
+            raise forward_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
         self._given: list[torch.Tensor] = []
         for slot in inputs:
@@ -301,7 +301,7 @@ class Memory:
             UnsupportedError: If it does.
         """
         if is_wrapper(value) and self._at_level:
-            raise level_refusal(self.name)
+            raise forward_refusal(self.name)
         if is_wrapper(value) and (value.is_conj() or value.is_neg()):
             raise UnsupportedError(
                 f"{self.name} returns a {type(value).__name__} with a conjugate or negative bit.",

@@ -36,6 +36,7 @@ class MemoryCheck:
             for position, operand in enumerate(operands)
             if isinstance(operand, torch.Tensor)
             and operand.layout is torch.strided
+            and not operand.is_meta
             and operand.numel() <= _LARGEST
             and operand.untyped_storage().data_ptr() not in memory
         ]

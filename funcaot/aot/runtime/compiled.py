@@ -14,7 +14,7 @@ import torch
 
 from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
-from funcaot._torch.levels.situation import situation
+from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.graph.lru import Derived
@@ -26,7 +26,7 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
-from funcaot.aot.runtime.inlined import inline, is_inlined
+from funcaot.aot.runtime.inlined import EagerCalls, inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.refused import Refusals
@@ -38,6 +38,7 @@ from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
 from funcaot.classes.premise import PremiseFailed, leaving
@@ -84,6 +85,7 @@ class CompiledFunction(Generic[P, R]):
         self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
+        self._eager = EagerCalls()
         self._in_stages = settings.dynamic is not False
         self.artifacts: Artifacts | None = None
 
@@ -211,11 +213,9 @@ class CompiledFunction(Generic[P, R]):
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
-            self._cache.clear()
-            self._history.clear()
-            self.settings.numbers.clear()
-            self.refusals.clear()
-            self._stacks.clear()
+            kept = (self._cache, self._history, self._stacks, self._eager, self.refusals)
+            for each in (*kept, self.settings.numbers):
+                each.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
     @overload
@@ -239,8 +239,16 @@ class CompiledFunction(Generic[P, R]):
         around = situation()
         if is_inlined(around, args, kwargs):
             return inline(self.function, self.settings.name, args, kwargs)
-        result = self._cache.run_generated(args, kwargs)
-        if result is not MISS:
+        try:
+            return self._run(around, args, kwargs)
+        except EagerOnlyError as error:
+            if isinstance(self.function, Answered) or self.settings.fullgraph:
+                raise
+            refused = error
+        return self._eager.call(self.function, self.settings.name, refused, (args, kwargs))
+
+    def _run(self, around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (result := self._cache.run_generated(args, kwargs)) is not MISS:
             return result
         if self._sized is not None and not around.derives:
             return self._run_sized(args, kwargs)
@@ -263,6 +271,7 @@ class CompiledFunction(Generic[P, R]):
                 continue
             self._cache.hit(entry, leaves, lifted)
             return result
+        self._eager.check(signature)
         try:
             return self._capture_and_run(signature, leaves, (args, kwargs), tried)
         except Exception as error:  # noqa: BLE001 (it is raised again)
@@ -295,6 +304,7 @@ class CompiledFunction(Generic[P, R]):
                         raise
                     return self._run_sized(*call)
                 except Exception as error:
+                    self._eager.note(signature, error)
                     if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
                         raise
                     raised = error

@@ -39,6 +39,7 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.signature.what_changed import describe_tensors
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.refusals import refuse_forward
 from funcaot.aot.subclasses.structure import inside, pattern_of
 from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
@@ -331,6 +332,8 @@ class Entry:
         apply: Callable[..., tuple[torch.Tensor, ...]] | None,
     ) -> Any:
         around = situation()
+        if self.capture.tape.wrappers.used:
+            refuse_forward(around, self.name)
         tensors = self._inputs(leaves, lifted)
         if self.forward.grown:
             refuse_room([tensors[index] for index in self.forward.grown], self.name)

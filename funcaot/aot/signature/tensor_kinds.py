@@ -7,43 +7,50 @@ import torch
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.own_functions import has_own_functions
 from funcaot._torch.tracing import tracing
-from funcaot.aot.subclasses.refusals import is_behind_levels
+from funcaot.aot.subclasses.refusals import EagerOnlyError, is_behind_levels
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
 __all__ = ["refuse_unknown_kind"]
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_OVER_TRANSFORMS = "compile the function that calls the transform."
 
 
 def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
-    """Refuse nested and quantized tensors, and wrappers where a transform is active.
+    """Refuse nested and quantized tensors, those of a class that says itself what ops do with it.
+
+    And wrappers where a transform is active.
 
     Args:
         tensor: The tensor.
         said: What is done with it, for the message: "f was called with {} as its argument".
 
     Raises:
-        UnsupportedError: If it is one of them, or of a class that says itself what ops do.
+        EagerOnlyError: If it is of such a class, or such a wrapper.
+        UnsupportedError: If it is nested or quantized.
     """
-    if type(tensor) not in _PLAIN and is_wrapper(tensor):
-        kind = f"a tensor subclass {type(tensor).__name__}"
-        if not (functorch.transforms_active() or tracing.forward_mode_active()):
+    kind = type(tensor)
+    at_level = functorch.transforms_active() or tracing.forward_mode_active()
+    if is_wrapper(tensor):
+        if not at_level:
             return
-        kind += " inside a transform or a dual level"
-        remedy = "compile the function that calls the transform."
-    elif functorch.transforms_active() and is_behind_levels(tensor):
-        kind = "a tensor subclass inside a transform"
-        remedy = "compile the function that calls the transform."
-    elif type(tensor) not in _PLAIN and has_own_functions(type(tensor)):
-        kind = (
-            f"a tensor of class {type(tensor).__name__}, whose __torch_function__ says what ops do"
+        found = f"a tensor subclass {kind.__name__} inside a transform or a dual level"
+        raise EagerOnlyError(said.format(found), remedy=_OVER_TRANSFORMS)
+    if at_level and is_behind_levels(tensor):
+        found = "a tensor subclass inside a transform"
+        raise EagerOnlyError(said.format(found), remedy=_OVER_TRANSFORMS)
+    if has_own_functions(kind):
+        raise EagerOnlyError(
+            said.format(f"a tensor of class {kind.__name__}, which says itself what ops do"),
+            remedy="pass x.as_subclass(torch.Tensor), or keep it out of the compiled function.",
         )
-        remedy = "pass x.as_subclass(torch.Tensor), or keep it out of the compiled function."
-    elif tensor.is_nested:
-        kind, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
+    if tensor.is_nested:
+        found, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
     elif tensor.is_quantized:
-        kind, remedy = "a quantized tensor", "pass int_repr(), and scale and zero point as numbers."
+        found, remedy = (
+            "a quantized tensor",
+            "pass int_repr(), and scale and zero point as numbers.",
+        )
     else:
         return
-    raise UnsupportedError(said.format(kind), remedy=remedy)
+    raise UnsupportedError(said.format(found), remedy=remedy)

@@ -1,7 +1,10 @@
-"""Tensors that a capture can't make symbolic are refused by name."""
+"""Tensors that a capture can't make symbolic are refused by name, or their calls are eager's."""
+
+import warnings
 
 import pytest
 import torch
+from torch.nn.attention.bias import causal_lower_right
 from torch.testing import assert_close
 
 import funcaot
@@ -31,12 +34,6 @@ def test_kinds_are_refused(kind):
     assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
 
 
-def test_subclasses_with_own_data_are_tensors():
-    compiled = funcaot.compile(lambda x: x * 2, backend="eager")
-    result = compiled(torch.ones(3).as_subclass(Marked))
-    assert_close(result.as_subclass(torch.Tensor), torch.full((3,), 2.0))
-
-
 class Doubling(torch.Tensor):
     """Its ops are others than those of tensors."""
 
@@ -46,14 +43,143 @@ class Doubling(torch.Tensor):
         return result * 2 if func is torch.Tensor.sin else result
 
 
-def test_subclasses_with_functions_of_their_own_are_refused():
-    tensor = torch.ones(3).as_subclass(Doubling)
-    compiled = funcaot.compile(lambda x: x.sin(), backend="eager")
-    with pytest.raises(UnsupportedError, match=r"Doubling, whose __torch_function__.*\n.*Instead"):
-        compiled(tensor)
-    closed = funcaot.compile(lambda x: x * tensor.sin(), backend="eager")
-    with pytest.raises(UnsupportedError, match="Doubling, whose __torch_function__"):
-        closed(torch.ones(3))
+class Tagged(torch.Tensor):
+    """It carries an attribute along, as images and boxes do."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if isinstance(result, cls) and not hasattr(result, "tag"):
+            result.tag = next(x.tag for x in args if isinstance(x, cls))
+        return result
+
+
+class Unwrapping(torch.Tensor):
+    """What is computed of it is plain."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class Weight(torch.nn.Parameter):
+    """A parameter with a method in place of a tensor's."""
+
+    def sin(self):
+        return torch.cos(self)
+
+
+class Stamped(torch.nn.Parameter):
+    """A parameter with names of its own only, which is a tensor."""
+
+    def loader(self):
+        return 3
+
+
+def tagged():
+    value = torch.arange(3.0).as_subclass(Tagged)
+    value.tag = "a"
+    return value
+
+
+def masked():
+    return torch.masked.masked_tensor(torch.arange(3.0), torch.tensor([True, False, True]))
+
+
+CLASSES = {
+    "without functions": lambda: torch.arange(3.0).as_subclass(Marked),
+    "others": lambda: torch.arange(3.0).as_subclass(Doubling),
+    "an attribute": tagged,
+    "plain results": lambda: torch.arange(3.0).as_subclass(Unwrapping),
+    "masked": masked,
+    "a method": lambda: Weight(torch.arange(3.0)),
+    "a parameter": lambda: torch.nn.Parameter(torch.arange(3.0).as_subclass(Doubling)),
+}
+USES = {
+    "argument": (lambda x: x.sin() * 2, lambda value: (value,)),
+    "one of two": (lambda x, y: (x.sin() * y, y * 2), lambda value: (value, torch.ones(3))),
+    "closed over": (None, lambda value: (torch.ones(3),)),
+}
+
+
+def seen(results):
+    """Class, attributes and values of tensors."""
+    results = results if isinstance(results, tuple) else (results,)
+    plain = [r.to_tensor(7.0) if hasattr(r, "to_tensor") else r for r in results]
+    return [
+        (type(r), getattr(r, "tag", None), r.requires_grad, p.as_subclass(torch.Tensor).tolist())
+        for r, p in zip(results, plain, strict=True)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*MaskedTensors:UserWarning")
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_classes_that_say_what_ops_do_are_called_in_eager(kind, use, backend):
+    """A graph that takes one for a plain tensor computes something else, or reads no memory."""
+    value = CLASSES[kind]()
+    function, make = USES[use]
+    function = function or (lambda x: x * value.sin())
+    compiled = funcaot.compile(function, backend=backend)
+    wanted = seen(function(*make(value)))
+    with pytest.warns(funcaot.errors.CaptureWarning, match="runs in eager.*as_subclass"):
+        assert seen(compiled(*make(value))) == wanted
+    for _ in range(2):
+        assert seen(compiled(*make(value))) == wanted
+    assert not compiled.entries
+    if use == "argument":
+        plain = torch.arange(3.0)
+        assert_close(compiled(plain), plain.sin() * 2)
+        assert len(compiled.entries) == 1
+        assert seen(compiled(*make(value))) == wanted
+
+
+def test_a_class_with_names_of_its_own_is_a_tensor():
+    value = Stamped(torch.arange(3.0))
+    compiled = funcaot.compile(lambda x: x * value, backend="eager")
+    assert_close(compiled(torch.ones(3)), value)
+    assert len(compiled.entries) == 1
+
+
+def test_gradients_of_such_classes():
+    compiled = funcaot.compile(lambda x: (x.sin() * x).sum(), backend="eager")
+    value = torch.arange(3.0).as_subclass(Doubling).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", funcaot.errors.CaptureWarning)
+        (first,) = torch.autograd.grad(compiled(value), value, create_graph=True)
+        second = torch.autograd.grad(first.sum(), value)[0]
+    x = torch.arange(3.0)
+    assert_close(first.detach(), 2 * (x.cos() * x + x.sin()))
+    assert_close(second, 2 * (2 * x.cos() - x * x.sin()))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.as_subclass(Marked) * 2,
+        lambda x: torch.Tensor._make_subclass(Doubling, x).sin(),
+    ],
+)
+def test_classes_that_a_function_makes(function):
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.arange(3.0)
+    with pytest.warns(funcaot.errors.CaptureWarning, match="makes a tensor of another class"):
+        assert seen(compiled(x)) == seen(function(x))
+    assert seen(compiled(x)) == seen(function(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_causal_bias_is_an_argument(backend):
+    """A tensor without values, which attention knows by its class."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    compiled = funcaot.compile(lambda q, k, b: attention(q, k, k, attn_mask=b), backend=backend)
+    q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 4, 8)
+    bias = causal_lower_right(3, 4)
+    with pytest.warns(funcaot.errors.CaptureWarning, match="CausalBias"):
+        found = compiled(q, k, bias)
+    assert_close(found, attention(q, k, k, attn_mask=bias))
 
 
 SPARSE = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
