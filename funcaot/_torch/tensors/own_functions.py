@@ -18,12 +18,15 @@ _TRACED = (FakeTensor, FunctionalTensor)
 _LAZY = torch.nn.parameter.UninitializedTensorMixin
 # What a class may have of its own without anything being computed otherwise.
 _HARMLESS = frozenset(
-    "__module__ __qualname__ __doc__ __dict__ __weakref__ __slots__ __annotations__ __annotate__ "
-    "__annotate_func__ __annotations_cache__ __firstlineno__ __static_attributes__ "
-    "__parameters__ __orig_bases__ __abstractmethods__ "
-    "__new__ __init__ __init_subclass__ __class_getitem__ __repr__ __str__ __format__ __dir__ "
-    "__copy__ __deepcopy__ __reduce__ __reduce_ex__ __setstate__ __getstate__ "
-    "__torch_function__ __torch_dispatch__ __tensor_flatten__ __tensor_unflatten__".split()
+    {
+        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__"),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        *("__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__"),
+        *("__abstractmethods__", "__init_subclass__", "__class_getitem__", "__new__", "__init__"),
+        *("__repr__", "__str__", "__format__", "__dir__", "__copy__", "__deepcopy__"),
+        *("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__"),
+        *("__torch_function__", "__torch_dispatch__"),
+    }
 )
 
 

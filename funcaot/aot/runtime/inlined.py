@@ -2,8 +2,9 @@
 
 Inside of another capture and on fake tensors there is nothing to run. Under a dispatch mode of the
 user, tensors that wrap others show it the ops that their classes are given, which know better than
-a graph what is inside; a torch-function mode is shown the functions that are called. Classes of tensors that say themselves what ops do are in eager what they
-say; so are wrappers at a level of a transform.
+a graph what is inside; a torch-function mode is shown the functions that are called. Classes of
+tensors that say themselves what ops do are in eager what they say; so are wrappers at a level of a
+transform.
 """
 
 from __future__ import annotations

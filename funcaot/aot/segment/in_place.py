@@ -67,6 +67,7 @@ def plan_in_place(
         and _runs_to_its_end(captured)
         and segment.settings.compiler.writes_inputs
         and not captured.regions
+        and not captured.tape.wrappers.used  # Who writes to what is inside of them isn't known.
         and not captured.events.placed
         and not any(output.origin is not None for output in effects.outputs)
         and all(entry.spec.layout is torch.strided for entry in captured.inputs)

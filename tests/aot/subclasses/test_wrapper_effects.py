@@ -5,6 +5,7 @@ import torch
 
 import funcaot
 from tests.aot.subclasses.kinds import Factor, Int8, TwoTensor, made, same, two
+from tests.hostile import COMPILER
 
 
 def plain_pair():
@@ -200,3 +201,51 @@ def test_views_made_without_grad():
         plain = funcaot.compile(lambda x: x.t(), backend="eager")
         x = graded_pair()
         same(plain(x), x.t())
+
+
+WEIGHT = two(7, 3, 4, grad=False)
+BESIDE = {
+    "an argument": (
+        lambda x, y: (x.add_(1), y * 2)[1],
+        lambda: (made(0, 3, 4, grad=False), plain_pair()),
+    ),
+    "a part of one": (
+        lambda x, y: (x[:1].zero_(), y.t() * 2, y)[1:],
+        lambda: (made(0, 3, 4, grad=False), plain_pair()),
+    ),
+    "closed over": (lambda x: (x.mul_(2), x * WEIGHT)[1], lambda: (made(0, 3, 4, grad=False),)),
+    "made inside": (
+        lambda x: (x.mul_(2), TwoTensor(x * 3, x.cos()))[1],
+        lambda: (made(0, 3, 4, grad=False),),
+    ),
+    "written, too": (
+        lambda x, y: (x.add_(1), y.mul_(2), y.sin())[2],
+        lambda: (made(0, 3, 4, grad=False), plain_pair()),
+    ),
+}
+
+
+@pytest.mark.parametrize("program", BESIDE)
+def test_plain_tensors_that_are_written_beside_wrappers(program):
+    """A graph that writes to its inputs by itself knows nothing of wrappers."""
+    function, make = BESIDE[program]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for grad in (False, True, False):
+        given, wanted = make(), make()
+        with torch.set_grad_enabled(grad):
+            same([compiled(*given), *given], [function(*wanted), *wanted])
+
+
+def test_a_buffer_that_counts_beside_a_wrapper_on_the_default_backend():
+    module, compiled_module = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4)
+
+    def function(module, x, y):
+        return module(x), y * 2
+
+    compiled = funcaot.compile(function)
+    for _ in range(2):
+        x, y = made(0, 3, 4, grad=False), plain_pair()
+        with torch.no_grad():
+            found, wanted = compiled(compiled_module, x, y), function(module, x, y)
+        same(found, wanted)
+        same(dict(compiled_module.state_dict()), dict(module.state_dict()))
