@@ -15,7 +15,7 @@ _NO_FUNCTION = torch._C._disabled_torch_function_impl
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _TRACED = (FakeTensor, FunctionalTensor)
-_LAZY = torch.nn.parameter.UninitializedTensorMixin
+_LAZY = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 # What a class may have of its own without anything being computed otherwise.
 _HARMLESS = frozenset(
     {
