@@ -213,9 +213,12 @@ class CompiledFunction(Generic[P, R]):
     def clear(self) -> None:
         """Forget every captured program."""
         with self.settings.lock:
-            kept = (self._cache, self._history, self._stacks, self._eager, self.refusals)
-            for each in (*kept, self.settings.numbers):
-                each.clear()
+            self._cache.clear()
+            self._history.clear()
+            self.settings.numbers.clear()
+            self.refusals.clear()
+            self._eager.clear()
+            self._stacks.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
     @overload

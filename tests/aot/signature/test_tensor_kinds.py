@@ -136,6 +136,13 @@ def test_classes_that_say_what_ops_do_are_called_in_eager(kind, use, backend):
         assert seen(compiled(*make(value))) == wanted
 
 
+def test_such_calls_are_errors_where_all_is_to_be_compiled():
+    compiled = funcaot.compile(lambda x: x.sin(), backend="eager", fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"Doubling, which says.*\n.*Instead"):
+            compiled(torch.arange(3.0).as_subclass(Doubling))
+
+
 def test_a_class_with_names_of_its_own_is_a_tensor():
     value = Stamped(torch.arange(3.0))
     compiled = funcaot.compile(lambda x: x * value, backend="eager")
