@@ -211,3 +211,84 @@ def test_sparse_tensors_on_the_default_backend(product, layout):
         assert found.layout is wanted.layout
         assert_close(found, wanted)
         assert_close(x, y)
+
+
+class Coded(torch.nn.Parameter):
+    """A weight that says how it is coded, as files of quantized models have them."""
+
+    def __new__(cls, data, kind=None):
+        return torch.Tensor._make_subclass(cls, data, False)
+
+    def __init__(self, data, kind=None):
+        self.kind = kind
+
+    def plain(self):
+        return torch.Tensor._make_subclass(torch.Tensor, self, False)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        kind = next((x.kind for x in args if isinstance(x, Coded)), None)
+        return cls(result, kind) if isinstance(result, torch.Tensor) else result
+
+
+class Duck:
+    """No tensor, but functions of torch take it."""
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        held = [x.held if isinstance(x, Duck) else x for x in args]
+        return func(*held, **(kwargs or {}))
+
+
+class Odd(Doubling):
+    """It has another number of dimensions."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.ndim.__get__:
+            return 10
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def odd():
+    return torch.ones(2, 2).as_subclass(Odd)
+
+
+def marked_inside(x):
+    made = x.as_subclass(Marked)
+    made.tag = "b"
+    return made, made * 2
+
+
+SITUATIONS = {
+    "a method of its own": (lambda w: (w * 2).plain() * 3, lambda: (Coded(torch.ones(2), 4),)),
+    "an attribute is read": (lambda w: (w * 2) + (w * 2).kind, lambda: (Coded(torch.ones(2), 4),)),
+    "not a tensor": (lambda d: torch.add(d, 1.0, alpha=2.0), lambda: (Duck(torch.ones(2)),)),
+    "a property": (lambda x: x.ndim + torch.ones(2), lambda: (odd(),)),
+    "isinstance": (lambda x: x * 2 if isinstance(x, Odd) else x, lambda: (odd(),)),
+    "iterated": (lambda x: tuple(x), lambda: (torch.ones(3).as_subclass(Marked),)),
+    "in a list": (lambda xs: torch.cat(xs), lambda: ([odd(), torch.ones(2, 2)],)),
+    "written to": (lambda x: (x.mul_(2), x)[1], lambda: (odd(),)),
+    "written of": (lambda y, x: y.add_(x), lambda: (torch.ones(2, 2), odd())),
+    "a view": (lambda x: x.t(), lambda: (odd(),)),
+    "made inside, with an attribute": (marked_inside, lambda: (torch.ones(2),)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_as_in_eager(situation):
+    function, make = SITUATIONS[situation]
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(2):
+        given, wanted = make(), make()
+        assert seen(compiled(*given)) == seen(function(*wanted))
+        tensors = [
+            tuple(value for value in values if isinstance(value, torch.Tensor))
+            for values in (given, wanted)
+        ]
+        assert seen(tensors[0]) == seen(tensors[1])
