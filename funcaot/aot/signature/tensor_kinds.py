@@ -41,7 +41,7 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
         raise EagerOnlyError(said.format(found), remedy=_OVER_TRANSFORMS)
     if has_own_functions(kind):
         raise EagerOnlyError(
-            said.format(f"a tensor of class {kind.__name__}, which says itself what ops do"),
+            said.format(f"a tensor of class {kind.__name__}, which says itself what ops do,"),
             remedy="pass x.as_subclass(torch.Tensor), or keep it out of the compiled function.",
         )
     if tensor.is_nested:
