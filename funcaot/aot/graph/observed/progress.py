@@ -18,6 +18,10 @@ _PAUSE = 0.05
 _FIRST = ("capture", "tangents")
 # Shorter stages aren't worth a line.
 _SHORT = 0.2
+# In the order of the pipeline; what is called "again" follows in the place of the first time.
+_OF_CALLS = ("capture", "sharing", "effects", "segment", "in place", "environment", "versions")
+_OF_DERIVATIVES = ("tangents", "trace", "segment", "environment")
+_OF_GRAPHS = ("share", "contract", "decompose", "check", "compile")
 
 
 class _Compilation(threading.local):
@@ -34,29 +38,35 @@ class _Compilation(threading.local):
 
 
 class _Line:
-    """One line of a terminal that changes, or a line for each stage where there is no terminal."""
+    """A bar in a terminal; where there is none, a line."""
 
-    def __init__(self) -> None:
-        self._status: Any = None
+    def __init__(self, what: str, stage: str, ops: int) -> None:
+        self._what, self._stage, self._ops = what, stage, ops
+        self._bar: Any = None
 
-    def show(self, text: str) -> None:
-        """Show a text in place of the one before."""
+    def show(self, seconds: float) -> None:
+        """Say how long the compilation has taken."""
+        size = f", {self._ops} ops" if self._ops else ""
         console = _console()
         if console is None:
-            sys.stderr.write(f"funcaot: {text}\n")
+            sys.stderr.write(
+                f"funcaot: compiling {self._what}: {self._stage}{size}, {seconds:.0f} s so far\n"
+            )
             sys.stderr.flush()
-            return
-        if self._status is None:
-            self._status = console.status(text)
-            self._status.start()
+        elif self._bar is None:
+            self._bar = _bar(console)
+            done, stages = _place(self._what, self._stage)
+            text = f"compiling {self._what}: {self._stage}{size}"
+            self._task = self._bar.add_task(text, completed=done, total=stages, taken=seconds)
+            self._bar.start()
         else:
-            self._status.update(text)
+            self._bar.update(self._task, taken=seconds)
 
     def close(self) -> None:
-        """Take it away, if it is one that changes."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        """Take it away, if it is a bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 def _console() -> Any:
@@ -67,7 +77,32 @@ def _console() -> Any:
         from rich.console import Console
     except ImportError:
         return None
-    return Console(stderr=True)
+    console = Console(stderr=True)
+    return None if console.is_dumb_terminal else console
+
+
+def _bar(console: Any) -> Any:
+    """A bar that moves with the stages; the streams stay the ones that a function may look at."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    return Progress(
+        TextColumn("funcaot: {task.description}", markup=False),
+        BarColumn(20),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} stages, {task.fields[taken]:.0f} s"),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def _place(what: str, stage: str) -> tuple[int, int]:
+    """How many stages come before one, and how many there are."""
+    stages = _OF_GRAPHS if stage in _OF_GRAPHS else _OF_CALLS
+    if what.startswith(("backward of ", "pushforward of ")) and stages is _OF_CALLS:
+        stages = _OF_DERIVATIVES
+    first = stage.removesuffix(" again")
+    return (stages.index(first) if first in stages else 0), len(stages)
 
 
 _now = _Compilation()
@@ -89,19 +124,14 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
     began = time.monotonic()
     if stage in _FIRST or began - _now.ended > _PAUSE:
         _now.began = began
-    line, since = _Line(), _now.began
-
-    def tell() -> None:
-        size = f", {ops} ops" if ops else ""
-        line.show(f"compiling {what}: {stage}{size}, {time.monotonic() - since:.0f} s so far")
-
+    line, since = _Line(what, stage, ops), _now.began
     over = threading.Event()
 
     def watch() -> None:
         """Wait, and tell; again and again in a terminal."""
         wait = max(_SHORT, limit - (time.monotonic() - since))
         while not over.wait(wait):
-            tell()
+            line.show(time.monotonic() - since)
             if _console() is None:
                 return
             wait = 1.0

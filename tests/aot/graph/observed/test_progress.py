@@ -1,17 +1,23 @@
 """What is said of a compilation: progress, logs, ranges of the profiler, artifacts for tlparse."""
 
+import io
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 import torch
+from rich.console import Console
 from torch.profiler import profile
 
 import funcaot
 from funcaot.aot.graph.observed import progress
+from funcaot.aot.graph.observed.stages import Stages
 from funcaot.errors import FuncaotError
 
 
@@ -45,33 +51,98 @@ class TestProgress:
             funcaot.compile(lambda x: x.sin() * 2, backend=slow)(torch.ones(3))
         assert capfd.readouterr().err == ""
 
-    def test_a_line_that_changes_in_a_terminal(self, capfd, monkeypatch):
-        shown = []
+    def test_a_line_for_each_long_stage(self, capfd):
+        def function(x):
+            time.sleep(1.2)
+            return x.sin()
 
-        class Status:
-            def start(self):
-                shown.append("start")
+        with funcaot.config.patch(progress_after=1):
+            funcaot.compile(function, backend=slow)(torch.ones(3))
+        said = capfd.readouterr().err.splitlines()
+        assert [line.split(": ")[1:][1].split(",")[0] for line in said] == ["capture", "compile"]
+        assert "\x1b" not in "".join(said)
 
-            def update(self, text):
-                shown.append(text)
+    def test_every_stage_has_its_place(self, monkeypatch):
+        """Of a call that is captured, of its derivatives and of the graphs, none is unknown."""
+        seen = []
+        run = Stages.__call__
 
-            def stop(self):
-                shown.append("stop")
+        def noted(self, name, stage, *args, **kwargs):
+            seen.append((self.what, name))
+            return run(self, name, stage, *args, **kwargs)
 
-        class Console:
-            def status(self, text):
-                shown.append(text)
-                return Status()
+        monkeypatch.setattr(Stages, "__call__", noted)
+        x = torch.ones(3, requires_grad=True)
+        compiled = funcaot.compile(lambda x, y: x.mul_(2) * y.sin(), backend="eager")
+        compiled(x * 1, x).sum().backward()
+        base = x.detach().repeat(2)
+        compiled(base[:3], base[2:5])
+        torch.func.jvp(compiled, (torch.ones(3), torch.ones(3)), (x.detach(), x.detach()))
+        places = [progress._place(what, name) for what, name in seen]
+        unknown = {
+            name
+            for (_, name), (place, _) in zip(seen, places, strict=True)
+            if not place and name not in ("capture", "capture again", "tangents", "share")
+        }
+        assert unknown == set()
+        names = {name for _, name in seen}
+        assert {"capture", "sharing", "effects", "tangents", "trace", "compile"} <= names
+        assert progress._place("backward of f", "segment") == (2, 4)
+        assert progress._place("f", "segment") == (3, 7)
 
-        monkeypatch.setattr(progress, "_console", Console)
-        compiled = funcaot.compile(lambda x: x.sin(), backend=failing)
-        patched = funcaot.config.patch(progress_after=1)
-        with patched, pytest.raises(funcaot.errors.StageError):
-            compiled(torch.ones(3))
-        assert "compile, 1 ops" in shown[0]
-        assert (shown[1], shown[-1]) == ("start", "stop")
-        assert len(shown) >= 3
-        assert capfd.readouterr().err == ""
+
+TERMINAL = """
+import sys, time, torch, funcaot
+
+def slow(graph, inputs):
+    time.sleep(2.5)
+    return graph
+
+streams = []
+
+def function(x):
+    time.sleep(1.5)
+    streams.append((sys.stdout, sys.stderr))
+    return x.sin()
+
+before = sys.stdout, sys.stderr
+funcaot.compile(function, backend=slow)(torch.ones(3))
+print("same streams:", streams[0] == before)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 0])
+def test_a_bar_in_a_terminal(after):
+    """As a terminal shows it: what is drawn is taken away again, and the last line is free."""
+    import pexpect
+
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    environment["FUNCAOT_PROGRESS_AFTER"] = str(after)
+    child = pexpect.spawn(
+        sys.executable, ["-c", TERMINAL], env=environment, encoding="utf-8", dimensions=(24, 120)
+    )
+    child.expect(pexpect.EOF, timeout=120)
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", child.before)
+    assert "same streams: True" in said
+    if not after:
+        assert said.strip() == "same streams: True"
+        return
+    assert re.search(r"funcaot: compiling function: capture ━+ 0/7 stages, \d+ s", said)
+    graph = r"funcaot: compiling inference graph of function: compile, 1 ops [━╺╸]+ 4/5 stages, \d+ s"
+    assert len(re.findall(graph, said)) >= 2
+    assert child.before.rstrip().splitlines()[-1].endswith("same streams: True")
+
+
+def test_a_bar_goes_when_a_compiler_fails(monkeypatch):
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "_console", lambda: console)
+    compiled = funcaot.compile(lambda x: x.sin(), backend=failing)
+    patched = funcaot.config.patch(progress_after=1)
+    with patched, pytest.raises(funcaot.errors.StageError):
+        compiled(torch.ones(3))
+    assert "compile, 1 ops" in written.getvalue()
+    assert written.getvalue().endswith("\x1b[2K")
 
 
 def failing(graph, inputs):
@@ -110,21 +181,30 @@ class TestLogs:
         assert funcaot.config.get() == before
 
 
-def test_ranges_of_the_profiler():
+def test_ranges_of_the_profiler(tmp_path):
+    """Read from the file that a profile writes: each stage once, each graph in each call."""
     compiled = funcaot.compile(lambda x: x.sin(), backend="eager")
     x = torch.ones(3, requires_grad=True)
     with profile() as found:
         for _ in range(3):
             compiled(x).sum().backward()
-    names = {event.key for event in found.key_averages()}
-    for name in (
-        "funcaot: lambda_: capture",
-        "funcaot: forward graph of lambda_: compile",
-        "funcaot: backward of lambda_: trace",
-        "lambda_",  # the graphs themselves, as nodes of autograd
-        "lambda_Backward",
-    ):
-        assert name in names
+    found.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = Counter(event["name"] for event in events if event.get("ph") == "X")
+    (entry,) = compiled.entries
+    stages = {f"funcaot: lambda_: {stage}" for stage in entry.forward.timings}
+    assert "funcaot: lambda_: capture" in stages
+    graphs = {
+        f"funcaot: {graph} graph of lambda_: {stage}"
+        for graph in ("forward", "backward")
+        for stage in ("contract", "decompose", "check", "compile")
+    }
+    derivative = {f"funcaot: backward of lambda_: {stage}" for stage in ("tangents", "trace")}
+    for name in stages | graphs | derivative:
+        assert names[name] >= 1, name
+    assert names["funcaot: backward graph of lambda_: compile"] == 1
+    # The graphs themselves, as nodes of autograd.
+    assert (names["lambda_"], names["lambda_Backward"]) == (3, 3)
 
 
 SCRIPT = """
@@ -178,6 +258,7 @@ def test_torchs_own_switch_shows_our_logs(monkeypatch):
 
 def test_the_environment_asks_for_logs(monkeypatch):
     monkeypatch.setenv("FUNCAOT_LOGS", "recompiles")
+    monkeypatch.setenv("FUNCAOT_PROGRESS_AFTER", "0")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
     )
