@@ -206,7 +206,7 @@ def _check(function: Any) -> None:
             got=f"the class {function.__name__}"
             if isinstance(function, type)
             else type(function).__name__,
-            remedy="pass the function or the instance itself.",
+            remedy=_instead_of(function),
         )
     for kind, found in (
         ("a coroutine function", inspect.iscoroutinefunction(function)),
@@ -219,6 +219,20 @@ def _check(function: Any) -> None:
                 "object, nothing is computed that could be compiled.",
                 remedy="compile the functions that it calls.",
             )
+
+
+def _instead_of(given: Any) -> str:
+    """What to pass instead of something that isn't a function."""
+    name = getattr(given, "__name__", "")
+    if isinstance(given, type) and issubclass(given, torch.autograd.Function):
+        return f"pass {name}.apply."
+    if isinstance(given, type) and issubclass(given, torch.nn.Module):
+        return f"pass a module, as in funcaot.compile({name}(...))."
+    if isinstance(given, type):
+        return f"pass a function that makes one, as in lambda x: {name}(x)."
+    if isinstance(given, torch.Tensor):
+        return "pass the function itself, not what a call of it returns."
+    return "pass the function or the instance itself."
 
 
 def aot_function(

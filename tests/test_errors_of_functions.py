@@ -2,6 +2,7 @@
 
 import traceback
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -196,3 +197,49 @@ def test_a_missing_compiler_is_what_the_error_begins_with(monkeypatch):
     found = [number for number, line in enumerate(lines) if "No working C++" in line]
     assert found[0] <= 12
     assert "Instead: install one" in lines[-1]
+
+
+RESULTS = {
+    "an array": lambda grad: grad.numpy(),
+    "a list": lambda grad: [grad],
+    "a number": lambda grad: 2.0,
+    "two gradients": lambda grad: (grad, grad),
+    "too small": lambda grad: grad[:2],
+    "another shape": lambda grad: grad.repeat(2),
+}
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("how", ["traced", "opaque"])
+def test_what_a_backward_may_not_return(result, how):
+    """Told alike, also of a backward that runs on real values."""
+
+    class Returns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            if how == "opaque":
+                grad.numpy()
+            return RESULTS[result](grad)
+
+    function = funcaot.compile(lambda x: Returns.apply(x), backend="eager")
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        with pytest.raises(funcaot.errors.RuleError, match="backward of Returns .* returned"):
+            function(x).backward(torch.ones(3))
+    with pytest.raises((RuntimeError, TypeError)):
+        Returns.apply(x).backward(torch.ones(3))
+
+
+@pytest.mark.parametrize("reads", [lambda x: x.numpy() * 2, lambda x: np.sin(x), np.asarray])
+def test_reading_an_array_says_so(reads):
+    compiled = funcaot.compile(lambda x: torch.as_tensor(reads(x)), backend="eager")
+    with pytest.raises(funcaot.errors.UnsupportedError) as found:
+        compiled(torch.ones(3))
+    assert "an array of NumPy" in str(found.value)
+    assert "compute with torch" in found.value.remedy
+    assert "vmap" not in str(found.value)
+    assert "subclasses" not in str(found.value)

@@ -45,6 +45,22 @@ def test_misuse_is_refused_by_name(misuse):
         misuse()
 
 
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        (torch.nn.Linear, r"funcaot\.compile\(Linear\(\.\.\.\)\)"),
+        (type("Mine", (torch.autograd.Function,), {}), r"pass Mine\.apply"),
+        (float, r"lambda x: float\(x\)"),
+        (X, "not what a call of it returns"),
+        ("sin", "the function or the instance itself"),
+    ],
+    ids=str,
+)
+def test_what_to_compile_instead(given, instead):
+    with pytest.raises(FuncaotError, match=instead):
+        funcaot.compile(given)
+
+
 def _nested(value, depth, kind):
     for _ in range(depth):
         value = {"inner": value} if kind is dict else kind([value])

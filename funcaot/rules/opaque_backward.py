@@ -20,6 +20,7 @@ from funcaot.classes.premise import refused
 from funcaot.classes.traits import origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
+from funcaot.rules.returns import checked_gradients
 from funcaot.rules.stores import is_ours, watch_of
 
 __all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
@@ -106,6 +107,7 @@ class _Recorded:
         *,
         in_step: bool,
     ) -> None:
+        self.function = function
         self.name = f"{function.__name__}Backward"
         self.rule = rule
         self.watched = function.__name__ if in_step else None
@@ -118,6 +120,7 @@ class _Recorded:
             bool(need) and layout is not None
             for need, layout in zip(self.needs, layouts, strict=True)
         )
+        self.shapes = tuple(layout and torch.Size(layout.shape) for layout in layouts)
         self.layouts = tuple(
             layout for layout, wanted in zip(layouts, self.wanted, strict=True) if wanted
         )
@@ -131,6 +134,7 @@ class _Recorded:
             watched = RefuseOutsideGradients(self.watched)
         with watched:
             result = self.rule(ctx, *cotangents)
+        checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)
         chosen = [g for g, wanted in zip(gradients, self.wanted, strict=False) if wanted]
         return tuple(

@@ -44,6 +44,7 @@ from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ops import CHECKS
 from funcaot._torch.tensors.sizes.ragged import NestedSizes, refuse_ragged_number
+from funcaot._torch.tracing import tracing_errors
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
@@ -317,11 +318,10 @@ def forward_mode_active() -> bool:
 
 
 _UNTRACEABLE_TEXT = (
-    ".numpy() is not supported for tensor subclasses",
+    *tracing_errors.READS_AN_ARRAY,
     "Cannot access data pointer",
     "access the data pointer on an invalid python storage",
     "a bytes-like object is required, not 'F",
-    "Cannot call numpy",
     "its data is not allocated yet",
 )
 

@@ -119,16 +119,21 @@ def _without_values(error: Exception, name: str) -> UnsupportedError | None:
         )
     if not tracing.is_untraceable(error):
         return None
-    reason = str(getattr(error, "func", None) or error).splitlines()[0]
+    reason = str(getattr(error, "func", None) or error).splitlines()[0].rstrip(".")
+    instead = (
+        "compute with the tensor itself, with torch.where for a branch: under vmap a value "
+        "differs from example to example."
+    )
     if tracing_errors.READS_A_NUMBER in reason:
         reason = "it reads a number (.item(), float() or a branch)"
+    elif any(text in reason for text in tracing_errors.READS_AN_ARRAY):
+        reason = "it takes its values as an array of NumPy (.numpy(), or a function of NumPy)"
+        instead = "compute with torch."
     return UnsupportedError(
         f"{name} depends on the values or the memory of a tensor, which a capture doesn't "
         f"have: {reason}{_line_of(error)}.",
-        remedy="compute with the tensor itself, with torch.where for a branch: under vmap a "
-        "value differs from example to example. Else keep that part out of the compiled "
-        "function, or put it into the forward of a funcaot.Function, which then runs on real "
-        "values.",
+        remedy=f"{instead} Else keep that part out of the compiled function, or put it into the "
+        "forward of a funcaot.Function, which then runs on real values.",
     )
 
 
