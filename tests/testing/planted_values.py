@@ -106,6 +106,57 @@ class AllOfTheTies(Correct):
         return (tangent * ties).sum() / ties.sum()
 
 
+class BothOfATie(Correct):
+    """The larger of two numbers: where they are equal, each gets the whole gradient."""
+
+    @staticmethod
+    def forward(x, y):
+        return torch.maximum(x, y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return grad * (x >= y), grad * (y >= x)
+
+    @staticmethod
+    def jvp(ctx, tangent_x, tangent_y):
+        x, y = ctx.saved_tensors
+        return torch.where(x >= y, tangent_x, tangent_y)
+
+
+class HalfOfATie(BothOfATie):
+    """As torch does it, so this isn't a mistake."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        half = torch.where(x == y, 0.5, 1.0)
+        return grad * half * (x >= y), grad * half * (y >= x)
+
+
+class FirstOfATie(BothOfATie):
+    """Nor is this."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return grad * (x >= y), grad * (y > x)
+
+
+class ClipsLargeCotangents(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad.clamp(-1e3, 1e3) * x.cos()
+
+
+class DropsSmallCotangents(Correct):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.where(grad.abs() < 1e-3, 0.0, grad) * x.cos()
+
+
 class OverflowsFarOut(Correct):
     @staticmethod
     def forward(x):
@@ -347,6 +398,9 @@ HIDDEN = {
     NanAtZero: {"gradient"},
     SevenAtZero: {"gradient"},
     AllOfTheTies: {"gradient"},
+    BothOfATie: {"gradient"},
+    ClipsLargeCotangents: {"linear backward"},
+    DropsSmallCotangents: {"linear backward"},
     OverflowsFarOut: {"gradient"},
     RoundsTinyNumbers: {"gradient"},
     ReadsInputStorage: {"any input layout"},

@@ -4,7 +4,13 @@ import pytest
 
 from funcaot.testing import check
 from tests.testing.planted_bugs import PLANTED, Correct
-from tests.testing.planted_values import HIDDEN, ConjugatesToo, SecondOrderWrong
+from tests.testing.planted_values import (
+    HIDDEN,
+    ConjugatesToo,
+    FirstOfATie,
+    HalfOfATie,
+    SecondOrderWrong,
+)
 
 SHORT = ["call", "grad", "vmap", "vmap_last", "jvp", "autograd_of_autograd"]
 ALL = {**PLANTED, **HIDDEN, SecondOrderWrong: {"second order"}}
@@ -28,6 +34,13 @@ def test_correct_function_passes(function):
     noted = {row.name for row in result.rows if row.status != "passes"}
     # Correct is written for real numbers and takes complex ones.
     assert noted == ({"complex inputs"} if function is Correct else set()), str(result)
+
+
+@pytest.mark.parametrize("function", [HalfOfATie, FirstOfATie])
+def test_a_tie_may_go_to_either(function):
+    result = check(function, transforms=["gradient", "jvp rule"], backend=None)
+    wrong = {row.name for row in result.rows if row.status in ("wrong", "error")}
+    assert not wrong & {"gradient"}, str(result)
 
 
 def test_enough_bugs_are_planted():

@@ -60,9 +60,8 @@ class Measured:
         value, bar = self._contracted(self.along({index: unit(primal, place, 1j * scale)}))
         return torch.complex(reading[0], value / scale), reading[1] + bar / scale
 
-    def together(self, index: int, directions: Tensor) -> tuple[Reading, list[Reading]]:
+    def together(self, along: Mapping[int, Tensor]) -> tuple[Reading, list[Reading]]:
         """The slope of the weighted sum along a direction, in the middle and to both sides."""
-        along = {index: directions}
         middle = self._contracted(self.along(along))
         return middle, [self._contracted(slope) for slope in self.sides_along(along)]
 

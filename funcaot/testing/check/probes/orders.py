@@ -6,7 +6,7 @@ its own derivative, and a mistake is seen at the order that makes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -59,6 +59,13 @@ def compare_reverse(function: TensorFunction, program: Program, remedy: str) -> 
         error, text = one_argument(box, index, grad.detach())
         if error > largest or not detail:
             largest, detail = error, text
+    gradients = {i: grad.detach() for i, grad in zip(program.argnums, actual, strict=True)}
+    joint = joint_error(box, gradients) if len(gradients) > 1 and largest <= NOTED else 0.0
+    if joint > NOTED:
+        largest, detail = joint, (
+            f"the gradients of arguments {', '.join(map(str, gradients))}, summed, aren't the slope "
+            "along all of them at once, although each could be right by itself (are there ties?)"
+        )
     return verdict(largest, detail, narrowest(program), (remedy, IMPRECISE))
 
 
@@ -87,7 +94,7 @@ def one_argument(box: Measured, index: int, actual: Tensor) -> tuple[float, str]
 
     errors, _ = judged(chosen, values, bars, sides_at)
     worst = int(errors.argmax())
-    joint = joint_error(box, index, actual) if float(errors[worst]) <= NOTED else 0.0
+    joint = joint_error(box, {index: actual}) if float(errors[worst]) <= NOTED else 0.0
     if joint > NOTED:
         return joint, (
             f"the gradient of argument {index}, summed, isn't the slope along all of its elements "
@@ -100,15 +107,19 @@ def one_argument(box: Measured, index: int, actual: Tensor) -> tuple[float, str]
     )
 
 
-def joint_error(box: Measured, index: int, actual: Tensor) -> float:
-    """How far the gradient is from the slope along all elements at once, relative to its size.
+def joint_error(box: Measured, gradients: Mapping[int, Tensor]) -> float:
+    """How far gradients are from the slope along all elements at once, relative to their size.
 
-    At a tie each element may take all of the gradient, and together they may not.
+    At a tie each element, or each argument, may take all of the gradient; together they may not.
     """
-    if actual.is_complex() or box.primals[index].numel() < 2:
+    if any(grad.is_complex() or box.primals[i].is_complex() for i, grad in gradients.items()):
         return 0.0
-    flat = elements(actual, range(actual.numel()))
-    (value, bar), sides = box.together(index, torch.ones_like(box.primals[index]))
+    if sum(grad.numel() for grad in gradients.values()) < 2:
+        return 0.0
+    flat = torch.cat(
+        [elements(grad, range(grad.numel())).to(torch.float64) for grad in gradients.values()]
+    )
+    (value, bar), sides = box.together({i: torch.ones_like(box.primals[i]) for i in gradients})
     size = flat.abs().sum().clamp(min=1e-9)
     error = float(((flat.sum() - value).abs() - bar).clamp(min=0) / size)
     if bool(bar.isinf()) or error <= NOTED or is_between(flat.sum(), sides):
