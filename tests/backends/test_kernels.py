@@ -1,5 +1,9 @@
 """Kernels of one graph are compiled as one file."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch._inductor.utils import fresh_cache
@@ -83,3 +87,39 @@ def test_open_sizes_are_numbers_that_kernels_take():
     for rows in (3, 70):
         x = torch.randn(rows, rows + 1)
         torch.testing.assert_close(compiled(x), (x * 2).softmax(0).sum(1))
+
+
+FORKED = """
+import os, sys, torch, funcaot
+from torch._inductor.async_compile import AsyncCompile
+
+def function(x):
+    return x.cumsum(0).sin().cumsum(0)
+
+if sys.argv[1] == "submit":
+    funcaot.compile(function)(torch.ones(4))
+    AsyncCompile.pool().submit(int).result()
+else:
+    x = torch.ones(4, requires_grad=True)
+    funcaot.compile(function)(x).sum().backward()
+child = os.fork()
+if not child:
+    if sys.argv[1] == "submit":
+        assert AsyncCompile.pool().submit(int).result(timeout=60) == 0
+    else:
+        x = torch.ones(3, 2)
+        given = funcaot.compile(lambda x: function(x).cos())(x)
+        torch.testing.assert_close(given, function(x).cos())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("what", ["submit", pytest.param("compile", marks=pytest.mark.slow)])
+def test_a_forked_process_compiles(what, tmp_path):
+    """The threads of the parent's pool aren't there; torch's waits for them for ever."""
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    if what == "compile":  # else what is found on disk needs no thread
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", FORKED, what]
+    subprocess.run(command, check=True, env=environment, timeout=400)

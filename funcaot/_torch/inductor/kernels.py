@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -265,3 +266,12 @@ def compiled_together() -> Iterator[None]:
         holding(async_compile, AsyncCompile=_Together),
     ):
         yield
+
+
+def _renew_pool() -> None:
+    """In a forked child the threads that compile aren't there, and nobody would take a file."""
+    pool: Any = async_compile_class.pool
+    pool.cache_clear()
+
+
+os.register_at_fork(after_in_child=_renew_pool)

@@ -57,6 +57,7 @@ def judged(
 def is_between(actual: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> bool:
     """Whether a number is a slope between those to both sides of a kink, or the only one there is.
 
+    Where both sides agree, they overrule the middle, which may have reached over a kink beside it.
     Where the function isn't defined to one side, the other side's slope counts; where neither could
     be measured, nothing is held against the rule.
     """
@@ -71,7 +72,9 @@ def is_between(actual: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> bool:
         for value, (_, bar) in zip(numbers, measured, strict=True)
     )
     if len(numbers) == 2 and float((numbers[0] - numbers[1]).abs()) <= 2 * slack:
-        return False  # no kink: the middle was right
+        # No kink here, but perhaps one so near that only a step to one side stays clear of it.
+        sure = slack <= 4 * NOTED * max(float(value.abs()) for value in numbers)
+        return sure and all(float((actual - value).abs()) <= slack for value in numbers)
     lowest, highest = min(map(float, numbers)), max(map(float, numbers))
     return lowest - slack <= float(actual) <= highest + slack
 
