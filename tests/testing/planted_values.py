@@ -143,6 +143,69 @@ class FirstOfATie(BothOfATie):
         return grad * (x >= y), grad * (y > x)
 
 
+class SignAtZero(Correct):
+    """Right, with a kink that tiny numbers of both signs are next to."""
+
+    @staticmethod
+    def forward(x):
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * x.sgn()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent * x.sgn()
+
+
+class LargestOfEach(Correct):
+    """Right, and of tiny numbers the largest is hardly larger."""
+
+    @staticmethod
+    def forward(x):
+        values, places = x.reshape(-1, x.shape[-1] if x.dim() else 1).max(-1)
+        return values, places
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+        ctx.save_for_forward(output[1])
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        (places,) = ctx.saved_tensors
+        zeros = grad.new_zeros(places.shape[0], ctx.shape[-1] if ctx.shape else 1)
+        return zeros.scatter(1, places[:, None], grad[:, None]).reshape(ctx.shape)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (places,) = ctx.saved_tensors
+        rows = tangent.reshape(places.shape[0], ctx.shape[-1] if ctx.shape else 1)
+        return rows.gather(1, places[:, None])[:, 0], None
+
+
+class Doubles(Function):
+    """Right, and in place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def doubled(x):
+    return Doubles.apply(x.clone())
+
+
 class ClipsLargeCotangents(Correct):
     @staticmethod
     def backward(ctx, grad):

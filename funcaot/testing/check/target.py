@@ -202,11 +202,15 @@ def guess_samples(target: Any, seed: int) -> list[Sample]:
             count = sum(number is None for number in parameters)
             problems.append(f"{count} float64 tensors of shape {list(shape)}: {problem}")
     if not found:
+        name = getattr(target, "__name__", "F")
+        in_place = any("leaf Variable" in problem for problem in problems)
         raise FuncaotError(
             f"funcaot.testing can't guess inputs for {getattr(target, '__name__', target)}.",
             expected="a Function of float tensors of one small shape",
             got="; ".join(problems[:2]),
-            remedy='give inputs: check(F, inputs=(x, 2)) or --inputs "torch.rand(3, 4), 2".',
+            remedy=f"it works in place: check a function of copies, lambda x: {name}.apply(x.clone())."
+            if in_place
+            else 'give inputs: check(F, inputs=(x, 2)) or --inputs "torch.rand(3, 4), 2".',
         )
     return found[:3]
 
