@@ -77,6 +77,10 @@ _OF_FUNCTIONS = {
     "zero_from_primal": "funcaot.rules.symbolic_zeros",
 }
 
+# What compiles needs none of the ways to write a Function, nor the report.
+_API = "funcaot.api"
+_OF_THE_COMPILER = ("aot_function", "aot_module", "compile")
+
 # Modules that need no other; the package's own ask for ``config`` while others are imported.
 _MODULES = ("config", "errors")
 
@@ -161,6 +165,8 @@ def _import(name: str) -> None:
     if name in _OF_FUNCTIONS:
         importlib.import_module(_FUNCTIONS)
         globals()[name] = getattr(importlib.import_module(_OF_FUNCTIONS[name]), name)
+    elif name in _OF_THE_COMPILER:
+        globals()[name] = getattr(importlib.import_module(_API), name)
     elif name != "load":
         public = importlib.import_module("funcaot.public")
         globals().update({each: getattr(public, each) for each in __all__ if each not in _APART})

@@ -228,7 +228,7 @@ def test_what_a_backward_may_not_return(result, how):
     function = funcaot.compile(lambda x: Returns.apply(x), backend="eager")
     x = torch.ones(3, requires_grad=True)
     for _ in range(2):
-        with pytest.raises(funcaot.errors.RuleError, match="backward of Returns .* returned"):
+        with pytest.raises(funcaot.errors.RuleError, match=r"backward of Returns .* returned"):
             function(x).backward(torch.ones(3))
     with pytest.raises((RuntimeError, TypeError)):
         Returns.apply(x).backward(torch.ones(3))

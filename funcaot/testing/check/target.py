@@ -208,7 +208,8 @@ def guess_samples(target: Any, seed: int) -> list[Sample]:
             f"funcaot.testing can't guess inputs for {getattr(target, '__name__', target)}.",
             expected="a Function of float tensors of one small shape",
             got="; ".join(problems[:2]),
-            remedy=f"it works in place: check a function of copies, lambda x: {name}.apply(x.clone())."
+            remedy="it works in place: check a function of copies, "
+            f"lambda x: {name}.apply(x.clone())."
             if in_place
             else 'give inputs: check(F, inputs=(x, 2)) or --inputs "torch.rand(3, 4), 2".',
         )

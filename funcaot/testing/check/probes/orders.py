@@ -64,9 +64,11 @@ def compare_reverse(function: TensorFunction, program: Program, remedy: str) -> 
     gradients = {i: grad.detach() for i, grad in zip(program.argnums, actual, strict=True)}
     joint = joint_error(box, gradients) if len(gradients) > 1 and largest <= NOTED else 0.0
     if joint > NOTED:
-        largest, detail = joint, (
-            f"the gradients of arguments {', '.join(map(str, gradients))}, summed, aren't the slope "
-            "along all of them at once, although each could be right by itself (are there ties?)"
+        largest = joint
+        detail = (
+            f"the gradients of arguments {', '.join(map(str, gradients))}, summed, aren't the "
+            "slope along all of them at once, although each could be right by itself (are there "
+            "ties?)"
         )
     return verdict(largest, detail, narrowest(program), (remedy, IMPRECISE))
 

@@ -128,7 +128,7 @@ def test_a_bar_in_a_terminal(after):
         assert said.strip() == "same streams: True"
         return
     assert re.search(r"funcaot: compiling function: capture ━+ 0/7 stages, \d+ s", said)
-    graph = r"funcaot: compiling inference graph of function: compile, 1 ops [━╺╸]+ 4/5 stages, \d+ s"
+    graph = r"compiling inference graph of function: compile, 1 ops [━╺╸]+ 4/5 stages, \d+ s"
     assert len(re.findall(graph, said)) >= 2
     assert child.before.rstrip().splitlines()[-1].endswith("same streams: True")
 
