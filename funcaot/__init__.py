@@ -141,7 +141,9 @@ def __getattr__(name: str) -> Any:
     with _without_collections():
         _import(name)
     if name not in globals():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # With the module beside it, Python looks for a name that was meant.
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
     return globals()[name]
 
 

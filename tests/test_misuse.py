@@ -36,6 +36,8 @@ MISUSES = {
     "custom_function_call": lambda: funcaot.custom_function_call(3),
     "custom_vjp": lambda: funcaot.custom_vjp(3),
     "custom_jvp": lambda: funcaot.custom_jvp(None),
+    "checkpoint": lambda: funcaot.checkpoint(X),
+    "closure_convert": lambda: funcaot.closure_convert(None),
 }
 
 
@@ -59,6 +61,15 @@ def test_misuse_is_refused_by_name(misuse):
 def test_what_to_compile_instead(given, instead):
     with pytest.raises(FuncaotError, match=instead):
         funcaot.compile(given)
+
+
+def test_a_name_that_was_meant_is_suggested():
+    program = "import funcaot\nfuncaot.complie"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith(
+        "AttributeError: module 'funcaot' has no attribute 'complie'. Did you mean: 'compile'?"
+    )
 
 
 def _nested(value, depth, kind):

@@ -13,6 +13,7 @@ from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import dispatch_mode_count, pytree, transforms_active
 from funcaot.classes.differentiation import is_differentiated
 from funcaot.classes.opaque import current_captor
+from funcaot.errors import ArgumentError
 from funcaot.functions.custom_rule import P, R
 from funcaot.functions.function import Function
 from funcaot.functions.lifted_derivative import FunctionOfLifted, OutputsMetadata
@@ -42,6 +43,7 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
         A function of the same arguments.
 
     Raises:
+        ArgumentError: It is no function.
         UnsupportedError: It draws random numbers under a transform.
 
     Example:
@@ -52,6 +54,13 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
         >>> torch.func.grad(f)(torch.tensor(0.0))
         tensor(1.)
     """
+    if not callable(function):
+        raise ArgumentError(
+            "checkpoint was given what can't be called.",
+            expected="a function",
+            got=type(function).__name__,
+            remedy="pass the function itself, not what a call of it returns.",
+        )
     name = getattr(function, "__name__", type(function).__name__)
     signature = signature_of(function)
     rules = _Rules(name)

@@ -32,6 +32,7 @@ def closure_convert(
         A function of arguments like the examples and then of these tensors; and the tensors.
 
     Raises:
+        ArgumentError: It is no function.
         UnsupportedError: Such a tensor is held by what can't be copied.
 
     Example:
@@ -42,6 +43,13 @@ def closure_convert(
         >>> torch.func.grad(total)(torch.tensor(2.0))
         tensor(30.)
     """
+    if not callable(function):
+        raise ArgumentError(
+            "closure_convert was given what can't be called.",
+            expected="a function",
+            got=type(function).__name__,
+            remedy="pass the function itself, not what a call of it returns.",
+        )
     hollow, held, _ = hollowed((function,), _is_differentiated)
     count, expected = len(example_args), pytree.tree_structure(example_args)
     others = pytree.tree_structure(tuple(held))
