@@ -1,5 +1,6 @@
 """What a user installs: metadata, the type marker, nothing that isn't the package; and it runs."""
 
+import ast
 import importlib.metadata
 import os
 import subprocess
@@ -194,6 +195,28 @@ y = x.clone().requires_grad_()
 funcaot.compile(Square.apply, backend="eager")(y).sum().backward()
 print(y.grad.tolist())
 """
+
+
+def nested_blocks(node, depth=0):
+    """How many blocks are nested at most: loops, tries, and each manager of a with statement."""
+    if isinstance(node, ast.With | ast.AsyncWith):
+        depth += len(node.items)
+    elif isinstance(node, ast.For | ast.While | ast.Try | ast.AsyncFor):
+        depth += 1
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+        depth = 0
+    return max([depth, *(nested_blocks(child, depth) for child in ast.iter_child_nodes(node))])
+
+
+def test_no_function_nests_more_blocks_than_every_python_compiles():
+    """Those of 3.12.0 and 3.12.1 crash at 19 managers, the others refuse 21 blocks."""
+    deepest = {
+        str(path.relative_to(ROOT)): nested_blocks(ast.parse(path.read_text()))
+        for path in (ROOT / "funcaot").rglob("*.py")
+    }
+    assert {name: depth for name, depth in deepest.items() if depth > 17} == {}
+    many = "\n".join(["with " + ", ".join(["a"] * 12) + ":", *["  with a, b, c:", "    pass"]])
+    assert nested_blocks(ast.parse(many)) == 15
 
 
 def test_functions_need_no_pipeline():

@@ -135,18 +135,13 @@ class Tape:
         with (
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
             nullcontext() if autocast else guards.autocast_as(()),
-            without_dynamo(),
-            without_reports(),
             _outside_of_transforms(),
             inference.outside_inference_mode() if hidden else nullcontext(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
             with_derivatives() if grad_mode else nullcontext(),
             capturing(self),
-            showing_what_enters(),
-            observing_checkpoints(self._checkpointed),
-            running_scripts_in_python(),
-            recording_distributed_tensors(),
+            _watching(self._checkpointed),
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
@@ -459,11 +454,25 @@ class Tape:
 def _outside_of_transforms() -> Iterator[None]:
     """Leave every transform and mode of the caller: the tape belongs to no level."""
     with (
+        without_dynamo(),
+        without_reports(),
         tracing.temporarily_clear_interpreter_stack(),
         tracing.disable_current_modes(),
         tracing.set_forward_ad_enabled(True),
         printable(),
         nodes.without_saved_tensor_hooks(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _watching(checkpointed: Any) -> Iterator[None]:
+    """See what enters and which regions are checkpointed; run in Python what would hide its ops."""
+    with (
+        showing_what_enters(),
+        observing_checkpoints(checkpointed),
+        running_scripts_in_python(),
+        recording_distributed_tensors(),
     ):
         yield
 
