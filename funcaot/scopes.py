@@ -32,9 +32,11 @@ class PausableTrace:
 
     Attributes:
         before: The trace function that was there before, which goes on.
+        asked: Where names are noted by which code gets attributes, if somebody wants to know.
     """
 
     before: Any = None
+    asked: set[str] | None = None
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """See a frame that starts."""

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
+from funcaot._torch.tracing.seen_classes import is_by_name
 from funcaot.scopes import SharedPatch, holding
 
 __all__ = ["attributes_of", "noticing_lookups"]
@@ -43,7 +44,10 @@ _this_thread = _ThisThread()
 def _lookup(tensor: FunctionalTensor, name: str) -> Any:
     """What Python calls for an attribute that a symbolic tensor doesn't have."""
     look = _this_thread.look
-    asking = sys._getframe(1).f_globals.get("__name__", "")
+    frame = sys._getframe(1)
+    if frame.f_back is not None and is_by_name(frame.f_code):
+        frame = frame.f_back
+    asking = frame.f_globals.get("__name__", "")
     if look is not None and not asking.startswith(("torch.", "funcaot.")):
         look(tensor, name)
     raise AttributeError(f"'Tensor' object has no attribute {name!r}", name=name, obj=tensor)

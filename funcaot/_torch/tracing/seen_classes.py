@@ -28,7 +28,9 @@ __all__ = [
     "SHOWN_NAMES",
     "classes_shown",
     "enter_as",
+    "is_by_name",
     "is_shown",
+    "is_unseen",
     "show_classes",
     "showing_classes",
 ]
@@ -147,7 +149,31 @@ class _IsInstance(_Function):
         return isinstance(thing, kinds)
 
 
+_BY_NAME = (getattr, hasattr, setattr, delattr)
+
+
+class _ByName(_Function):
+    """A function that gets an attribute, or sets one, by a name that may come from anywhere."""
+
+    __slots__ = ("_original",)
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __call__(self, thing: Any, name: Any, /, *rest: Any) -> Any:
+        owner = tracing_here()
+        if owner is not None and owner.asked is not None and isinstance(name, str):
+            owner.asked.add(name)
+        return self._original(thing, name, *rest)
+
+
+def is_by_name(code: types.CodeType) -> bool:
+    """Whether code is that of a stand-in for ``getattr`` and its kin, which asks for its caller."""
+    return code is _ByName.__call__.__code__
+
+
 _SHOWN: dict[str, Any] = {"type": _Type(), "len": _Length(), "isinstance": _IsInstance()}
+_SHOWN |= {each.__name__: _ByName(each) for each in _BY_NAME}
 SHOWN_NAMES = frozenset(_SHOWN)
 _IDENTITIES = frozenset(map(id, _SHOWN.values()))
 
@@ -157,23 +183,41 @@ def is_shown(thing: Any) -> bool:
     return id(thing) in _IDENTITIES
 
 
+def is_unseen(name: str, thing: Any) -> bool:
+    """Whether a thing is a builtin function that nothing stands for where it has this name."""
+    return any(thing is each for each in _BY_NAME) and name not in SHOWN_NAMES
+
+
 def _shown_class(tensor: torch.Tensor) -> type:
     """``x.__class__``, which ``isinstance`` asks too."""
     return type(tensor) if tracing_here() is None else _class_of(tensor)
 
 
-_PROPERTY = property(_shown_class)
+def _shown_number(number: Any) -> type:
+    """The same of an open number, which torch's own code has to know."""
+    kind = type(number)
+    if tracing_here() is None:
+        return kind
+    asker = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+    return kind if asker in _KNOWING else _NUMBERS[kind]
+
+
+_KNOWING = {"torch", "funcaot", "sympy", "functorch", "numpy"}
+_PROPERTIES = dict.fromkeys(_SYMBOLIC, property(_shown_class))
+_PROPERTIES |= {
+    kind: property(_shown_number) for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)
+}
 _spaces: dict[int, dict[str, Any]] = {}
 
 
-def _set(value: property | None) -> None:
-    for kind in _SYMBOLIC:
+def _set(*, shown: bool) -> None:
+    for kind, value in _PROPERTIES.items():
         # An assignment to the class would change its own class.
         attributes: Any = gc.get_referents(vars(kind))[0]
-        if value is None:
-            attributes.pop("__class__", None)
-        else:
+        if shown:
             attributes["__class__"] = value
+        else:
+            attributes.pop("__class__", None)
         # Any assignment tells Python to look attributes up again.
         kind._funcaot_shown = True  # pyright: ignore[reportAttributeAccessIssue]
         del kind._funcaot_shown  # pyright: ignore[reportAttributeAccessIssue]
@@ -181,11 +225,11 @@ def _set(value: property | None) -> None:
 
 def _install() -> None:
     if "__class__" not in vars(FunctionalTensor):
-        _set(_PROPERTY)
+        _set(shown=True)
 
 
 def _undo() -> None:
-    _set(None)
+    _set(shown=False)
     while _spaces:
         _, space = _spaces.popitem()
         for name, shown in _SHOWN.items():

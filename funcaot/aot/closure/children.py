@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch.tracing.attributes import attributes_of
+from funcaot._torch.tracing.seen_classes import is_unseen
 from funcaot.aot.closure.code_names import ReadNames, names_of
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
@@ -276,6 +277,14 @@ def names_in(getter: Any) -> set[str]:
         return set()
     texts = getter.__reduce__()[1]
     return {part for text in texts if isinstance(text, str) for part in text.split(".")}
+
+
+def reads_unseen(environment: Any) -> bool:
+    """Whether code may get attributes by a function that it knows by another name."""
+    return any(
+        is_unseen(place.name, thing) and environment.is_read(place)
+        for place, thing in environment.identities
+    )
 
 
 def users_classes(holder: Any) -> Iterator[tuple[int, type]]:

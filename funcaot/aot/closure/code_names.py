@@ -20,7 +20,11 @@ from funcaot.aot.closure.look import module_of
 
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
-_WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__"}
+_WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
+# These get attributes by names that nobody sees (``getattr`` shows them, see seen_classes).
+_UNSEEN = {"__getattribute__", "attrgetter", "builtins", "getattr_static", "methodcaller"}
+_WHOLE |= _UNSEEN
+_SETTING = {"__setattr__", "__delattr__", *_UNSEEN}
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
 _BY_NAME = {
     "getattr",
@@ -111,8 +115,13 @@ class Names:
 
     @property
     def reads_all(self) -> bool:
-        """Whether all attributes of some object are read at once."""
+        """Whether all attributes of some object are read at once, or one that nothing names."""
         return not self.used.isdisjoint(_WHOLE)
+
+    @property
+    def sets_any(self) -> bool:
+        """Whether an attribute may be set that nothing names."""
+        return not self.used.isdisjoint(_SETTING)
 
 
 class ReadNames:
@@ -128,6 +137,7 @@ class ReadNames:
         self._asking: set[type] = set()
         self._functions_ask = False
         self._exact: set[str] = set()
+        self._asked: set[str] = set()
         self._users: set[str] = set()
         self._tried: set[str] = set()
         self._assigned: set[str] = set()
@@ -135,6 +145,7 @@ class ReadNames:
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
         self._all = False
+        self.sets_any = False
         self.is_dynamic = False
         self.compares_identity = False
 
@@ -188,6 +199,24 @@ class ReadNames:
         new = {name for name in names if name.isidentifier()} - self._exact
         self._exact |= new
         return bool(new)
+
+    def add_run(self, asked: Iterable[str], users: Iterable[types.CodeType] = ()) -> None:
+        """Add what was seen in a run.
+
+        Args:
+            asked: Names by which code got or set attributes, wherever it had them from.
+            users: Code of the user's, which may look at all attributes of an object.
+        """
+        self._asked |= set(asked)
+        self._exact |= self._asked
+        for code in users:
+            names = names_of(code)
+            self._all |= names.reads_all
+            self.sets_any |= names.sets_any
+
+    def read_all(self) -> None:
+        """Code may get attributes, and set them, by names that nothing shows."""
+        self._all = self.sets_any = True
 
     def add(self, holder: object) -> None:
         """Add what an object's code may read: a function's, or that of its class's methods."""
@@ -244,13 +273,15 @@ class ReadNames:
 
     def asks(self, holder: object) -> bool:
         """Whether code may look for attributes of an object: it's a user's, or a function does."""
-        return self._functions_ask or bool(self._asking.intersection(type(holder).__mro__))
+        if self._functions_ask or self._asked:
+            return True
+        return bool(self._asking.intersection(type(holder).__mro__))
 
     @property
     def asked_for(self) -> frozenset[str]:
         """Names that some code may look for as text, to see whether they are there."""
         texts = (text for text in self._fragments if text.isidentifier())
-        return frozenset((*texts, *self._tried))
+        return frozenset((*texts, *self._tried, *self._asked))
 
     def _add(self, names: Names) -> None:
         self._used |= names.used

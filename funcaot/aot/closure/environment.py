@@ -141,6 +141,7 @@ def scan_what_ran(
             classes with a zero. None if nobody looked.
     """
     names = ReadNames.of(ran.users, ran.libraries)
+    names.add_run(ran.asked)
     if names.is_dynamic:
         names.add_exact(texts)
     while True:
@@ -148,7 +149,9 @@ def scan_what_ran(
         walk.go()
         walk.follow_rest()
         texts = walk.strings() if names.is_dynamic else set()
-        if not names.add_exact(texts | walk.names_of_getters()):
+        if children.reads_unseen(walk.found) and not names.reads_everything:
+            names.read_all()
+        elif not names.add_exact(texts | walk.names_of_getters()):
             break
     found = walk.found
     found.settings = [

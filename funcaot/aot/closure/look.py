@@ -72,3 +72,8 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
         return not any(hasattr(holder, name) for name in names)
     kinds = (*holder.__mro__, *meta.__mro__)
     return all(kind.__dict__.keys().isdisjoint(names) for kind in kinds)
+
+
+def own_names(holder: Any) -> list[str]:
+    """The names of what is in a class or module itself, but for those that Python keeps there."""
+    return [name for name in holder.__dict__ if not name.startswith("__")]

@@ -126,12 +126,14 @@ class Ran:
         libraries: Those of libraries that read attributes of what a user gives them.
         reads_environ: Whether environment variables were read.
         random_states: Functions of torch that users' code called for random states.
+        asked: Names by which users' code got or set attributes of things (``getattr(x, name)``).
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
     libraries: set[types.CodeType] = field(default_factory=set)
     reads_environ: bool = False
     random_states: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -208,6 +210,7 @@ class Recorder(PausableTrace):
             started: Called before code of the user's runs for the first time.
         """
         self.ran = Ran()
+        self.asked = self.ran.asked
         # The garbage collector calls these wherever it runs.
         for callback in gc.callbacks:
             code = getattr(callback, "__code__", None)
@@ -239,6 +242,7 @@ class Recorder(PausableTrace):
         for code, namespace in self.ran.users.items():
             self._outer.ran.note(code, namespace)
         self._outer.ran.random_states |= self.ran.random_states
+        self._outer.ran.asked |= self.ran.asked
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""

@@ -31,11 +31,13 @@ class RanCode:
             no module's.
         libraries: Code of libraries that reads what a user gives them.
         reads_environ: Whether environment variables were read.
+        asked: Names by which the user's code got or set attributes of things.
     """
 
     users: tuple[tuple[types.CodeType, str | None], ...]
     libraries: tuple[types.CodeType, ...]
     reads_environ: bool
+    asked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def kept(ran: Ran) -> RanCode:
         module = sys.modules.get(name) if isinstance(name, str) else None
         own = module is not None and vars(module) is namespace
         users.append((code, name if own else None))
-    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ)
+    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, frozenset(ran.asked))
 
 
 @functools.lru_cache(maxsize=8192)

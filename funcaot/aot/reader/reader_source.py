@@ -18,7 +18,7 @@ from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIO
 from funcaot.aot.closure.code_names import PROTOCOL
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of
+from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of, own_names
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source
@@ -335,6 +335,11 @@ class EnvironmentWriter:
                 continue  # It may be another one in each call.
             if isinstance(holder, type | types.ModuleType):
                 self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
+                if environment.names.reads_everything and not is_library(_module_of(holder)):
+                    known = self.source.constant(own_names(holder), "names")
+                    look = self.source.constant(own_names, "own_names")
+                    says = f"the names of the attributes of {self.says(identity)}"
+                    self.require(f"{look}({self.variable(identity)}) == {known}", says)
                 continue
             unset = [name for name in children.slots_of(holder) if not in_slot(holder, name)]
             unset = [name for name in unset if environment.names.mentions(name)]
@@ -381,10 +386,8 @@ class EnvironmentWriter:
         }
         if module:
             hidden.add("forward")
-        if names.reads_everything and not module:
-            known = self.source.constant([*own], "keys")
-            says = f"the names of the attributes of {self.says(identity)}"
-            self.require(f"[*{self.variable(identity)}.__dict__] == {known}", says)
+        if names.reads_everything:
+            self._write_keys(identity, [own, *(own[part] for part in parts)], parts)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
         absent = (asked | hidden) - here
         if not absent:
@@ -401,6 +404,18 @@ class EnvironmentWriter:
             known = self.source.constant(frozenset(asked - here), "names")
             conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
         self.require(" and ".join(conditions), says)
+
+    def _write_keys(
+        self, identity: int, dictionaries: Sequence[dict[str, Any]], parts: Sequence[str]
+    ) -> None:
+        """All names of an object's attributes, for code that reads whatever there is."""
+        at = f"{self.variable(identity)}.__dict__"
+        says = f"the names of the attributes of {self.says(identity)}"
+        for text, keys in zip(
+            (at, *(f"{at}[{part!r}]" for part in parts)), dictionaries, strict=True
+        ):
+            known = self.source.constant([*keys], "keys")
+            self.require(f"[*{text}] == {known}", says)
 
     def write_changed(self, bag: Bag, change: Change) -> None:
         """What the function changes, and also reads, has to be what it was at the capture."""

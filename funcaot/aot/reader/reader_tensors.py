@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import LARGE, EnvironmentWriter
 from funcaot.errors import UnsupportedError
@@ -30,7 +31,15 @@ def write_absent_of_tensors(writer: EnvironmentWriter) -> None:
     environment = writer.environment
     names = environment.names
     for identity, thing in environment.objects.items():
-        if not isinstance(thing, torch.Tensor) or not names.asks(thing):
+        if not isinstance(thing, torch.Tensor):
+            continue
+        if names.reads_everything and environment.places[identity]:
+            known = writer.source.constant({*attributes_of(thing)}, "names")
+            look = writer.source.constant(attributes_of, "attributes_of")
+            at = writer.at(environment.places[identity][0])
+            says = f"the names of the attributes of {writer.says(identity)}"
+            writer.require(f"{look}({at}).keys() == {known}", says)
+        if not names.asks(thing):
             continue
         absent = names.asked_for - vars(thing).keys()
         if absent and environment.places[identity]:

@@ -212,6 +212,7 @@ def _reader_data(reader: Reader | None) -> Data:
         "users": [list(asdict(key).values()) for key in users],
         "libraries": [list(asdict(key).values()) for key in libraries],
         "reads_environ": reader.ran.reads_environ,
+        "asked": sorted(reader.ran.asked),
         "keys": [list(key) for key in reader.keys],
         "lines": described(reader),
     }
@@ -302,6 +303,7 @@ def reader_from(
     )
     try:
         ran = found(users, libraries, reads_environ=data["reads_environ"])
+        ran.asked.update(data.get("asked", ()))
         tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
         tracker.root = (function, *[leaves[index] for index in tracker.holders()])
         keys = [tuple(key) for key in data["keys"]]

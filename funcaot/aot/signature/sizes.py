@@ -286,7 +286,9 @@ def concrete(value: Any, sizes: Mapping[Any, int], memory: dict[int, Any] | None
     memory = {} if memory is None else memory
     if isinstance(value, shapes.SYMBOLIC_NUMBERS):
         found = shapes.expression_of(value)
-        return shapes.value_at(found, sizes) if shapes.is_expression(found) else found
+        number = shapes.value_at(found, sizes) if shapes.is_expression(found) else found
+        # SymPy's zero is an integer, whatever it is zero times.
+        return float(number) if isinstance(value, torch.SymFloat) else number
     if shapes.is_expression(value):
         return shapes.value_at(value, sizes)
     if isinstance(value, torch.Tensor | type) or id(value) in memory:

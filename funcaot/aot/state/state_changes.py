@@ -171,7 +171,8 @@ class Changes:
 
     def _is_a_librarys(self, name: str) -> bool:
         """Whether no code of the user's says the name of an attribute."""
-        return bool(name) and not self._environment.names.mentions(name)
+        names = self._environment.names
+        return bool(name) and not (names.sets_any or names.mentions(name))
 
     def _counted_items(
         self, bag: Bag, items: Sequence[Any], before: Sequence[Any]

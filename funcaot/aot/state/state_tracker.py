@@ -12,7 +12,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
-from funcaot.aot.closure.children import LOOKED_INTO
+from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Place, Walk
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
@@ -163,6 +163,9 @@ class StateTracker:
         try:
             with recorder, _importing_outside(recorder), watching(of_functions):
                 result = self.function(*args, **kwargs)
+            environment.names.add_run(self.ran.asked, self.ran.users)
+            if reads_unseen(environment):
+                environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
             draws.refuse_drawn(self.name)
             held.refuse_changed(self.name)

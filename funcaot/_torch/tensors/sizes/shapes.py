@@ -7,6 +7,7 @@ SymPy takes a third of a second to import, so that waits until the first express
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +81,9 @@ def fixes(question: Any, answer: Any, symbol: Symbol) -> bool:
 def expression_of(number: Any) -> Any:
     """A number as something that can be compared and hashed: an int, or an expression."""
     if isinstance(number, SYMBOLIC_NUMBERS):
-        found = number.node.expr
+        found = getattr(number.node, "expr", None)
+        if found is None:  # Code took the number's class for one of Python's, and made one of it.
+            raise SizeError("A number isn't one of sizes.", remedy="compile with dynamic=False.")
         return int(found) if found.is_Integer else found
     return number
 
@@ -137,10 +140,32 @@ def evaluator(symbols: Sequence[Symbol], expressions: Sequence[Any]) -> Callable
 
 
 def value_at(expression: Any, sizes: Mapping[Symbol, int]) -> Any:
-    """A number's value for given sizes: an int, a float or a bool."""
+    """A number's value for given sizes: an int, a float or a bool.
+
+    Raises:
+        SizeError: If it can't be computed; SymPy has neither large integers nor some remainders.
+    """
     import sympy
 
-    found = expression.xreplace({symbol: sympy.Integer(n) for symbol, n in sizes.items()})
-    if found in (sympy.true, sympy.false):
-        return bool(found)
-    return int(found) if found.is_Integer else float(found)  # type: ignore[arg-type]
+    try:
+        names, compute = _computing(expression)
+        return compute(*[sizes[symbol] for symbol in names])[0]
+    except (KeyError, NotImplementedError, NameError, SyntaxError, TypeError):
+        pass  # no Python for it, or symbols that have no size here
+    try:
+        found = expression.xreplace({symbol: sympy.Integer(n) for symbol, n in sizes.items()})
+        if found in (sympy.true, sympy.false):
+            return bool(found)
+        value = int(found) if found.is_Integer else float(found)  # type: ignore[arg-type]
+    except (AssertionError, AttributeError, TypeError) as error:
+        raise SizeError(
+            f"A number can't be computed of sizes: {expression}.",
+            remedy="compile with dynamic=False.",
+        ) from error
+    return value
+
+
+@functools.lru_cache(maxsize=4096)
+def _computing(expression: Any) -> tuple[tuple[Symbol, ...], Callable[..., tuple]]:
+    symbols = tuple(sorted(expression.free_symbols, key=str))
+    return symbols, evaluator(symbols, (expression,))

@@ -25,6 +25,7 @@ _KINDS: dict[type, Callable[[Any], Any]] = {
     torch.SymFloat: float,
     torch.SymBool: bool,
 }
+_hashes: dict[type, Callable[[Any], int]] = {kind: kind.__hash__ for kind in _KINDS}
 _originals: dict[type, Callable[[Any], str]] = {kind: kind.__repr__ for kind in _KINDS}
 
 
@@ -53,17 +54,45 @@ def _formatting(plain: Callable[[Any], Any]) -> Callable[[Any, str], str]:
     return write
 
 
+def _hashing(kind: type) -> Callable[[Any], int]:
+    original = _hashes[kind]
+
+    def hashed(number: Any) -> int:
+        asks = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        if asks in _TOLD_EXPRESSIONS:
+            return original(number)
+        # It would stay in a dictionary or a set; the call is captured without open sizes then.
+        raise TypeError(f"unhashable type: {kind.__name__}")
+
+    return hashed
+
+
+def _as_array(plain: Callable[[Any], Any]) -> Callable[..., Any]:
+    """NumPy would make an array of objects of it."""
+
+    def array(number: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy as np
+
+        return np.asarray(plain(number), dtype)
+
+    return array
+
+
 def _replace() -> None:
     for kind, plain in _KINDS.items():
         own = {"__repr__": _representing(kind, plain), "__format__": _formatting(plain)}
+        own |= {"__array__": _as_array(plain), "__hash__": _hashing(kind)}
         for name, function in own.items():
             setattr(kind, name, function)
 
 
 def _restore() -> None:
     for kind, original in _originals.items():
-        for name, function in {"__repr__": original, "__format__": object.__format__}.items():
+        own = {"__repr__": original, "__format__": object.__format__, "__hash__": _hashes[kind]}
+        for name, function in own.items():
             setattr(kind, name, function)
+        if "__array__" in vars(kind):
+            del kind.__array__  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _patch = SharedPatch(_replace, _restore)
