@@ -11,13 +11,13 @@ import operator
 import types
 import weakref
 from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot._torch.tracing.seen_classes import is_unseen
+from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.code_names import ReadNames, names_of
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
@@ -217,7 +217,9 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
         yield from entries(own.get(name, {}), f"{{parent}}.{name}")
     for name, value in list(own.items()):
         private = name.startswith("_") and not names.uses(name) and not _is_users(value)
-        if name not in MODULE_OWN and not private:
+        # Which buffers state_dict() has is told by a set that torch alone reads, and only there.
+        told = name == "_non_persistent_buffers_set" and names.uses(name)
+        if told or (name not in MODULE_OWN and not private):
             yield Step(f"{{parent}}.__dict__[{quoted(name)}]", name, value)
     yield from _of_slots(module)
 
@@ -328,6 +330,8 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
     for name in ("__doc__", "__module__", "__name__", "__qualname__"):
         if names.users_mention(name):
             yield Step(f"{{parent}}.{name}", name, getattr(kind, name))
+    if names.users_mention("__subclasses__"):
+        yield Step("{0}({parent})", "", subclasses_of(kind), (subclasses_of,))
     known: set[str] = set()
     hidden: set[str] = set()
     for index, base in enumerate(kind.__mro__):
@@ -352,6 +356,11 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
             if name not in known and names.mentions(name) and not name.startswith("__"):
                 known.add(name)
                 yield Step(f"type({{parent}}).__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
+
+
+def subclasses_of(kind: type) -> tuple[type, ...]:
+    """The classes that are made of a class so far."""
+    return tuple(type.__subclasses__(kind))
 
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
@@ -387,11 +396,17 @@ def _code_of(raw: Any) -> types.CodeType | None:
     return raw.__code__ if isinstance(raw, types.FunctionType) else None
 
 
-def loaded_by(function: types.FunctionType) -> frozenset[str]:
-    """The globals that a function's code names."""
-    names = names_of(function.__code__)
-    found = names.loaded | names.stored
+def globals_of(code: types.CodeType, namespace: dict[str, Any]) -> set[str]:
+    """The globals that code names, in parts where it looks them up by names that it makes."""
+    names = names_of(code)
+    found = {*names.loaded, *names.stored}
     if "globals" in names.used:
-        found |= names.fragments | names.used
+        found |= {*names.fragments, *names.used, *named_with(namespace, names.fragments)}
     # What isn't an identifier was put there by a rewriter of assert statements.
-    return frozenset(name for name in found if name.isidentifier())
+    return {name for name in found if name.isidentifier()}
+
+
+def named_with(namespace: dict[str, Any], parts: Iterable[str]) -> list[str]:
+    """The names in a set of globals that have one of some texts in them."""
+    found = [name for name in [*namespace] if any(part in name for part in parts)]
+    return sorted(name for name in found if not is_shown(namespace[name]))

@@ -71,6 +71,7 @@ class Environment:
         arrays: NumPy arrays and the like, whose contents are compared.
         namespaces: Dictionaries of globals, by ``id``, with the names that code uses of them.
         missing: Names that code looks up in such a dictionary, and that aren't there.
+        parts: Texts that names may be made of which code looks up in such a dictionary.
         anchors: Objects that nothing leads to, by ``id``: source text that finds them, and what
             that names.
         escaped: Symbolic numbers that a capture left behind.
@@ -86,6 +87,7 @@ class Environment:
     arrays: list[tuple[Place, Any]] = field(default_factory=list)
     namespaces: dict[int, set[str]] = field(default_factory=dict)
     missing: dict[int, set[str]] = field(default_factory=dict)
+    parts: dict[int, set[str]] = field(default_factory=dict)
     anchors: dict[int, tuple[str, Any]] = field(default_factory=dict)
     escaped: list[Place] = field(default_factory=list)
     ran: Ran | None = None
@@ -222,10 +224,9 @@ class Walk:
 
     def add_code(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         """Reach what a code object names among its globals, and walk on."""
-        names = names_of(code)
-        self.found.names.add_names(names)
+        self.found.names.add_names(names_of(code))
         self._anchor_globals(namespace)
-        self._look_into_globals(namespace, names.loaded | names.stored)
+        self._look_into_globals(namespace, code)
         self.go()
 
     def follow_rest(self) -> None:
@@ -243,8 +244,7 @@ class Walk:
             if code.co_freevars and code not in made:
                 self._anchor_functions(code)
             self._anchor_globals(namespace)
-            names = names_of(code)
-            self._look_into_globals(namespace, names.loaded | names.stored)
+            self._look_into_globals(namespace, code)
         for code, namespace in self._ran.users.items():
             names = names_of(code)
             for module in names.imported:
@@ -365,17 +365,17 @@ class Walk:
         found.namespaces.setdefault(id(namespace), set())
         place = Place(id(function), "{parent}.__globals__")
         found.places.setdefault(id(namespace), []).append(place)
-        self._look_into_globals(namespace, children.loaded_by(function))
+        self._look_into_globals(namespace, function.__code__)
         if self._ran is not None:
             for module in names_of(function.__code__).imported:
                 self._look_into_import(module, namespace)
 
-    def _look_into_globals(self, namespace: dict[str, Any], names: Iterable[str]) -> None:
-        identity = id(namespace)
+    def _look_into_globals(self, namespace: dict[str, Any], code: types.CodeType) -> None:
+        identity, names = id(namespace), children.globals_of(code, namespace)
+        if "globals" in names_of(code).used:
+            self.found.parts.setdefault(identity, set()).update(names_of(code).fragments)
         known = self.found.namespaces.setdefault(identity, set())
-        for name in sorted(set(names) - known):
-            if not name.isidentifier():
-                continue
+        for name in sorted(names - known):
             known.add(name)
             if name in namespace and not is_shown(namespace[name]):
                 self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])

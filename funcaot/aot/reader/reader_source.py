@@ -329,6 +329,13 @@ class EnvironmentWriter:
                 f"{self.variable(identity)}.keys().isdisjoint({known})",
                 f"none of {shown(sorted(names))} is a global of {self.says(identity)}",
             )
+        for identity, parts in environment.parts.items():
+            texts = self.source.constant(tuple(sorted(parts)), "parts")
+            look = self.source.constant(children.named_with, "named_with")
+            known = children.named_with(environment.objects[identity], parts)
+            known = self.source.constant(known, "names")
+            says = f"the globals of {self.says(identity)} that have {shown(sorted(parts))} in them"
+            self.require(f"{look}({self.variable(identity)}, {texts}) == {known}", says)
         for identity, holder in list(environment.objects.items()):
             own = dictionary_of(holder)
             if isinstance(holder, torch.Tensor):

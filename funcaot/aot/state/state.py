@@ -78,6 +78,7 @@ class Snapshots:
         self._looked_at = 0
         self._seen: set[int] = set()
         self._named: dict[int, set[str]] = {}
+        self._keys: dict[int, set[str]] = {}
         self.update()
 
     def update(self) -> None:
@@ -92,6 +93,8 @@ class Snapshots:
                         self._seen.add(id(thing))
                         before = contents_of(thing, names)
                         self.bags.append(Bag(identity, access, thing, before, names, is_named))
+        for identity in self._environment.parts.keys() - self._keys.keys():
+            self._keys[identity] = {*objects[identity]}
         for identity, used in self._environment.namespaces.items():
             names = frozenset(used.difference(self._named.get(identity, ())))
             if names:
@@ -99,6 +102,15 @@ class Snapshots:
                 namespace = objects[identity]
                 before = contents_of(namespace, names)
                 self.bags.append(Bag(identity, "{parent}", namespace, before, names, named=True))
+
+    def note_new_globals(self) -> None:
+        """See globals that code made by names which it put together."""
+        for identity, known in self._keys.items():
+            namespace = self._environment.objects[identity]
+            new = namespace.keys() - known - self._named.get(identity, set())
+            new = frozenset(name for name in new if not is_shown(namespace[name]))
+            if new:
+                self.bags.append(Bag(identity, "{parent}", namespace, {}, new, named=True))
 
 
 def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:

@@ -163,6 +163,7 @@ class StateTracker:
         try:
             with recorder, _importing_outside(recorder), watching(of_functions):
                 result = self.function(*args, **kwargs)
+            snapshots.note_new_globals()
             environment.names.add_run(self.ran.asked, self.ran.users)
             if reads_unseen(environment):
                 environment.names.read_all()

@@ -233,3 +233,66 @@ def test_many_drawn(first):
         case = drawn(seed)
         if case[0] != "tensor":
             assert_like_eager(case)
+
+
+GLOBALS = """
+def op_a(x):
+    return x + 1
+
+scale_a = 2
+
+def calls(x):
+    return globals()[f"op_{config.kind}"](x) * globals()["scale_" + config.kind]
+
+def looks(x):
+    return x + globals().get("offset_" + config.kind, 0)
+
+def counts(x):
+    name = "count_" + config.kind
+    globals()[name] = globals().get(name, 0) + 1
+    return x * globals()[name]
+"""
+
+
+def with_globals(name, compiler):
+    space = {"__name__": "fresh", "config": types.SimpleNamespace(kind="a")}
+    exec(GLOBALS, space)
+    function = compiler(space[name])
+    x = torch.ones(2)
+    found = [function(x).tolist()]
+    for change in ({"scale_a": 3}, {"offset_a": 7}, {"op_a": torch.sin}, {"offset_a": 9}, {}):
+        space.update(change)
+        found += [function(x).tolist(), space.get("count_a")]
+    return found
+
+
+@pytest.mark.parametrize("name", ["calls", "looks", "counts"])
+def test_globals(name):
+    wanted = with_globals(name, lambda function: function)
+    assert with_globals(name, lambda function: funcaot.compile(function, backend="eager")) == wanted
+
+
+def test_subclasses_that_are_made_later():
+    class Base:
+        gain = 1
+
+    def function(x):
+        for kind in Base.__subclasses__():
+            x = x * kind.gain
+        return x
+
+    compiled = funcaot.compile(function, backend="eager")
+    kept = []
+    for gain in (2, 3, 5):
+        kept.append(type("Sub", (Base,), {"gain": gain, "__module__": __name__}))
+        assert torch.equal(compiled(torch.ones(2)), function(torch.ones(2)))
+    kept[0].gain = 7
+    assert torch.equal(compiled(torch.ones(2)), function(torch.ones(2)))
+
+
+def test_buffers_that_a_state_has_no_more():
+    module = torch.nn.BatchNorm1d(2)
+    compiled = funcaot.compile(lambda x: x * len(module.state_dict()), backend="eager")
+    assert compiled(torch.ones(1)).item() == 5
+    module.register_buffer("running_mean", module.running_mean, persistent=False)
+    assert compiled(torch.ones(1)).item() == 4
