@@ -22,7 +22,7 @@ from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reader_code import Explanation
-from funcaot.aot.reader.reader_identity import write_identities
+from funcaot.aot.reader.reader_identity import write_functions_of_modules, write_identities
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -210,6 +210,7 @@ def _written(
     write_absent_of_tensors(writer)
     if tracker.ran.users:
         write_identities(writer, arguments)
+    write_functions_of_modules(writer)
     return writer, values, (*tracker.holders(), *reached.values())
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
+from funcaot.aot.closure.code_names import names_of
 from funcaot.aot.closure.environment import Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
+from funcaot.aot.reader.told import shown
 
 # Python calls these without a name in the code.
 _OPERATORS = frozenset(
@@ -89,3 +91,17 @@ def _write_methods_of_tensors(writer: EnvironmentWriter) -> None:
     absent = writer.source.constant(frozenset(called - own.keys()), "names")
     condition = " and ".join([*known, f"{at}.keys().isdisjoint({absent})"])
     writer.require(writer.unless_untouched(at, own, condition), "the methods of torch.Tensor")
+
+
+def write_functions_of_modules(writer: EnvironmentWriter) -> None:
+    """Somebody may replace a function of ``torch.nn.functional`` that torch's own modules call."""
+    ran = writer.environment.ran
+    own = vars(torch.nn.functional)
+    libraries = () if ran is None else ran.libraries
+    used = {name for code in libraries for name in names_of(code).used}
+    called = sorted(name for name in used & own.keys() if callable(own[name]))
+    if called:
+        at = writer.source.constant(own, "functions")
+        known = [f"{at}[{name!r}] is {writer.source.constant(own[name])}" for name in called]
+        condition = writer.unless_untouched(at, own, " and ".join(known))
+        writer.require(condition, f"torch.nn.functional's {shown(called)}")
