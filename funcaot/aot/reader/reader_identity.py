@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -96,7 +97,7 @@ def _write_methods_of_tensors(writer: EnvironmentWriter) -> None:
 def write_functions_of_modules(writer: EnvironmentWriter) -> None:
     """Somebody may replace a function of ``torch.nn.functional`` that torch's own modules call."""
     ran = writer.environment.ran
-    own = vars(torch.nn.functional)
+    own: dict[str, Any] = torch.nn.functional.__dict__
     libraries = () if ran is None else ran.libraries
     used = {name for code in libraries for name in names_of(code).used}
     called = sorted(name for name in used & own.keys() if callable(own[name]))
