@@ -12,6 +12,7 @@ from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle
 from funcaot.aot.graph.functional_graph import FunctionalGraph
+from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.observed.logs import show_effects, show_graph
 from funcaot.aot.graph.observed.stages import Stages
 from funcaot.aot.graph.settings import Settings
@@ -74,6 +75,7 @@ def compile_forward(
     """
     run = Stages(settings.name)
     name = settings.name
+    under = settings_now(settings.compiler.name)
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
     names = leaf_names(function, signature.tree)
     tracker = StateTracker(
@@ -101,6 +103,7 @@ def compile_forward(
         watched=owned,
         reachable=handed,
         timings=run.timings,
+        made_under=under,
     )
     return forward, captured.lifted
 
@@ -193,7 +196,9 @@ def compile_graph(
     contract = run("contract", promised, request)
     module = run("decompose", as_compiler_wants, request)
     run("check", check, module, request)
+    under = settings_now(settings.compiler.name)
     lowered = run("compile", compile_checked, module, request, contract)
+    lowered = replace(lowered, made_under=under)
     if found is not None:
         found.keep(lowered)
     return replace(lowered, timings=run.timings)

@@ -41,6 +41,7 @@ class Lowered:
         shared: Whether it was made for another graph.
         layouts: Those of the operands that it was compiled for, if they matter and are known.
         timings: Seconds per stage.
+        made_under: Settings of the process that it was compiled under; None if nobody noted them.
     """
 
     run: Callable[[list[Any]], Sequence[Any]]
@@ -50,6 +51,7 @@ class Lowered:
     shared: bool = False
     layouts: tuple[Layout, ...] | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    made_under: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)

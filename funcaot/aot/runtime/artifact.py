@@ -14,6 +14,7 @@ import torch
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_unflatten
+from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry, make_entry
@@ -163,7 +164,7 @@ class Artifacts:
         settings: Settings,
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
         programs = self._read()
-        change = difference(self._known)
+        change = difference(self._known, machine_data())
         if change:
             raise NotLoadedError(change)
         alike = programs.get(json.dumps(signature_data(signature)), [])
@@ -194,6 +195,9 @@ class Artifacts:
         leaves: Sequence[Any],
         settings: Settings,
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        change = difference(saved.data["made under"], settings_now(settings.compiler.name))
+        if change:
+            raise NotLoadedError(change)
         reader, _ = reader_from(saved.data["reader"], function, list(leaves))
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 

@@ -23,6 +23,7 @@ from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
@@ -40,6 +41,7 @@ from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
+from funcaot.aot.saved.machine import difference
 from funcaot.aot.saved.segments import Token, form_data, segment_data
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
@@ -142,10 +144,11 @@ def forward_data(
     reader = _reader_data(forward.reader)
     left_out: list[str] = []
     names = {watched.root.name for watched in forward.watched}
-    writer = _Writer(blobs, names, left_out)
+    writer = _Writer(blobs, names, left_out, forward.made_under)
     data = {
         "name": settings.name,
         "settings": settings_data(settings),
+        "made under": forward.made_under,
         "signature": signature_data(forward.signature),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
@@ -221,8 +224,10 @@ def _reader_data(reader: Reader | None) -> Data:
 class _Writer:
     """Writes segments with what was derived from them."""
 
-    def __init__(self, blobs: Blobs, roots: set[str], left_out: list[str]) -> None:
-        self._blobs, self._roots, self._left_out = blobs, roots, left_out
+    def __init__(
+        self, blobs: Blobs, roots: set[str], left_out: list[str], under: dict[str, str]
+    ) -> None:
+        self._blobs, self._roots, self._left_out, self._under = blobs, roots, left_out, under
 
     def segment(self, segment: Segment, functions: SegmentFunctions) -> Data:
         made = {function.keeping: function for function in functions.made}
@@ -236,6 +241,7 @@ class _Writer:
         program = function.program
         executable = None
         if program.is_compiled:
+            self._compare(program.lowered)
             executable = executable_data(program.lowered, self._blobs)
         backwards = []
         for key, (backward, functions) in function.derivatives.backwards.items():
@@ -255,6 +261,15 @@ class _Writer:
             },
             "backwards": backwards,
         }
+
+    def _compare(self, lowered: Lowered) -> None:
+        """Refuse a graph that was compiled under other settings than its program was captured."""
+        found = lowered.made_under
+        if found is None:
+            raise NotSavedError("it isn't known under which settings a graph was compiled")
+        change = difference(self._under, found)
+        if change:
+            raise NotSavedError(f"{change} before a graph was compiled")
 
     def _backward(self, key: BackwardKey, backward: Backward, functions: SegmentFunctions) -> Data:
         for holds, what in (
@@ -379,6 +394,7 @@ def forward_from(
         ),
         reachable=tuple(data["reachable"]),
         timings={},
+        made_under=data["made under"],
     )
     forward.__dict__["grown"] = frozenset(data["grown"])
     derived = Derived(frozenset(data["unreached"]), frozenset(data["used"]), False, ())

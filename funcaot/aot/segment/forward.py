@@ -43,6 +43,7 @@ class Forward:
         watched: Tensors of the caller whose versions a backward checks.
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         timings: Seconds per stage.
+        made_under: Settings of the process that it was captured under.
     """
 
     signature: Signature
@@ -58,6 +59,7 @@ class Forward:
     watched: tuple[Watched, ...]
     reachable: tuple[int, ...]
     timings: dict[str, float]
+    made_under: dict[str, str]
 
     @cached_property
     def differentiable(self) -> bool:

@@ -253,13 +253,53 @@ def other_inductor_options():
 
 CHANGES = {
     "the configuration of funcaot": lambda: funcaot.config.patch(fallback_random=True),
-    "the configuration of Inductor": other_inductor_options,
     "settings of torch": lambda: sdpa_kernel(SDPBackend.MATH),
     "torch": lambda: mock.patch.object(torch, "__version__", "0.1"),
     "the hardware": lambda: mock.patch.object(machine, "present", return_value={"flags": []}),
     "funcaot": lambda: mock.patch.object(machine, "_sources", return_value="other"),
     "Python": lambda: mock.patch.object(sys, "version", "another one"),
 }
+
+
+UNDER = {
+    "the configuration of funcaot": ("eager", CHANGES["the configuration of funcaot"]),
+    "settings of torch": ("eager", CHANGES["settings of torch"]),
+    "the configuration of Inductor": ("inductor", other_inductor_options),
+}
+
+
+@pytest.mark.parametrize("change", UNDER)
+def test_a_program_belongs_to_the_settings_that_it_was_made_under(change, tmp_path):
+    """Not to those in force when the file was written, by whatever thread."""
+    backend, other = UNDER[change]
+    path, x = tmp_path / "programs", torch.arange(3.0)
+    compiled = funcaot.compile(function, backend=backend)
+    with other():
+        compiled(x)
+    writer = threading.Thread(target=compiled.save, args=(path,))
+    writer.start()
+    writer.join()
+
+    def found():
+        again = funcaot.compile(function, backend=backend, artifacts=path)
+        assert torch.equal(again(x), function(x))
+        return again
+
+    with other():
+        assert is_loaded(found())
+    outside = found()
+    assert misses(outside) == 1
+    assert f"{change} changed" in funcaot.report(outside).entries[0].reason
+
+
+def test_a_backward_that_was_compiled_under_other_settings_is_left_out(tmp_path):
+    compiled = funcaot.compile(function, backend="eager")
+    loss = compiled(torch.ones(3, requires_grad=True)).sum()
+    with funcaot.config.patch(fallback_random=True):
+        loss.backward()
+    saved = compiled.save(tmp_path / "programs")
+    assert saved.programs == 1
+    assert "the configuration of funcaot changed" in str(saved)
 
 
 @pytest.mark.parametrize("change", CHANGES)
