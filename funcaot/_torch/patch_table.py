@@ -253,6 +253,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/derivatives/test_rules.py",
     ),
     Patch(
+        "zero tangents",
+        "funcaot/_torch/autograd/zero_tangents.py",
+        (Target("torch.library:Library", has=("impl",)),),
+        "Zeros that stand for missing tangents are added with sizes as numbers.",
+        "most functions in forward mode leave no size open",
+        "tests/exported/test_open_sizes.py",
+    ),
+    Patch(
         "scripts",
         "funcaot/_torch/tracing/torchscript.py",
         (Target("torch.jit:ScriptFunction", has=("__call__",)), Target("torch._C:ScriptMethod")),

@@ -85,6 +85,10 @@ class _Arguments:
         return tuple((first, i) for i, first in enumerate(firsts) if first != i)
 
 
+# How torch says that C++ code of its own asks a symbolic tensor for numbers.
+_WITHOUT_NUMBERS = "with symbolic sizes/strides"
+
+
 def captured(
     call: ExportedCall, wanted: Mapping[int, Mapping[int, OpenDim]], settings: Settings
 ) -> Artifact:
@@ -123,6 +127,15 @@ def captured(
                 f"{call.name} {error}.",
                 remedy="call it once, then export it; if it steps an optimizer, the gradients.",
             ) from None
+        except RuntimeError as error:
+            if sizes.sizes is None or _WITHOUT_NUMBERS not in str(error):
+                raise
+            raise UnsupportedError(
+                f"{call.name} can't be exported with open sizes: it calls a part of torch that "
+                f"takes sizes as numbers ({str(error).splitlines()[0]}).",
+                remedy="leave dynamic_shapes out, or differentiate in another way (a trace inside "
+                "of the function, as torch.func.linearize makes one, can't leave sizes open).",
+            ) from error
         return _described(call, forward, lifted, (arguments, leaves), sizes)
 
 

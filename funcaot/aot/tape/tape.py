@@ -13,6 +13,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
+from funcaot._torch.autograd.zero_tangents import with_open_zeros
 from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
@@ -480,5 +481,5 @@ def _watching(checkpointed: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _with_open_sizes() -> Iterator[None]:
     """What a trace needs that leaves sizes open."""
-    with shapes.composite_ops_in_python(), told_as_numbers():
+    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_zeros():
         yield

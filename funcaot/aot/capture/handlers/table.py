@@ -17,6 +17,7 @@ from funcaot.aot.capture.handlers import (
     detaching,
     idle_dropout,
     inside,
+    linear,
     masks,
     python_values,
     reading,
@@ -71,6 +72,7 @@ HANDLERS: tuple[Row, ...] = (
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
+    Row(of(torch.nn.functional.linear), linear.keep_open),
     Row(of(torch.nn.functional.one_hot), with_arguments(masks.one_hot)),
     Row(of(_TENSOR.tolist), with_arguments(python_values.as_lists)),
     Row(of(_TENSOR.__format__), python_values.formatted),

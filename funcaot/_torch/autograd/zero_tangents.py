@@ -1,0 +1,170 @@
+"""Zeros that stand for missing tangents are computed with where sizes are open.
+
+In forward mode torch has a tensor of zeros without memory wherever an operand carries no tangent. It
+adds and multiplies such zeros in kernels of their own, which take sizes as numbers; for other ops it
+makes them zeros in memory, likewise. A trace with open sizes would assume those of its call. Here the
+kernels are the same, with the sizes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import torch
+
+from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
+from funcaot._torch.patches import applied
+from funcaot.scopes import SharedPatch
+
+__all__ = ["with_open_zeros"]
+
+_KEY = "ZeroTensor"
+_ZEROS = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
+Kernel: TypeAlias = Callable[..., torch.Tensor]
+Operand: TypeAlias = torch.Tensor | complex
+
+
+def _shape(left: Operand, right: Operand) -> list[Any]:
+    """The broadcast shape; an open size is never 1."""
+    shapes = [list(each.shape) for each in (left, right) if isinstance(each, torch.Tensor)]
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    return [
+        next((size for size in sizes if not _is_one(size)), 1)
+        for sizes in zip(*padded, strict=True)
+    ]
+
+
+def _is_one(size: Any) -> bool:
+    return type(size) is int and size == 1
+
+
+def _is_open(value: Operand) -> bool:
+    return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
+
+
+def _is_zero(value: Operand) -> bool:
+    return isinstance(value, torch.Tensor) and value._is_zerotensor()
+
+
+def _dtype(left: Operand, right: Operand) -> torch.dtype:
+    """Of the result; torch would make the zeros first."""
+    with torch._C._ExcludeDispatchKeyGuard(_ZEROS):
+        return torch.result_type(left, right)
+
+
+def _zeros(left: Operand, right: Operand) -> torch.Tensor:
+    return _zeros_of(_dtype(left, right), left, right)
+
+
+def _zeros_of(dtype: torch.dtype, left: Operand, right: Operand) -> torch.Tensor:
+    device = (left if isinstance(left, torch.Tensor) else right).device  # type: ignore[union-attr]
+    return torch._efficientzerotensor(_shape(left, right), dtype=dtype, device=device)
+
+
+def _as_result(found: Operand, left: Operand, right: Operand) -> torch.Tensor:
+    """The operand that isn't zero as the sum's result: a new tensor."""
+    shape, dtype = _shape(left, right), _dtype(left, right)
+    if not isinstance(found, torch.Tensor):
+        return torch.full(shape, found, dtype=dtype)
+    return torch.ops.aten._to_copy(found.expand(shape), dtype=dtype)
+
+
+def _add(left: Operand, right: Operand, *, alpha: Any = 1) -> torch.Tensor:
+    if not _is_zero(left):
+        return _as_result(left, left, right)
+    if _is_zero(right):
+        return _zeros(left, right)
+    found = _as_result(right, left, right)
+    return found if alpha == 1 else found.mul(alpha)
+
+
+def _sub(left: Operand, right: Operand, *, alpha: Any = 1) -> torch.Tensor:
+    return _add(left, right, alpha=-alpha)
+
+
+def _div(left: Operand, right: Operand) -> torch.Tensor:
+    if _is_zero(right):
+        return torch.div(_materialized(left), _materialized(right))
+    dtype = _dtype(left, right)
+    is_exact = dtype.is_floating_point or dtype.is_complex
+    return _zeros_of(dtype if is_exact else torch.get_default_dtype(), left, right)
+
+
+_aten = torch.ops.aten
+_EXACT: dict[OpOverload, Kernel] = {
+    _aten.add.Tensor: _add,
+    _aten.sub.Tensor: _sub,
+    _aten.mul.Tensor: _zeros,
+    _aten.div.Tensor: _div,
+}
+
+
+# Ops in formulas of tangents that compute with zeros as with any other tensor.
+_MATERIALIZING: tuple[OpOverload, ...] = (
+    _aten.addmm.default,
+    _aten.baddbmm.default,
+    _aten.bmm.default,
+    _aten.cat.default,
+    _aten.convolution.default,
+    _aten.dot.default,
+    _aten.masked_fill.Scalar,
+    _aten.mm.default,
+    _aten.mv.default,
+    _aten.neg.default,
+    _aten.stack.default,
+    _aten.sum.default,
+    _aten.sum.dim_IntList,
+    _aten.where.self,
+)
+
+
+def _materializing(op: OpOverload) -> Kernel:
+    """What torch does with zeros for any other op, with the sizes as they are."""
+
+    def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> torch.Tensor:
+        return op(*map(_materialized, arguments), **keywords)
+
+    return kernel
+
+
+def _materialized(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_materialized, value))
+    if isinstance(value, torch.Tensor) and value._is_zerotensor():
+        return torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
+    return value
+
+
+def _kernel(ours: Kernel, original: Kernel) -> Kernel:
+    def kernel(keyset: Any, left: Any, right: Any, **keywords: Any) -> torch.Tensor:
+        numbers = not (isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor))
+        if numbers or _is_open(left) or _is_open(right):
+            return ours(left, right, **keywords)
+        return original(keyset, left, right, **keywords)
+
+    return kernel
+
+
+_library = KernelLibrary()
+
+
+def _install() -> None:
+    if _library.is_installed:
+        return
+    kernels = {op: {_KEY: _materializing(op)} for op in _MATERIALIZING}
+    for op, ours in _EXACT.items():
+        original = torch_kernel(op, _KEY)
+        if original is not None:
+            kernels[op] = {_KEY: _kernel(ours, original)}
+    _library.install(kernels)
+
+
+_patch = SharedPatch(_install, _library.remove)
+
+
+def with_open_zeros() -> AbstractContextManager[None]:
+    """Zeros for missing tangents leave sizes open inside, if the patch isn't switched off."""
+    return applied("zero tangents", _patch.used, None)
