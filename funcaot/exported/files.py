@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import shutil
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,9 @@ from funcaot.exported.signature import ArtifactSignature, foreign
 
 SUFFIX = ".pt2"
 _NAME = "extra/funcaot.json"
+# Of the digest at the end of a file, which is the comment of the package.
+_DIGITS = 64
+_PART = 1 << 24
 
 
 @contextlib.contextmanager
@@ -67,22 +73,41 @@ def _unwritable(path: Path, reason: str) -> ArtifactError:
 
 
 def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None:
-    """Write a package that torch has made, with the signature in it."""
+    """Write a package that torch has made, with the signature in it, and a digest at its end."""
     with zipfile.ZipFile(package, "a") as archive:
         top = archive.namelist()[0].partition("/")[0]
         archive.writestr(f"{top}/{_NAME}", signature.to_json())
+        archive.comment = bytes(_DIGITS)  # The last bytes of the file.
+    content = package.getbuffer()[:-_DIGITS]
     with path.open("wb") as file:
-        file.write(package.getbuffer())
+        file.write(content)
+        file.write(hashlib.sha256(content).hexdigest().encode())
         file.flush()
         # A rename may come to the disk before what was written.
         os.fsync(file.fileno())
 
 
+# What reading a package raises that isn't as it was written.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
 def read_signature(path: str | os.PathLike[str]) -> ArtifactSignature:
     """The signature of an artifact; none of its code is loaded.
 
+    The whole file is read: neither torch's loader nor all of Python's looks whether what comes out
+    of a package is what was put in.
+
     Raises:
-        ArtifactError: If there is no such file, or it isn't an artifact.
+        ArtifactError: If there is no such file, or it isn't an artifact, or it is damaged.
     """
     name = os.fspath(path)
     try:
@@ -95,10 +120,26 @@ def read_signature(path: str | os.PathLike[str]) -> ArtifactSignature:
             f"The artifact {name} can't be read: {_reason(error)}.",
             remedy="pass the path that funcaot.export wrote.",
         ) from error
-    except (zipfile.BadZipFile, UnicodeDecodeError, EOFError) as error:
+    except _DAMAGED as error:
         text, damaged = None, error
     if damaged is not None:
         raise foreign(name, f"it is no package, or a damaged one ({damaged})")
     if text is None:
         raise foreign(name, "it has no signature of funcaot in it")
-    return ArtifactSignature.from_json(text, name)
+    signature = ArtifactSignature.from_json(text, name)
+    if not _is_whole(name):
+        raise foreign(name, "it is damaged, or something was changed in it")
+    return signature
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a file is as it was written, by the digest at its end."""
+    found, left = hashlib.sha256(), os.path.getsize(path) - _DIGITS
+    with open(path, "rb") as file:
+        while left > 0:
+            part = file.read(min(left, _PART))
+            if not part:
+                break
+            found.update(part)
+            left -= len(part)
+        return file.read() == found.hexdigest().encode()

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from funcaot.errors import ArtifactError
 
 FORMAT = "funcaot artifact"
-VERSION = 1
+VERSION = 2
 
 Size: TypeAlias = int | str
 # A node of a structure, see ``trees``; an expression of dims, see ``expressions``.

@@ -46,6 +46,24 @@ def umask():
     return found
 
 
+def test_damage_is_noticed_wherever_it_is(tmp_path):
+    """Torch's loader runs what it finds, and a library with a changed byte may be a valid one."""
+    path = tmp_path / "a.pt2"
+    write(path, text="the code of a library")
+    whole = path.read_bytes()
+    damaged = [
+        *(whole[:i] + bytes([whole[i] ^ 4]) + whole[i + 1 :] for i in range(len(whole))),
+        *(whole[:i] for i in range(0, len(whole), 7)),
+        *(whole[:i] + bytes(16) + whole[i + 16 :] for i in range(0, len(whole), 16)),
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ArtifactError):
+            files.read_signature(path)
+    path.write_bytes(whole)
+    assert files.read_signature(path) == signature("first")
+
+
 def test_a_failure_leaves_what_was_there(tmp_path):
     write(tmp_path / "a.pt2")
     with pytest.raises(ZeroDivisionError), files.whole(tmp_path / "a.pt2"):

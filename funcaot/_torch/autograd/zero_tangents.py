@@ -1,9 +1,9 @@
 """Zeros that stand for missing tangents are computed with where sizes are open.
 
-In forward mode torch has a tensor of zeros without memory wherever an operand carries no tangent. It
-adds and multiplies such zeros in kernels of their own, which take sizes as numbers; for other ops it
-makes them zeros in memory, likewise. A trace with open sizes would assume those of its call. Here the
-kernels are the same, with the sizes as they are.
+In forward mode torch has a tensor of zeros without memory wherever an operand carries no tangent.
+It adds and multiplies such zeros in kernels of their own, which take sizes as numbers; for other
+ops it makes them zeros in memory, likewise. A trace with open sizes would assume those of its call.
+Here the kernels are the same, with the sizes as they are.
 """
 
 from __future__ import annotations

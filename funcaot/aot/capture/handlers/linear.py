@@ -18,14 +18,14 @@ __all__ = ["keep_open"]
 
 def keep_open(call: Call, capture: InProgress) -> Any:
     """``torch.nn.functional.linear`` of a contiguous batch of three dimensions."""
-    given = dict(zip(("input", "weight", "bias"), call.args, strict=False)) | call.kwargs
-    tensor, weight, bias = given.get("input"), given.get("weight"), given.get("bias")
-    if not all(isinstance(each, torch.Tensor) for each in (tensor, weight, bias)):
+    given: dict[str, Any] = dict(zip(("input", "weight", "bias"), call.args, strict=False))
+    given |= call.kwargs
+    operands: list[Any] = [given.get(name) for name in ("input", "weight", "bias")]
+    if not all(isinstance(each, torch.Tensor) for each in operands) or not interpreter_stack():
         return NotImplemented
-    is_open = sum(type(size) is not int for size in tensor.shape[:-1]) > 1
-    if not (is_open and tensor.dim() == 3 and weight.dim() == 2 and interpreter_stack()):
-        return NotImplemented
-    if not tensor.is_contiguous():
+    tensor, weight, bias = operands
+    open_sizes = sum(type(size) is not int for size in tensor.shape[:-1])
+    if tensor.dim() != 3 or weight.dim() != 2 or open_sizes < 2 or not tensor.is_contiguous():
         return NotImplemented
     rows, columns, width = tensor.shape
     product = torch.addmm(bias, tensor.view(rows * columns, width), weight.t())
