@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from funcaot.aot.closure.put_into_torch import put_into_torch
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle
@@ -75,7 +76,7 @@ def compile_forward(
     """
     run = Stages(settings.name)
     name = settings.name
-    under = settings_now(settings.compiler.name)
+    under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
     names = leaf_names(function, signature.tree)
     tracker = StateTracker(

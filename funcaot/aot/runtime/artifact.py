@@ -14,6 +14,7 @@ import torch
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_unflatten
+from funcaot.aot.closure.put_into_torch import put_into_torch
 from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
@@ -195,7 +196,8 @@ class Artifacts:
         leaves: Sequence[Any],
         settings: Settings,
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        change = difference(saved.data["made under"], settings_now(settings.compiler.name))
+        now = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
+        change = difference(saved.data["made under"], now)
         if change:
             raise NotLoadedError(change)
         reader, _ = reader_from(saved.data["reader"], function, list(leaves))

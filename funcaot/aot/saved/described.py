@@ -169,9 +169,40 @@ def _kind_of(target: Any) -> str:
 
 
 def _class(kind: type) -> str:
-    """A class by name; one of the user's with its bases, which code may ask for."""
+    """A class by name; one of the user's with its bases, which code may ask for.
+
+    Python looks up special methods that no code names: ``__call__`` before ``forward``,
+    ``__getattribute__`` before any attribute. So those of the user's classes are described too.
+    """
     names = [f"{module_of(base)}.{base.__qualname__}" for base in kind.__mro__]
-    return names[0] if is_library(module_of(kind)) else f"{' < '.join(names)} by {type(kind)}"
+    if is_library(module_of(kind)):
+        return names[0]
+    meta = type(kind)
+    by = f"{meta}" if is_library(module_of(meta)) else _class(meta)
+    methods = [
+        f"{base.__qualname__}.{name} is {found}"
+        for base in kind.__mro__
+        if not is_library(module_of(base))
+        for name, value in sorted(vars(base).items())
+        if name.startswith("__") and name.endswith("__")
+        for found in [_special(value)]
+        if found
+    ]
+    return f"{' < '.join(names)} by {by}{''.join(f', {method}' for method in methods)}"
+
+
+def _special(value: Any) -> str:
+    """What a class has under the name of a special method; nothing for what can't be one."""
+    if value is None:  # takes a method away
+        return "None"
+    if isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
+        return ""  # where instances keep what they hold
+    if not (callable(value) or hasattr(type(value), "__get__")):
+        return ""
+    if not isinstance(value, types.FunctionType):
+        return _kind_of(value)
+    defaults = (value.__defaults__, value.__kwdefaults__)
+    return _kind_of(value) + (_text(fingerprint(defaults)) if is_setting(defaults) else "")
 
 
 def _attributes(target: Any) -> str:
