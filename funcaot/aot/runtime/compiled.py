@@ -26,7 +26,7 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
-from funcaot.aot.runtime.inlined import EagerCalls, inline, is_inlined
+from funcaot.aot.runtime.inlined import inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.refused import Refusals
@@ -85,7 +85,6 @@ class CompiledFunction(Generic[P, R]):
         self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _StackedFunction] = Derived()
         self._sized: SizedCalls | None = None
-        self._eager = EagerCalls()
         self._in_stages = settings.dynamic is not False
         self.artifacts: Artifacts | None = None
 
@@ -217,7 +216,6 @@ class CompiledFunction(Generic[P, R]):
             self._history.clear()
             self.settings.numbers.clear()
             self.refusals.clear()
-            self._eager.clear()
             self._stacks.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
@@ -247,8 +245,8 @@ class CompiledFunction(Generic[P, R]):
         except EagerOnlyError as error:
             if isinstance(self.function, Answered) or self.settings.fullgraph:
                 raise
-            refused = error
-        return self._eager.call(self.function, self.settings.name, refused, (args, kwargs))
+            refused = self.refusals.untold(error)
+        return self._call_plainly((args, kwargs), refused)
 
     def _run(self, around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (result := self._cache.run_generated(args, kwargs)) is not MISS:
@@ -274,7 +272,7 @@ class CompiledFunction(Generic[P, R]):
                 continue
             self._cache.hit(entry, leaves, lifted)
             return result
-        self._eager.check(signature)
+        self.refusals.check(signature)
         try:
             return self._capture_and_run(signature, leaves, (args, kwargs), tried)
         except Exception as error:  # noqa: BLE001 (it is raised again)
@@ -307,7 +305,7 @@ class CompiledFunction(Generic[P, R]):
                         raise
                     return self._run_sized(*call)
                 except Exception as error:
-                    self._eager.note(signature, error)
+                    self.refusals.note(signature, error)
                     if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
                         raise
                     raised = error

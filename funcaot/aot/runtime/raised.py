@@ -14,6 +14,7 @@ from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.classes.premise import PremiseFailed
 from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
 
@@ -57,6 +58,11 @@ def call_plainly(
 
 def _why(name: str, raised: BaseException) -> str:
     """Why a call of a function wasn't compiled, in words."""
+    if isinstance(raised, EagerOnlyError):
+        return (
+            f"A call of {name} runs in eager, without being compiled: {raised.what} To have it "
+            f"compiled, {raised.remedy}"
+        )
     if isinstance(raised, UnsupportedError):
         return f"This call of {name} ran without being compiled, since it can't be: {raised}"
     return (

@@ -1,15 +1,18 @@
 """Calls of a function that can't be captured; ``compiled`` asks what happens to them.
 
 A refusal is an error. Where a function was compiled with ``fullgraph=False``, such a call runs as
-it is instead, with a warning: a capture that is refused has undone what it did.
+it is instead, with a warning: a capture that is refused has undone what it did. What only eager can
+do runs so by default.
 """
 
 from __future__ import annotations
 
 from funcaot import config
+from funcaot._torch.levels.situation import situation
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.errors import UnsupportedError
 
 __all__ = ["Refusals"]
@@ -40,6 +43,8 @@ class Refusals:
         self.first_steps = 0
         self._fullgraph = fullgraph
         self._known: Derived[Signature | None, tuple[str, int]] = Derived()
+        self._eager: Derived[tuple[Signature, bool], EagerOnlyError] = Derived()
+        self._told = False
 
     @property
     def are_errors(self) -> bool:
@@ -69,6 +74,26 @@ class Refusals:
             return False
         self._known[signature] = error.what, self._times(signature) + 1
         return True
+
+    def note(self, signature: Signature, error: Exception) -> None:
+        """Remember what a capture raised, if it is that only eager can do what it was asked to."""
+        if isinstance(error, EagerOnlyError):
+            self._eager[signature, situation().derives] = error
+
+    def check(self, signature: Signature) -> None:
+        """Raise what a capture would raise again.
+
+        Raises:
+            EagerOnlyError: If calls like this one are eager's.
+        """
+        known = self._eager.get((signature, situation().derives))
+        if known is not None:
+            raise known.with_traceback(None)
+
+    def untold(self, error: EagerOnlyError) -> EagerOnlyError | None:
+        """The error, if it is the first one that a call of the function runs into."""
+        told, self._told = self._told, True
+        return None if told else error
 
     def _times(self, signature: Signature | None) -> int:
         known = self._known.get(signature)
@@ -100,4 +125,5 @@ class Refusals:
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+        self._eager.clear()
         self.first_steps = 0
