@@ -72,6 +72,8 @@ def as_eager_takes(
     """
     _refuse_dtypes(func, args, kwargs)
     args = with_checked_values(mode, func, args, kwargs)
+    if func is aten._new_zeros_with_same_feature_meta.default:
+        return _with_room(mode, args)
     if func not in _ADDING and func not in _PARTS:
         return args
     if not all(value.layout is torch.strided for value in args if isinstance(value, torch.Tensor)):
@@ -84,6 +86,20 @@ def as_eager_takes(
         with mode:
             return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
     return args
+
+
+def _with_room(mode: FunctionalTensorMode, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a tangent's memory is made for: zeros lie dense in eager, and expanded on the way here.
+
+    Autograd writes the tangent to that memory, which needs a place for each element.
+    """
+    other = args[1]
+    pairs = zip(other.shape, other.stride(), strict=True)
+    if other.layout is not torch.strided or not any(s > 1 and step == 0 for s, step in pairs):
+        return args
+    with mode:
+        dense = aten.empty_like.default(other, memory_format=torch.contiguous_format)
+    return (args[0], dense, *args[2:])
 
 
 def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
