@@ -8,8 +8,9 @@ when its derivative is asked for.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from funcaot._torch.autograd.op_kernels import (
 from funcaot._torch.levels.functorch import leaves_at_level, single_level_functions_allowed
 from funcaot._torch.patches import applied
 from funcaot.classes.opaque import current_captor
+from funcaot.derivatives.arguments import flat, has_tensors, lacks, with_tensors
 from funcaot.derivatives.batching import batched_kernel
 from funcaot.derivatives.custom_ops import forward_rules
 from funcaot.derivatives.table import Derivative, derivatives, on_change
@@ -68,11 +70,11 @@ class _Call:
                 self.constant[index] = value
                 self.args.append(None)
                 continue
-            self.args.append(list(value) if _has_tensors(value) else value)
+            self.args.append(list(value) if has_tensors(value) else value)
             if isinstance(value, Tensor):
                 self.places.append(index)
                 self.args[index] = None
-            elif _has_tensors(value):
+            elif has_tensors(value):
                 self.places += [(index, j) for j, v in enumerate(value) if isinstance(v, Tensor)]
                 self.args[index] = [None if isinstance(v, Tensor) else v for v in value]
         for name, value in kwargs.items():
@@ -118,10 +120,6 @@ class _Call:
             args[index] = value
         self.constant.clear()
         return run_below(self.rule.op, self.keyset, args, kwargs)
-
-
-def _has_tensors(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value)
 
 
 class _Recorded(SingleLevelFunction):
@@ -208,7 +206,7 @@ def _along(call: _Call, duals: Sequence[Tensor], tangents: Sequence[Maybe]) -> t
 
 def _only_tensors(value: Any) -> Any:
     """What moves of an argument: a tensor, or a list with None for the rest."""
-    if isinstance(value, list) and _has_tensors(value):
+    if isinstance(value, list) and has_tensors(value):
         return [_only_tensors(item) for item in value]
     return value if isinstance(value, Tensor) else None
 
@@ -266,18 +264,40 @@ def pulled(
     return found
 
 
+class _ByTorch(threading.local):
+    """The op whose derivative is torch's in this thread."""
+
+    op: Any = None
+
+
+_by_torch = _ByTorch()
+
+
+@contextmanager
+def _formula_of(rule: Derivative, create_graph: bool) -> Iterator[Callable[..., Any]]:
+    """What is differentiated for an op's gradients."""
+    if create_graph or not rule.later:
+        yield rule.formula  # type: ignore[misc]
+        return
+    before, _by_torch.op = _by_torch.op, rule.op
+    try:
+        yield rule.op
+    finally:
+        _by_torch.op = before
+
+
 def _pulled_by_formula(
     call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
 ) -> list[Maybe]:
     """The gradients by differentiating the formula, which is run once more for it."""
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), leaves_at_level():
+    with torch.enable_grad(), leaves_at_level(), _formula_of(call.rule, create_graph) as formula:
         inner = [
             entered(tensor, connected=create_graph) if wanted else tensor
             for tensor, wanted in zip(tensors, needed, strict=True)
         ]
         args, kwargs = call.fill(inner)
-        outputs = call.rule.formula(*args, **kwargs)  # type: ignore[misc]
+        outputs = formula(*args, **kwargs)
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
         pairs = [
             (output, cotangent)
@@ -364,14 +384,14 @@ def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -
 
 
 def _primal(value: Any) -> Any:
-    if _has_tensors(value):
+    if has_tensors(value):
         return [_primal(item) for item in value]
     return forward_ad.unpack_dual(value).primal if isinstance(value, Tensor) else value
 
 
 def _tangents_of(value: Any) -> Any:
     """A tangent of an argument, or a list of them, None where nothing moves."""
-    if not _has_tensors(value):
+    if not has_tensors(value):
         return _tangent(value)
     found = [_tangent(item) for item in value]
     return None if all(tangent is None for tangent in found) else found
@@ -388,13 +408,15 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
     kinds = [str(argument.type) for argument in schema_of(rule.op).arguments]
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        args = _with_tensors(kinds, args)
-        given = _flat(args, kwargs)
+        args = with_tensors(kinds, args)
+        given = flat(args, kwargs)
         needed = torch.is_grad_enabled() and any(v.requires_grad for v in given)
+        if rule.later and (not needed or _by_torch.op is rule.op):
+            return original(keyset, *args, **kwargs)  # type: ignore[misc]
         moving = in_dual_level() and any(_tangent(v) is not None for v in given)
         if moving and not needed:
             return _pushed(rule, rule.op, args, kwargs)
-        if not moving and not rule.reverse and not _lacks(rule, args, kwargs):
+        if not moving and not rule.reverse and not lacks(rule, args, kwargs):
             return original(keyset, *args, **kwargs)  # type: ignore[misc]
         if not needed:
             return run_below(rule.op, keyset, args, kwargs)
@@ -407,43 +429,10 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
     return kernel
 
 
-def _with_tensors(kinds: Sequence[str], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors in place of numbers where an op has tensors: ``x // 2`` comes as a number."""
-    numbers = int | float | complex
-    places = [i for i, v in enumerate(args) if kinds[i] == "Tensor" and isinstance(v, numbers)]
-    if not places:
-        return args
-    other = next(value for value in args if isinstance(value, Tensor))
-    found = list(args)
-    for place in places:
-        found[place] = torch.tensor(args[place], dtype=torch.result_type(other, args[place]))
-    return tuple(found)
-
-
-def _lacks(rule: Derivative, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether reverse mode is asked for by an argument that torch's doesn't know."""
-    if not rule.lacking:
-        return False
-    names = [argument.name for argument in schema_of(rule.op).arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    chosen = [given.get(name) for name in rule.lacking]
-    return any(isinstance(value, Tensor) and value.requires_grad for value in chosen)
-
-
 def _as_a_call() -> AbstractContextManager[None]:
     """Tell a capture that grad mode is switched off by a Function's forward, not by the user."""
     captor = current_captor()
     return nullcontext() if captor is None else captor.calling()
-
-
-def _flat(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += [v for v in value if isinstance(v, Tensor)]
-    return found
 
 
 class _Installed:

@@ -38,6 +38,8 @@ class Derivative:
             schema.
         constant: Names of arguments that are functions of the others, like a forward's result,
             and that the rule doesn't ask for: autograd doesn't see them.
+        later: Whether torch's own formula is right for the op's derivative, and wrong for those
+            after it: it serves where nothing is differentiated once more.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
             and their dimensions; None leaves it to torch.
     """
@@ -50,6 +52,7 @@ class Derivative:
     lacking: frozenset[str] = frozenset()
     selective: bool = False
     constant: frozenset[str] = frozenset()
+    later: bool = False
     batched: Callable[..., Any] | None = None
 
 
@@ -65,6 +68,8 @@ _RULES = (
     "losses.multilabel_margin",
     "matrices.cholesky",
     "matrices.ormqr",
+    "normalization.batch_norm",
+    "normalization.layer_norm",
     "pieces.embedding_bag",
     "pieces.index_reduce",
     "pieces.segment_reduce",

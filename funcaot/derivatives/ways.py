@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.autograd import tangent_of
-from funcaot._torch.levels.functorch import leaves_at_level
+from funcaot._torch.levels.functorch import begun_at_level, leaves_at_level
 from funcaot.errors import MissingRuleError
 
 __all__ = ["entered", "gradient_of", "transposed"]
@@ -96,8 +96,8 @@ def entered(tensor: Tensor, *, connected: bool = True) -> Tensor:
         if view.requires_grad:
             return view
     tangent = tangent_of(tensor)
-    leaf = tensor.detach().requires_grad_()
-    # `detach` takes tangents away, too.
+    leaf = begun_at_level(tensor).requires_grad_()
+    # It begins without the level's own tangent, too.
     return leaf if tangent is None else forward_ad.make_dual(leaf, tangent)
 
 

@@ -99,6 +99,53 @@ def test_second_order(name, how):
     close(found, expected, call.tolerance)
 
 
+# Beside a tie of coordinates, where differences of a third order say little.
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "cdist_1.5"])
+def test_third_order(name):
+    """What is differentiated again is right, too."""
+    call = CALLS[name]
+    primals = call.primals()
+    tangents = directions(primals, 4)
+
+    def second(*values):
+        """A product of the Hessian with the tangents, as a function of the primals."""
+        inputs = active(values) if not values[0].requires_grad else list(values)
+        grads = first_order(call.function, inputs)(*inputs)
+        weighted = [(g * t).sum() for g, t in zip(grads, tangents, strict=True) if g is not None]
+        value = sum(weighted, torch.zeros(()))
+        if not value.requires_grad:
+            return tuple(map(torch.zeros_like, inputs))
+        return torch.autograd.grad(value, inputs, create_graph=True, materialize_grads=True)
+
+    places = tuple(range(len(primals)))
+    with funcaot.install():
+        _, expected = DIFFERENCES.jvp(lambda *v: second(*v), primals, places, tangents)
+        inputs = active(primals)
+        weighted = sum((g * t).sum() for g, t in zip(second(*inputs), tangents, strict=True))
+        found = (None,) * len(inputs)
+        if weighted.requires_grad:
+            found = torch.autograd.grad(weighted, inputs, allow_unused=True)
+    scale = 1 + max(value.abs().max().item() for value in expected)
+    found = [None if value is None else value / scale for value in found]
+    close(found, [value / scale for value in expected], max(call.tolerance, 3e-5))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_forward_over_forward(name):
+    call = CALLS[name]
+    primals = call.primals()
+    tangents, others = directions(primals, 5), directions(primals, 6)
+
+    def pushed(*values):
+        return (torch.func.jvp(call.function, values, tangents)[1],)
+
+    places = tuple(range(len(primals)))
+    with funcaot.install():
+        _, expected = DIFFERENCES.jvp(pushed, primals, places, others)
+        (found,) = torch.func.jvp(pushed, tuple(primals), others)[1]
+    close([found], expected, call.tolerance)
+
+
 class Seen(TorchDispatchMode):
     """Keeps the calls of ops that have a formula, with what torch's kernel returned."""
 
@@ -141,7 +188,10 @@ def test_formulas_are_the_ops():
         for rule, args, kwargs, result in seen.calls:
             found.add(rule.op)
             again = rule.formula(*args, **kwargs)
-            torch.testing.assert_close(
-                again.detach(), result.detach(), rtol=1e-7, atol=1e-7
-            )  # a sixth is a float
+            again = again if isinstance(again, tuple) else (again,)
+            result = result if isinstance(result, tuple) else (result,)
+            for one, other in zip(again, result, strict=True):
+                if one is not None:
+                    one, other = one.detach(), other.detach()
+                    torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)  # a float's sixth
     assert len(found) >= 20, found

@@ -75,6 +75,7 @@ __all__ = [
     "TransformType",
     "VmapInfo",
     "add_batch_dimension",
+    "begun_at_level",
     "below_this_vmap",
     "broadcast_to_and_flatten",
     "coerce_cinterpreter",
@@ -277,6 +278,18 @@ def leaves_at_level() -> Iterator[None]:
     """Let a tensor of the level in progress begin to require grad, for a backward inside of it."""
     with eager_transforms.enable_inplace_requires_grad(True):
         yield
+
+
+def begun_at_level(tensor: torch.Tensor) -> torch.Tensor:
+    """The same value as a tensor that has no past at the level in progress.
+
+    ``detach`` would cut it off at all levels below, too: their tangents and histories.
+    """
+    interpreter = peek_interpreter_stack()
+    if interpreter is None or interpreter.key() not in (TransformType.Grad, TransformType.Jvp):
+        return tensor.detach()
+    level = interpreter.level()
+    return wrap_for_grad(unwrap_for_grad(tensor, level), level)
 
 
 def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any]) -> Any:

@@ -1,0 +1,1 @@
+"""Normalizations whose third derivative torch gets wrong; each file has the rules of one."""
