@@ -55,6 +55,11 @@ def grid(picture, places, *, mode="bilinear"):
     return F.grid_sample(picture, places * 0.8, mode=mode, align_corners=False)
 
 
+def matrix_of(x):
+    """A matrix far from a singular one."""
+    return x @ x.mT + 2 * torch.eye(x.shape[-1], dtype=x.dtype) + x.triu(1)
+
+
 def batch_norm(x, weight=None, bias=None, *, trains=True):
     mean, variance = torch.tensor([[0.1, -0.2, 0.3], [1.5, 0.7, 2.0]], dtype=x.dtype)
     return F.batch_norm(x, mean, variance, weight, bias, training=trains)
@@ -101,6 +106,21 @@ CALLS = {
     "bag_mean": Call(partial(bag, mode="mean"), ((4, 3),)),
     "bag_max": Call(partial(bag, mode="max"), ((4, 3),)),
     "bag_weighted": Call(weighted_bag, ((4, 3), (6,))),
+    "soft_margin": Call(
+        lambda x: F.soft_margin_loss(x, torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=x.dtype)),
+        ((4,),),
+    ),
+    "huber": Call(lambda x, y: F.huber_loss(x * 2, y, delta=0.7, reduction="none"), ((5,), (5,))),
+    "glu": Call(lambda x: F.glu(x, 0), ((4, 3),)),
+    "det": Call(torch.linalg.det, ((2, 3, 3),), tolerance=1e-5),
+    "slogdet": Call(lambda x: torch.linalg.slogdet(matrix_of(x))[1], ((3, 3),), tolerance=1e-5),
+    "logdet": Call(lambda x: torch.logdet(matrix_of(x)), ((3, 3),), tolerance=1e-5),
+    "solve": Call(
+        lambda a, b: torch.linalg.solve(matrix_of(a), b), ((3, 3), (3, 2)), tolerance=1e-5
+    ),
+    "householder": Call(
+        lambda a, tau: torch.linalg.householder_product(a, tau), ((4, 3), (3,)), tolerance=1e-5
+    ),
     "layer_norm": Call(lambda x, w, b: F.layer_norm(x, (5,), w, b), ((2, 3, 5), (5,), (5,))),
     "layer_norm_plain": Call(lambda x: F.layer_norm(x, (3, 2), eps=0.1), ((4, 3, 2),)),
     "batch_norm": Call(batch_norm, ((4, 3, 2), (3,), (3,))),
