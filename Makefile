@@ -88,7 +88,7 @@ notebooks: | compiler $(VENV)/.installed-test
 	$(EXPORT_CXX) $(RUN)/python scripts/run_notebooks.py $(ARGS)
 
 # In this order; a script that fails doesn't stop the others.
-BENCHMARKS := call_path residuals operator training workloads cold_start choosing deploy page
+BENCHMARKS := call_path residuals attention operator training workloads cold_start choosing deploy page
 
 bench: | compiler $(VENV)/.installed-bench
 	@failed=; for name in $(BENCHMARKS); do \

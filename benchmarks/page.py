@@ -178,6 +178,37 @@ def residuals(content: dict[str, Any]) -> list[str]:
     ]
 
 
+def attention(content: dict[str, Any]) -> list[str]:
+    """A section on the second order of attention."""
+    whos = list(next(iter(content["seconds"].values())))
+    math, *ours = whos
+    columns = [*whos, *(f"{who} / {math}" for who in ours)]
+
+    def rows(by_length: dict[str, dict[str, float]], digits: int) -> list[list[str]]:
+        return [
+            [length, *written(made, whos, digits), *(ratio(made, who, math) for who in ours)]
+            for length, made in by_length.items()
+        ]
+
+    kept = [[way, str(size)] for way, size in content["kept"].items()]
+    return [
+        "## The second order of attention",
+        "",
+        "Forward, gradient and the gradient of its square, of one attention with 4 heads of 64 "
+        "features in float32, on one thread. MB that it adds to a process at most, once it has "
+        "run before:",
+        "",
+        *table(["tokens", *columns], rows(content["megabytes"], 0)),
+        "CPU seconds, the best of some rounds in turns:",
+        "",
+        *table(["tokens", *columns], rows(content["seconds"], 2)),
+        "Bytes that a first-order forward keeps, operands and output left out, at 1,024 tokens:",
+        "",
+        *table(["", "bytes"], kept),
+        *notes(content),
+    ]
+
+
 def operator(content: dict[str, Any]) -> list[str]:
     whos = ("torch", "funcaot")
     rows = [
@@ -230,6 +261,7 @@ SECTIONS = {
     "deploy": deploy,
     "residuals": residuals,
     "operator": operator,
+    "attention": attention,
 }
 
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 
 import funcaot
 import funcaot.derivatives.special
@@ -163,3 +164,58 @@ def test_the_deprecated_cholesky_moves_as_the_other(upper):
     with funcaot.install():
         found = all_of(torch.cholesky)
     torch.testing.assert_close(found, all_of(torch.linalg.cholesky))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 1, 1, 1), (3, 4)])
+def test_dropout_pushed_forward_twice_inside_of_a_compiled_function(shape):
+    """The inner tangent of its mask is a zero that has no memory, and gets a tangent outside."""
+    x = directions([torch.empty(shape, dtype=torch.float64)], 1)[0]
+
+    def run(x):
+        def pushed(x):
+            return torch.func.jvp(lambda x: F.dropout(x, 0.3) * x, (x,), (x.cos(),))[1]
+
+        return torch.func.jvp(pushed, (x,), (x.sin(),))
+
+    torch.manual_seed(2)
+    wanted = run(x)
+    torch.manual_seed(2)
+    for actual, want in zip(funcaot.compile(run, backend="eager")(x), wanted, strict=True):
+        torch.testing.assert_close(actual, want)
+
+
+@pytest.mark.parametrize("how", ["install", "compiled"])
+def test_later_orders_of_a_layer_with_norms(how):
+    """Against the same layer with norms that are written out."""
+    generator = torch.Generator().manual_seed(3)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((3, 4), (4,), (4,))
+    )
+
+    def written(x):
+        centered = x - x.mean(-1, keepdim=True)
+        scale = (centered.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return (centered * scale * weight + bias).sin() * x
+
+    def layer(x):
+        return F.layer_norm(x, (4,), weight, bias).sin() * x
+
+    def orders(function):
+        tensor = x.clone().requires_grad_()
+        value, found = (function(tensor) * 1.3).sin().sum(), []
+        for order in range(4):
+            (gradient,) = torch.autograd.grad(value, tensor, create_graph=order < 3)
+            found.append(gradient.detach())
+            value = (gradient * tensor.detach().cos()).sum()
+        return found
+
+    wanted = orders(written)
+    if how == "compiled":
+        found = orders(funcaot.compile(layer, backend="eager"))
+    else:
+        with funcaot.install():
+            found = orders(layer)
+    for actual, want in zip(found, wanted, strict=True):
+        scale = 1 + want.abs().max()
+        torch.testing.assert_close(actual / scale, want / scale, rtol=0, atol=1e-9)

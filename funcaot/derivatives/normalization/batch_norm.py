@@ -27,9 +27,13 @@ def _dims(value: Tensor) -> tuple[int, ...]:
     return (0, *range(2, value.dim()))
 
 
-def _by_channel(value: Tensor, tensor: Maybe) -> Maybe:
+def _by_channel(value: Tensor, tensor: Tensor) -> Tensor:
     """A tensor with an element per channel, to multiply with."""
-    return None if tensor is None else tensor.reshape(1, -1, *[1] * (value.dim() - 2))
+    return tensor.reshape(1, -1, *[1] * (value.dim() - 2))
+
+
+def _maybe(value: Tensor, tensor: Maybe) -> Maybe:
+    return None if tensor is None else _by_channel(value, tensor)
 
 
 def _jvp(tangents: Sequence[Maybe], value: Tensor, *rest: Any) -> Maybe:
@@ -42,7 +46,7 @@ def _jvp(tangents: Sequence[Maybe], value: Tensor, *rest: Any) -> Maybe:
         scale = _by_channel(value, torch.rsqrt(variance + eps))
         normal = (wide - _by_channel(value, mean)) * scale
         along = None if along is None else along * scale
-    channels = (_by_channel(value, tensor) for tensor in (weight, *by_affine))
+    channels = (_maybe(value, tensor) for tensor in (weight, *by_affine))
     found = affine(normal, along, *channels)
     return None if found is None else found.to(value.dtype)
 
@@ -52,7 +56,7 @@ def _backward(
 ) -> tuple[Maybe, Maybe, Maybe]:
     mean, variance, _, _, trains, eps, mask = rest
     sent, wide = precise(arriving), precise(value)
-    multiplied = _by_channel(value, None if weight is None else precise(weight))
+    multiplied = _maybe(value, None if weight is None else precise(weight))
     if trains:
         by_value, by_weight = gradients(
             sent, wide, multiplied, _dims(value), lambda found: torch.rsqrt(found + eps)

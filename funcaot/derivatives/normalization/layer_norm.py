@@ -6,6 +6,7 @@ Torch's formulas take the statistics of the forward for constants when they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,15 +43,10 @@ def _jvp(
 
 
 def _backward(
-    arriving: Tensor,
-    value: Tensor,
-    shape: Sequence[int],
-    mean: Tensor,
-    scale: Tensor,
-    weight: Maybe,
-    bias: Maybe,
-    mask: Sequence[bool],
+    arriving: Tensor, value: Tensor, shape: Sequence[int], *rest: Any
 ) -> tuple[Maybe, Maybe, Maybe]:
+    _, scale, weight, _, mask = rest
+
     def scale_of(variance: Tensor) -> Tensor:
         known = scale.detach().reshape(variance.shape)
         # The kernel doesn't say what was added to the variances, but what came out.
@@ -68,7 +64,7 @@ def _backward(
     )
 
 
-def _summed(tensor: Tensor, dims: Sequence[int]) -> Tensor:
+def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
     return tensor.sum(dims) if dims else tensor
 
 

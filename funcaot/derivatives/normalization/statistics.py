@@ -19,7 +19,7 @@ def precise(tensor: Tensor) -> Tensor:
 
 
 def gradients(
-    arriving: Tensor, value: Tensor, weight: Maybe, dims: Sequence[int], scale_of: ScaleOf
+    arriving: Tensor, value: Tensor, weight: Maybe, dims: tuple[int, ...], scale_of: ScaleOf
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the input, and what arrives times what is normalized.
 
@@ -39,7 +39,7 @@ def gradients(
     return (centered - normal * along) * scale, arriving * normal
 
 
-def pushed(value: Tensor, moved: Maybe, dims: Sequence[int], eps: float) -> tuple[Tensor, Maybe]:
+def pushed(value: Tensor, moved: Maybe, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Maybe]:
     """What is normalized to zero mean and unit variance, and its tangent."""
     variance, mean = torch.var_mean(value, dims, correction=0, keepdim=True)
     scale = torch.rsqrt(variance + eps)

@@ -59,6 +59,19 @@ WHY_NOT: dict[str, str] = {
     "randint": "draws integers, whatever it is given",
 }
 
+# Where torch differentiates its own formulas and silently gets something else; all have rules.
+PUT_RIGHT: dict[str, str] = {
+    "`layer_norm`": "the third order, and forward mode twice: statistics are taken for constants",
+    "`batch_norm`, `instance_norm`": "the same",
+    "`linalg.solve`, `tensorsolve`, `det`, `slogdet`, `logdet`, `householder_product`": "forward "
+    "mode twice, or the gradient of a tangent: the result is taken for a constant",
+}
+# Raises in torch beyond what the table asks for; these have rules, too.
+BEYOND: dict[str, str] = {
+    "`huber_loss`, `soft_margin_loss`": "forward over reverse",
+    "`glu`": "forward mode twice, or the gradient of a tangent",
+}
+
 
 @dataclass(frozen=True)
 class DerivativeGap:
@@ -158,6 +171,12 @@ def derivatives_page(gaps: Sequence[DerivativeGap], constant: Sequence[str] = ()
         lines.append(
             f"| {gap.operator} | {gap.step} | {'rule' if gap.closed else 'missing'} | {why} |"
         )
+    lines += ["", "## Beyond the second order", ""]
+    lines += ["Rules hold as well where torch silently computes something else:", ""]
+    lines += [f"- {names}: {what}." for names, what in PUT_RIGHT.items()]
+    lines += ["", "and where it raises in a derivative of a derivative:", ""]
+    lines += [f"- {names}: {what}." for names, what in BEYOND.items()]
+    lines += ["", "Third derivatives of `conv_transpose` with `output_padding` raise in torch."]
     if constant:
         lines += [
             "",
