@@ -195,8 +195,7 @@ def attention(content: dict[str, Any]) -> list[str]:
         "## The second order of attention",
         "",
         "Forward, gradient and the gradient of its square, of one attention with 4 heads of 64 "
-        "features in float32, on one thread. MB that it adds to a process at most, once it has "
-        "run before:",
+        "features in float32, on one thread. MB that it adds to a process at most:",
         "",
         *table(["tokens", *columns], rows(content["megabytes"], 0)),
         "CPU seconds, the best of some rounds in turns:",

@@ -61,7 +61,9 @@ def matrix_of(x):
 
 
 def batch_norm(x, weight=None, bias=None, *, trains=True):
-    mean, variance = torch.tensor([[0.1, -0.2, 0.3], [1.5, 0.7, 2.0]], dtype=x.dtype)
+    mean = variance = None  # which vmap couldn't write to
+    if not trains:
+        mean, variance = torch.tensor([[0.1, -0.2, 0.3], [1.5, 0.7, 2.0]], dtype=x.dtype)
     return F.batch_norm(x, mean, variance, weight, bias, training=trains)
 
 
