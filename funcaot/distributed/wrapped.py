@@ -16,7 +16,14 @@ import torch
 from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
-from funcaot.aot.runtime.module import COMPILED, ForwardCall, ModuleCall, compiled_module, sharing
+from funcaot.aot.runtime.module import (
+    COMPILED,
+    ForwardCall,
+    ModuleCall,
+    compiled_module,
+    hand_over_gradients,
+    sharing,
+)
 from funcaot.aot.runtime.once_differentiated import (
     FULLY_SHARDED,
     STATIC_GRAPH,
@@ -57,6 +64,7 @@ def _data_parallel(module: Any, settings: tuple[Any, ...]) -> torch.nn.Module:
     function = _function(ModuleCall(module.module), settings)
 
     def run(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        hand_over_gradients(function, wrapped.bucket_limits(self))
         results = function(*inputs, **kwargs)
         if self.static_graph and self.require_backward_grad_sync:
             return refuse_second(results, STATIC_GRAPH, function.settings.name)

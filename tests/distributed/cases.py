@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from funcaot._torch.distributed import wrapped
 from tests.hostile import COMPILER
 
 
@@ -26,6 +27,16 @@ def on_inductor(function, *arguments):
         return function(*arguments)
     finally:
         chosen.backend = before
+
+
+def in_parts(function, *arguments):
+    """Call a function of a table with buckets so small that each backward runs in many parts."""
+    before = wrapped.bucket_limits
+    wrapped.bucket_limits = lambda parallel: (100,)
+    try:
+        return function(*arguments)
+    finally:
+        wrapped.bucket_limits = before
 
 
 ORDERS = ("first", "forces", "penalty")

@@ -5,9 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["DistributedDataParallel", "belongs_to_fsdp", "is_sharded", "same_state"]
+__all__ = [
+    "DistributedDataParallel",
+    "belongs_to_fsdp",
+    "bucket_limits",
+    "is_sharded",
+    "same_state",
+]
+
+
+def bucket_limits(parallel: Any) -> tuple[int, ...]:
+    """Bytes of the buckets that a ``DistributedDataParallel`` reduces; the last is for the rest."""
+    if parallel.bucket_bytes_cap_list:
+        return tuple(parallel.bucket_bytes_cap_list)
+    if parallel.bucket_bytes_cap_default:
+        return (dist._DEFAULT_FIRST_BUCKET_BYTES, parallel.bucket_bytes_cap)
+    return (parallel.bucket_bytes_cap,)
 
 
 def _fsdp_class() -> type | None:

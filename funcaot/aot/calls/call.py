@@ -17,6 +17,8 @@ from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
+from funcaot.aot.calls.early import Early, groups_of
+from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
@@ -63,6 +65,7 @@ class SegmentFunction:
             create_graph: EngineNeeds(needing, len(segment.operands))
             for create_graph in (False, True)
         }
+        self._early: tuple[tuple[int, ...], Early | None] = ((), None)
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
@@ -91,7 +94,21 @@ class SegmentFunction:
             return custom_function_call(self.function, *operands)
         if autograd.in_dual_level():
             return self._at_dual_level(operands)
-        return self.apply(*operands)
+        early = self.early
+        return self.apply(*operands) if early is None else early.apply(*operands)
+
+    @property
+    def early(self) -> Early | None:
+        """What runs it where somebody waits for each gradient, below all transforms."""
+        limits = self.segment.settings.handed_over.limits
+        if not limits or not self.keeping or self.unchecked or self.segment.tape.wrappers.used:
+            return None
+        known, early = self._early
+        if known != limits:
+            groups = groups_of(self.segment, limits)
+            early = Early(self, groups) if len(groups) > 1 else None
+            self._early = (limits, early)
+        return early
 
     def _at_dual_level(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         pairs = [functorch.unpack_dual(operand) for operand in operands]
@@ -220,7 +237,7 @@ class SegmentFunction:
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
         if ctx.edges and saved and not tracing.backward_keeps_graph():
             ctx.edges = ()
-        needs = self._needs(ctx)
+        needs = self.needs(ctx)
         present = [tangent for tangent in tangents if tangent is not None]
         tried: list[Backward] = []
         while True:
@@ -264,11 +281,12 @@ class SegmentFunction:
         operands += edges
         return entry.distribute(functions(operands))
 
-    def _needs(self, ctx: Any) -> tuple[bool, ...]:
+    def needs(self, ctx: Any) -> tuple[bool, ...]:
         """Which operands' gradients are wanted."""
+        # A node that hands over gradients early has one operand more.
         needs = tuple(
             bool(needed) and operand.leaf is not None
-            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=True)
+            for needed, operand in zip(ctx.needs_input_grad, self.segment.operands, strict=False)
         )
         if functorch.transforms_active():
             # Nothing requires grad there but what the transform asks for.
@@ -356,6 +374,8 @@ class SegmentFunctions:
         """Make none yet."""
         self.segment = segment
         self._functions: dict[bool, SegmentFunction] = {}
+        # Of a backward that hands over gradients early: its parts, once they are known.
+        self.parts: tuple[Parts | None] | None = None
 
     def _function(self, *, keeping: bool) -> SegmentFunction:
         found = self._functions.get(keeping)

@@ -83,6 +83,18 @@ class NumbersRead:
             kept.clear()
 
 
+@dataclass
+class HandedOver:
+    """How gradients are handed to autograd before a backward has ended, if somebody waits for them.
+
+    Attributes:
+        limits: Bytes of the groups in which they are; the last is for all that follow. Empty if
+            nobody waits.
+    """
+
+    limits: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Settings:
     """What every program of one compiled function shares.
@@ -96,6 +108,7 @@ class Settings:
         dynamic: Which sizes of arguments programs leave open (see ``funcaot.compile``).
         fullgraph: Whether a call that can't be captured is an error; None as configured.
         numbers: Numbers that the function reads besides its arguments.
+        handed_over: Whether gradients are handed over early.
     """
 
     compiler: Compiler
@@ -106,3 +119,4 @@ class Settings:
     statistics: Statistics = field(default_factory=Statistics)
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: NumbersRead = field(default_factory=NumbersRead)
+    handed_over: HandedOver = field(default_factory=HandedOver)

@@ -124,8 +124,26 @@ class ForwardCall:
         return self.forward(self.module, *args, **kwargs)
 
 
+def hand_over_gradients(function: CompiledFunction, limits: tuple[int, ...]) -> None:
+    """Hand gradients to autograd before a backward has ended (see Note [Early gradients]).
+
+    Args:
+        function: Whose backwards do that from now on.
+        limits: Bytes of the groups in which they do; the last is for all that follow.
+    """
+    # Files hold whole backwards, so all ranks run these.
+    if function.artifacts is None and function.settings.handed_over.limits != limits:
+        function.settings.handed_over.limits = limits
+        function._cache.drop_generated()
+
+
 def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    results = getattr(type(self), COMPILED)(*args, **kwargs)
+    function = getattr(type(self), COMPILED)
+    parallel: Any = wrapped.DistributedDataParallel._active_ddp_module
+    if parallel is None:
+        return function(*args, **kwargs)
+    hand_over_gradients(function, wrapped.bucket_limits(parallel))
+    results = function(*args, **kwargs)
     if in_static_graph():
         return refuse_second(results, STATIC_GRAPH, type(self).__name__)
     return results

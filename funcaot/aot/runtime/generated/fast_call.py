@@ -322,7 +322,8 @@ class _Writer:
         ):
             # Of shared memory, operands are made that guards don't see.
             trusting = not entry.capture.regions
-            node = FastNode(entry.functions.keeping, trusting=trusting, single=False)
+            keeping = entry.functions.keeping
+            node = keeping.early or FastNode(keeping, trusting=trusting, single=False)
             apply = self.source.constant(node.apply, "apply")
         call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
         self.source.line(f"return entry({call})")
@@ -369,9 +370,11 @@ class _Writer:
         operands = self._operands()
         made = [source.name("r") for _ in segment.output_nodes]
         if entry.differentiable:
-            node = FastNode(entry.functions.keeping)
+            early = entry.functions.keeping.early
+            node = FastNode(entry.functions.keeping, single=True) if early is None else early
             run = f"{source.constant(node.apply, 'apply')}({listed(operands)})"
-            source.line(f"{made[0]} = {run}" if len(made) == 1 else unpacked(made, run))
+            single = early is None and len(made) == 1
+            source.line(f"{made[0]} = {run}" if single else unpacked(made, run))
         else:
             run = run_expression(source, entry.functions.plain, operands)
             self._write_inference(unpacked(made, run))

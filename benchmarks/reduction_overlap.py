@@ -1,0 +1,192 @@
+"""How much of a slow reduction DDP hides behind a backward: compiled against eager, on two ranks.
+
+    python benchmarks/reduction_overlap.py
+    python benchmarks/reduction_overlap.py --seconds 0  # what a step costs besides
+
+The ranks have a network that moves one bucket after another, each in 50 ms. So a step (forward,
+backward and reduction) takes at least that times the buckets, and what comes before the first
+bucket is ready is paid besides. The ways take turns; of a busy machine the best round says most.
+"""
+
+import multiprocessing
+import os
+import queue
+import statistics
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from common import parser_of, progress
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import funcaot
+
+LIMIT = 600  # seconds for everything
+
+
+class Wire:
+    """Reduces one bucket after another, in a thread, each in some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.buckets = seconds, 0
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._move, daemon=True).start()
+
+    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A hook of communication; what is reduced is right."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self.buckets += 1
+        mean = bucket.buffer().div_(dist.get_world_size())
+        self._waiting.put((future, mean, dist.all_reduce(mean, async_op=True)))
+        return future
+
+    def _move(self) -> None:
+        while True:
+            future, mean, work = self._waiting.get()
+            time.sleep(self.seconds)
+            work.wait()
+            future.set_result(mean)
+
+
+def make_model(width: int, depth: int) -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def loss_of(energy: Any, x: torch.Tensor, order: int) -> torch.Tensor:
+    if order == 1:
+        return energy(x).square().mean()
+    x = x.detach().requires_grad_()
+    found = energy(x)
+    (gradient,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+    return gradient.square().mean() + found.square().mean()
+
+
+WAYS = {
+    "eager": lambda module, given: DistributedDataParallel(module, **given),
+    "compile(DDP)": lambda module, given: funcaot.compile(DistributedDataParallel(module, **given)),
+    "DDP(compile)": lambda module, given: DistributedDataParallel(funcaot.compile(module), **given),
+}
+
+
+def measure(given: Any, order: int) -> dict[str, Any]:
+    """Seconds of a step for each way: median, best, and best without a reduction; and buckets."""
+    models, wires = {}, {}
+    for name, wrap in WAYS.items():
+        model = wrap(make_model(given.width, given.depth), {"bucket_cap_mb": given.bucket_mb})
+        wires[name] = Wire(given.seconds)
+        model.register_comm_hook(None, wires[name].hook)
+        models[name] = model
+    x = torch.randn(
+        given.batch, given.width, generator=torch.Generator().manual_seed(dist.get_rank())
+    )
+    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    for round_ in range(given.rounds + 3):
+        for name, model in models.items():
+            model.zero_grad()
+            wires[name].buckets = 0
+            dist.barrier()
+            start = time.perf_counter()
+            loss_of(model, x, order).backward()
+            if round_ >= 3:
+                found[name].append(time.perf_counter() - start)
+    hidden = {name: [] for name in models}
+    for _ in range(given.rounds):
+        for name, model in models.items():
+            with model.no_sync():
+                start = time.perf_counter()
+                loss_of(model, x, order).backward()
+                hidden[name].append(time.perf_counter() - start)
+    return {
+        name: (
+            *(statistics.median(found[name]), min(found[name]), min(hidden[name])),
+            wires[name].buckets,
+        )
+        for name in WAYS
+    }
+
+
+def work(rank: int, ranks: int, store: str, given: Any, results: Any) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=LIMIT),
+    )
+    for order in given.orders:
+        made = measure(given, order)
+        if rank == 0:
+            results.put((order, made))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--seconds", type=float, default=0.05, help="for each bucket")
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--bucket-mb", type=float, default=4)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--orders", type=int, nargs="+", default=[1, 2])
+    given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.orders = 3, [1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as directory:
+        store = f"{directory}/store"
+        ranks = [
+            context.Process(target=work, args=(rank, 2, store, given, results), daemon=True)
+            for rank in range(2)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            progress(f"two ranks, {given.seconds} s a bucket")
+            for _ in given.orders:
+                show(*next_of(results, ranks))
+            for process in ranks:
+                process.join(timeout=30)
+        finally:
+            for process in ranks:
+                process.kill()
+
+
+def next_of(results: Any, ranks: list[Any]) -> Any:
+    """The next result; an error if a rank has ended before, or time is up."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        try:
+            return results.get(timeout=1)
+        except queue.Empty:
+            if any(rank.exitcode for rank in ranks):
+                break
+    raise SystemExit("a rank failed, or time is up")
+
+
+def show(order: int, made: dict[str, Any]) -> None:
+    median, best, *_ = made["eager"]
+    for name, (each, least, alone, buckets) in made.items():
+        print(
+            f"order {order}, {name}: median {1e3 * each:5.0f} ms, {each / median:.2f} of eager; "
+            f"best {1e3 * least:5.0f} ms, {least / best:.2f}; {buckets} buckets; "
+            f"without a reduction {1e3 * alone:5.0f} ms",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
