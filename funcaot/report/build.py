@@ -18,6 +18,7 @@ from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.module import compiled_of
 from funcaot.aot.segment.segment import Residual, Segment
 from funcaot.errors import FuncaotError
+from funcaot.report.communication import communication_of
 from funcaot.report.records import (
     DerivativeReport,
     EntryReport,
@@ -142,6 +143,7 @@ def _entry(entry: Entry, refusal: str | None) -> EntryReport:
         guards=() if entry.sizes is None else tuple(entry.sizes.conditions),
         closed=None if entry.sizes is not None else refusal,
         in_place=() if entry.in_place is None else entry.in_place.written,
+        communication=communication_of(entry.functions),
     )
 
 
@@ -224,6 +226,16 @@ def _derivatives(functions: SegmentFunctions, kind: str) -> tuple[DerivativeRepo
     return tuple(reports)
 
 
+def _programs(functions: SegmentFunctions) -> list[GraphProgram]:
+    """The graphs of a derivative; of one that runs in parts, these."""
+    programs = [item.program for item in functions.made]
+    parts = functions.parts[0] if functions.parts else None
+    if parts is None:
+        return programs
+    made = [part.program for part in parts.parts if part.program is not None]
+    return [program for program in programs if program.is_compiled] + made
+
+
 def _derivative(
     kind: str,
     tangents: tuple[TensorSpec | None, ...],
@@ -235,7 +247,7 @@ def _derivative(
         kind,
         tangents,
         create_graph,
-        tuple(_graph(item.program) for item in following.made),
+        tuple(map(_graph, _programs(following))),
         dict(timings),
         _derivatives(following, "backward") + _derivatives(following, "pushforward"),
     )

@@ -11,6 +11,7 @@ from torch import fx
 from funcaot.aot.graph.location import Location
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
+from funcaot.report.communication import Communication
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ class EntryReport:
         source: The file that it is from, if another process compiled it; then its graphs aren't
             here.
         checks: What a call is compared by besides its signature: what it reads of its surroundings.
+        communication: What its graphs send to other ranks.
 
     Example:
         >>> import torch, funcaot
@@ -180,6 +182,7 @@ class EntryReport:
     checks: tuple[str, ...] = ()
     in_place: tuple[int, ...] = ()
     source: str = ""
+    communication: tuple[Communication, ...] = ()
 
     @property
     def residual_bytes(self) -> int:
@@ -233,6 +236,11 @@ class Report:
     entries: tuple[EntryReport, ...]
     transformed: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
+
+    @property
+    def communication(self) -> tuple[Communication, ...]:
+        """What graphs that have run send to other ranks, one record for each with collectives."""
+        return tuple(found for entry in self.entries for found in entry.communication)
 
     def __str__(self) -> str:
         """A readable summary."""

@@ -57,6 +57,8 @@ def _entry(number: int, entry: EntryReport) -> Iterator[str]:
             yield f"        {residual}"
         if len(intermediates) > _SHOWN:
             yield f"        ... and {len(intermediates) - _SHOWN} smaller ones"
+    for communication in entry.communication:
+        yield f"      communication of {communication}"
     for derivative in (*entry.backwards, *entry.pushforwards):
         yield from _derivative(derivative, "      ")
     if entry.timings:
