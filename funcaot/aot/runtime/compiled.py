@@ -26,6 +26,7 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
+from funcaot.aot.runtime.grown_calls import GrownCalls
 from funcaot.aot.runtime.inlined import EagerCalls, inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
@@ -83,17 +84,18 @@ class CompiledFunction(Generic[P, R]):
         self._captures = OpenCaptures(function, settings, self._history)
         self.refusals = Refusals(settings.fullgraph)
         self._static: frozenset[str] = frozenset()
-        self._stacks: Derived[Hashable, _StackedFunction] = Derived()
+        self._stacks: Derived[Hashable, _TriedFunction] = Derived()
         self._sized: SizedCalls | None = None
         self._eager = EagerCalls()
         self._in_stages = settings.dynamic is not False
+        self._grown = GrownCalls(function, settings, _TriedFunction)
         self.artifacts: Artifacts | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything captured so far."""
         sized = () if self._sized is None else self._sized.program.entries
-        return (*self._cache.entries, *sized)
+        return (*self._cache.entries, *sized, *self._grown.entries)
 
     @property
     def cache_hits(self) -> int:
@@ -118,7 +120,7 @@ class CompiledFunction(Generic[P, R]):
             found = self._stacks.get(stack.key)
             if found is None:
                 settings = replace(self.settings, name=stack.named(self.settings.name))
-                found = _StackedFunction(stack.over(self.function), settings)
+                found = _TriedFunction(stack.over(self.function), settings)
                 self._stacks[stack.key] = found
             return found
 
@@ -130,6 +132,7 @@ class CompiledFunction(Generic[P, R]):
         """Leave nothing open of the arguments of these names, from the next compilation on."""
         kept = frozenset(self._static | names)
         self._static = kept
+        self._grown.close()
         self._history.static = lambda tree: positions_of(self.function, tree, kept)
 
     def adopt(self, entry: Entry) -> None:
@@ -200,13 +203,8 @@ class CompiledFunction(Generic[P, R]):
             found = self._cache.find(signature, leaves) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                try:
+                with warm_up.without_first_steps(self.settings.name):
                     found = self._captured(signature, leaves, (args, kwargs))
-                except FirstStepError as error:
-                    raise UnsupportedError(
-                        f"{self.settings.name} {error}.",
-                        remedy="call it once.",
-                    ) from None
                 self._cache.add(found[0])
             warm_up.warm(found[0], leaves, found[1], orders)
 
@@ -219,6 +217,7 @@ class CompiledFunction(Generic[P, R]):
             self.refusals.clear()
             self._eager.clear()
             self._stacks.clear()
+            self._grown.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
     @overload
@@ -276,6 +275,9 @@ class CompiledFunction(Generic[P, R]):
             return result
         self._eager.check(signature)
         try:
+            result = self._grown.run(leaves, args, kwargs)
+            if result is not MISS:
+                return result
             return self._capture_and_run(signature, leaves, (args, kwargs), tried)
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)
@@ -290,7 +292,8 @@ class CompiledFunction(Generic[P, R]):
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                reason = self._cache.why_missed(signature, leaves, tried) or self._why_not_loaded
+                reason = self._cache.why_missed(signature, leaves, tried)
+                reason = reason or getattr(self.artifacts, "why", "")
                 if reason:
                     show_recompile(self.settings.name, reason)
                 answers = self._answers(leaves)
@@ -315,6 +318,7 @@ class CompiledFunction(Generic[P, R]):
                     self.refusals.first_steps = 0
                     found[0].reason, found[0].made_for = reason, signature
                     self._cache.add(found[0])
+                    self._grown.note(found[0])
         if found is None:
             return self._call_plainly(call, raised)
         entry, lifted = found
@@ -359,10 +363,6 @@ class CompiledFunction(Generic[P, R]):
             self._history.sizes(signature, leaves)  # Another size next time is a change.
             self._cache.add(found[0])
         return found
-
-    @property
-    def _why_not_loaded(self) -> str:
-        return "" if self.artifacts is None else self.artifacts.why
 
     def _captured(
         self, signature: Signature, leaves: list[Any], call: Call
@@ -429,8 +429,8 @@ class _Stage(CompiledFunction):
         return without_effects(entry), lifted
 
 
-class _StackedFunction(CompiledFunction):
-    """A stack of transforms over a compiled function's function."""
+class _TriedFunction(CompiledFunction):
+    """What a call goes through if it can be captured like that, and past if it can't."""
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         super().__init__(function, settings)
