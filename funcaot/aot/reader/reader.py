@@ -110,7 +110,7 @@ def make_reader(
             f"{name} keeps a size of its arguments for itself.",
             remedy="compile with dynamic=False.",
         )
-    refuse_iterators(environment, name)
+    refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
     writer, values, positions = _written(environment, tracker, tensors)
     for bag, change in tracker.found:

@@ -130,6 +130,7 @@ class StateTracker:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
+        self.resting = frozenset[int]()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root)
         walk.go()
@@ -169,6 +170,7 @@ class StateTracker:
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
             draws.refuse_drawn(self.name)
+            self.resting = draws.resting()
             held.refuse_changed(self.name)
             refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)
