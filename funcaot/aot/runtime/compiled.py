@@ -136,8 +136,9 @@ class CompiledFunction(Generic[P, R]):
         self._history.static = lambda tree: positions_of(self.function, tree, kept)
 
     def adopt(self, entry: Entry) -> None:
-        """Keep a program of this function that was captured apart from a call."""
+        """Keep a program of this function."""
         self._cache.add(entry)
+        self._grown.note(entry)
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Write the programs that exist to a file, for ``funcaot.compile(..., artifacts=path)``.
@@ -317,8 +318,7 @@ class CompiledFunction(Generic[P, R]):
                 if found is not None:
                     self.refusals.first_steps = 0
                     found[0].reason, found[0].made_for = reason, signature
-                    self._cache.add(found[0])
-                    self._grown.note(found[0])
+                    self.adopt(found[0])
         if found is None:
             return self._call_plainly(call, raised)
         entry, lifted = found
