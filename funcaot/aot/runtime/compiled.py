@@ -26,11 +26,11 @@ from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
-from funcaot.aot.runtime.grown_calls import GrownCalls
 from funcaot.aot.runtime.inlined import EagerCalls, inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.refused import Refusals
+from funcaot.aot.runtime.routes.grown_calls import GrownCalls
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import SizeHistory
