@@ -130,7 +130,6 @@ class StateTracker:
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
-        self.resting = frozenset[int]()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root)
         walk.go()
