@@ -133,21 +133,6 @@ def test_the_bound_of_all_functions_together(fast_path):
             assert_close(function(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_programs_of_an_object_that_is_gone_can_be_dropped():
-    class Box:
-        size = 2
-
-    box = Box()
-    compiled = funcaot.compile(lambda x, box: x * len(range(box.size)), backend="eager")
-    for size in (2, 3):
-        box.size = size
-        assert_close(compiled(torch.ones(2), box), torch.full((2,), float(size)))
-    assert len(compiled.entries) == 2
-    del box
-    compiled.clear()
-    assert compiled.entries == ()
-
-
 def test_clear():
     first, second = compiled_double(), compiled_double()
     for _ in range(3):

@@ -158,3 +158,15 @@ def test_under_transforms():
         assert_close(compiled(x[0]), compiled.function(x[0]))
         found = torch.func.vmap(torch.func.grad(compiled))(x)
         assert_close(found, torch.func.vmap(torch.func.grad(compiled.function))(x))
+
+
+def test_programs_of_an_object_that_is_gone_can_be_dropped():
+    box = Box()
+    compiled = funcaot.compile(lambda x, box: x * len(range(box.size)), backend="eager")
+    for size in (2, 3):
+        box.size = size
+        assert_close(compiled(torch.ones(2), box), torch.full((2,), float(size)))
+    assert len(compiled.entries) == 2
+    del box
+    compiled.clear()
+    assert compiled.entries == ()
