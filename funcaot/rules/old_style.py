@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -29,6 +29,7 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
+from funcaot.rules.operands.closures import AttributeWrites, Hollow, Sealed, hollowed
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
 
@@ -47,6 +48,19 @@ class Reference:
 
     kind: str
     index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An object that forward kept, without the tensors of the call that it holds.
+
+    Attributes:
+        hollow: The object with holes.
+        references: What was in the holes.
+    """
+
+    hollow: Hollow
+    references: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -138,21 +152,31 @@ class _Finder:
     def attribute(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return self.reference(leaf)
-        if self._hides_tensors(leaf):
-            self._refuse(f"hides tensors of the call in a {type(leaf).__name__} on ctx")
-        return leaf
+        inside = self._hidden_tensors(leaf)
+        return self._held(leaf, inside) if inside else leaf
 
-    def _hides_tensors(self, value: Any) -> bool:
+    def _hidden_tensors(self, value: Any) -> list[torch.Tensor]:
         known = (torch.nn.Module, types.FunctionType, types.MethodType, types.ModuleType, type)
         if isinstance(value, known) or any(value is operand for operand in self.operands):
-            return False
+            return []
         fields = getattr(value, "__dict__", None)
         if not isinstance(fields, dict):
-            return False
+            return []
         leaves = pytree.tree_leaves(list(fields.values()))
-        return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-    def _refuse(self, what: str) -> None:
+    def _held(self, value: Any, inside: list[torch.Tensor]) -> Held:
+        """Take the call's tensors out of an object; the rules see a copy with a level's own."""
+        ours = {id(tensor) for tensor in (*inside, *self.operands, *self.outputs)}
+        try:
+            hollow, tensors, _ = hollowed(
+                (value,), lambda t: id(t) in ours and not isinstance(t, torch.nn.Parameter)
+            )
+        except Sealed:
+            self._refuse(f"hides tensors of the call in a {type(value).__name__} on ctx")
+        return Held(hollow, tuple(map(self.reference, tensors)))
+
+    def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
             f"{display_name(self.function)} was called under a transform and can't be split into "
             f"forward and setup_context: its forward {what}",
@@ -251,7 +275,7 @@ class _Split:
         kept, sources = list(tensors[: len(references)]), tensors[len(references) :]
         if self.mode != "eager":
             kept = self._linked(call, references, kept, sources)
-        saved, attributes = _filled(plan, plan.saved, kept)
+        saved, attributes, writes = _filled(plan, plan.saved, kept)
         needs = ctx.needs_input_grad[:-1]
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
         given = [
@@ -260,6 +284,7 @@ class _Split:
         ]
         boxed = getattr(self.function, "boxed_grads_call", False)
         result = reverse_rule(self.function)(own, *((given,) if boxed else given))
+        _refuse_writes(self.function, writes)
         result = checked_gradients(self.function, result, call.shapes)
         return (*(result if isinstance(result, tuple) else (result,)), None)
 
@@ -283,10 +308,11 @@ class _Split:
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         plan = ctx._funcaot_plan.plan
-        saved, attributes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
+        saved, attributes, writes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
         needs = ctx.needs_input_grad[:-1]
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
         result = self.function.jvp(own, *tangents[:-1])
+        _refuse_writes(self.function, writes)
         result = result if isinstance(result, tuple) else (result,)
         extra = len(ctx._funcaot_output_shapes) if hasattr(ctx, "_funcaot_output_shapes") else 0
         return (*result, *[None] * (extra - len(result)))
@@ -315,7 +341,12 @@ def _is_tensor(value: Any) -> bool:
 
 def _attribute_references(plan: SplitPlan) -> list[Reference]:
     leaves = [leaf for _, leaves in plan.attributes.values() for leaf in leaves]
-    return [leaf for leaf in leaves if isinstance(leaf, Reference)]
+    parts = [part for leaf in leaves for part in (leaf.references if _is_held(leaf) else (leaf,))]
+    return [part for part in parts if isinstance(part, Reference)]
+
+
+def _is_held(leaf: Any) -> bool:
+    return isinstance(leaf, Held)
 
 
 def _references(plan: SplitPlan) -> list[Reference]:
@@ -326,14 +357,30 @@ def _references(plan: SplitPlan) -> list[Reference]:
 
 def _filled(
     plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Put kept tensors in the place of their references."""
+) -> tuple[tuple[Any, ...], dict[str, Any], list[AttributeWrites]]:
+    """Put kept tensors in the place of their references; and what sees writes to objects."""
     rest = iter(kept)
-    tensors = tuple(next(rest) if isinstance(v, Reference) else v for v in saved)
+    writes: list[AttributeWrites] = []
+
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Held):
+            return leaf.hollow.filled(list(map(fill, leaf.references)), writes)[0]
+        return next(rest) if isinstance(leaf, Reference) else leaf
+
+    tensors = tuple(map(fill, saved))
     attributes = {
-        name: pytree.tree_unflatten(
-            [next(rest) if isinstance(leaf, Reference) else leaf for leaf in leaves], spec
-        )
+        name: pytree.tree_unflatten(list(map(fill, leaves)), spec)
         for name, (spec, leaves) in plan.attributes.items()
     }
-    return tensors, attributes
+    return tensors, attributes, writes
+
+
+def _refuse_writes(function: type, writes: Sequence[AttributeWrites]) -> None:
+    """Refuse a rule that changes an object on ctx, of which it was given a copy."""
+    for write in writes:
+        if any(write.before.get(name, write) is not v for name, v in vars(write.copy).items()):
+            raise UnsupportedError(
+                f"A rule of {display_name(function)} changes a {type(write.copy).__name__} that "
+                "forward kept on ctx.",
+                remedy="return what it computes, or count in an attribute of ctx.",
+            )

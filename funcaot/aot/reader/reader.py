@@ -21,6 +21,7 @@ from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
+from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import write_functions_of_modules, write_identities
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
@@ -53,6 +54,7 @@ class Reader:
         keys: Where each of the closed-over tensors was found.
         names: The same as one would write it.
         leaves_open: Numbers that may be others in each call, as `NumbersRead` names them.
+        reached: Finds the tensors that were closed over whatever else is as it was.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -63,6 +65,7 @@ class Reader:
     keys: tuple[Key, ...] = ()
     names: tuple[str, ...] = ()
     leaves_open: frozenset[tuple[int, Any]] = frozenset()
+    reached: ReachedTensors | None = None
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -107,7 +110,7 @@ def make_reader(
             f"{name} keeps a size of its arguments for itself.",
             remedy="compile with dynamic=False.",
         )
-    refuse_iterators(environment, name)
+    refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
     writer, values, positions = _written(environment, tracker, tensors)
     for bag, change in tracker.found:
@@ -135,7 +138,8 @@ def make_reader(
     if not values and not writer.checks:
         return None, stored
     reader = _reader(writer, values, positions, tensors)
-    return replace(reader, leaves_open=tracker.open.left_open), stored
+    found = reached_tensors(environment, root, positions, tensors)
+    return replace(reader, leaves_open=tracker.open.left_open, reached=found), stored
 
 
 def remade_reader(
@@ -186,7 +190,7 @@ def _written(
         if isinstance(leaf, torch.Tensor) and (asks or environment.places.get(id(leaf)))
     }
     if asks:
-        _refuse_reached(environment, reached, tracker.name)
+        _refuse_reached(environment, _seen_twice(tracker, reached), tracker.name)
     take_out(environment, tracker.open)
     writer = EnvironmentWriter(environment, root)
     writer.write_checks()
@@ -212,6 +216,12 @@ def _written(
         write_identities(writer, arguments)
     write_functions_of_modules(writer)
     return writer, values, (*tracker.holders(), *reached.values())
+
+
+def _seen_twice(tracker: StateTracker, reached: dict[int, int]) -> dict[int, int]:
+    """Arguments that the function sees as arguments."""
+    hidden = getattr(tracker.function, "funcaot_reaches", 0)
+    return {identity: index for identity, index in reached.items() if index >= hidden}
 
 
 def _refuse_reached(environment: Environment, arguments: Container[int], name: str) -> None:

@@ -175,11 +175,14 @@ class EntryCache:
             if self._order.pop(entry, None) is None:
                 return
             self._general = tuple(kept for kept in self._general if kept is not entry)
-            left = tuple(kept for kept in self._buckets[entry.signature] if kept is not entry)
+            # Once an object in it is gone, a signature is equal to no other one any more.
+            found = (key for key, kept in self._buckets.items() if entry in kept)
+            key = entry.signature if entry.signature in self._buckets else next(found)
+            left = tuple(kept for kept in self._buckets[key] if kept is not entry)
             if left:
-                self._buckets[entry.signature] = left
+                self._buckets[key] = left
             else:
-                del self._buckets[entry.signature]
+                del self._buckets[key]
             self._settings.statistics.cache_hits += entry.calls
             self._set_chain(tuple(pair for pair in self._chain if pair[1] is not entry))
 

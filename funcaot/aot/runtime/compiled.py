@@ -30,6 +30,7 @@ from funcaot.aot.runtime.inlined import inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
 from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
 from funcaot.aot.runtime.refused import Refusals
+from funcaot.aot.runtime.routes.grown_calls import GrownCalls
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
 from funcaot.aot.runtime.transform_stacks import NotCapturedError, Stack
 from funcaot.aot.signature.dynamic import SizeHistory
@@ -83,16 +84,17 @@ class CompiledFunction(Generic[P, R]):
         self._captures = OpenCaptures(function, settings, self._history)
         self.refusals = Refusals(settings.fullgraph)
         self._static: frozenset[str] = frozenset()
-        self._stacks: Derived[Hashable, _StackedFunction] = Derived()
+        self._stacks: Derived[Hashable, _TriedFunction] = Derived()
         self._sized: SizedCalls | None = None
         self._in_stages = settings.dynamic is not False
+        self._grown = GrownCalls(function, settings, _TriedFunction)
         self.artifacts: Artifacts | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything captured so far."""
         sized = () if self._sized is None else self._sized.program.entries
-        return (*self._cache.entries, *sized)
+        return (*self._cache.entries, *sized, *self._grown.entries)
 
     @property
     def cache_hits(self) -> int:
@@ -117,7 +119,7 @@ class CompiledFunction(Generic[P, R]):
             found = self._stacks.get(stack.key)
             if found is None:
                 settings = replace(self.settings, name=stack.named(self.settings.name))
-                found = _StackedFunction(stack.over(self.function), settings)
+                found = _TriedFunction(stack.over(self.function), settings)
                 self._stacks[stack.key] = found
             return found
 
@@ -129,11 +131,13 @@ class CompiledFunction(Generic[P, R]):
         """Leave nothing open of the arguments of these names, from the next compilation on."""
         kept = frozenset(self._static | names)
         self._static = kept
+        self._grown.close()
         self._history.static = lambda tree: positions_of(self.function, tree, kept)
 
     def adopt(self, entry: Entry) -> None:
-        """Keep a program of this function that was captured apart from a call."""
+        """Keep a program of this function."""
         self._cache.add(entry)
+        self._grown.note(entry)
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Write the programs that exist to a file, for ``funcaot.compile(..., artifacts=path)``.
@@ -199,13 +203,8 @@ class CompiledFunction(Generic[P, R]):
             found = self._cache.find(signature, leaves) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                try:
+                with warm_up.without_first_steps(self.settings.name):
                     found = self._captured(signature, leaves, (args, kwargs))
-                except FirstStepError as error:
-                    raise UnsupportedError(
-                        f"{self.settings.name} {error}.",
-                        remedy="call it once.",
-                    ) from None
                 self._cache.add(found[0])
             warm_up.warm(found[0], leaves, found[1], orders)
 
@@ -217,6 +216,7 @@ class CompiledFunction(Generic[P, R]):
             self.settings.numbers.clear()
             self.refusals.clear()
             self._stacks.clear()
+            self._grown.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
 
     @overload
@@ -274,6 +274,9 @@ class CompiledFunction(Generic[P, R]):
             return result
         self.refusals.check(signature)
         try:
+            result = self._grown.run(leaves, args, kwargs)
+            if result is not MISS:
+                return result
             return self._capture_and_run(signature, leaves, (args, kwargs), tried)
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)
@@ -288,7 +291,8 @@ class CompiledFunction(Generic[P, R]):
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
             if found is None:
                 self.settings.statistics.cache_misses += 1
-                reason = self._cache.why_missed(signature, leaves, tried) or self._why_not_loaded
+                reason = self._cache.why_missed(signature, leaves, tried)
+                reason = reason or getattr(self.artifacts, "why", "")
                 if reason:
                     show_recompile(self.settings.name, reason)
                 answers = self._answers(leaves)
@@ -312,7 +316,7 @@ class CompiledFunction(Generic[P, R]):
                 if found is not None:
                     self.refusals.first_steps = 0
                     found[0].reason, found[0].made_for = reason, signature
-                    self._cache.add(found[0])
+                    self.adopt(found[0])
         if found is None:
             return self._call_plainly(call, raised)
         entry, lifted = found
@@ -357,10 +361,6 @@ class CompiledFunction(Generic[P, R]):
             self._history.sizes(signature, leaves)  # Another size next time is a change.
             self._cache.add(found[0])
         return found
-
-    @property
-    def _why_not_loaded(self) -> str:
-        return "" if self.artifacts is None else self.artifacts.why
 
     def _captured(
         self, signature: Signature, leaves: list[Any], call: Call
@@ -427,8 +427,8 @@ class _Stage(CompiledFunction):
         return without_effects(entry), lifted
 
 
-class _StackedFunction(CompiledFunction):
-    """A stack of transforms over a compiled function's function."""
+class _TriedFunction(CompiledFunction):
+    """What a call goes through if it can be captured like that, and past if it can't."""
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         super().__init__(function, settings)

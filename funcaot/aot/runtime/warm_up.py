@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import FuncaotError, UnsupportedError
 
@@ -42,6 +44,15 @@ def check(name: str, orders: Any) -> None:
             got=repr(orders),
             remedy="leave it out for the gradients.",
         )
+
+
+@contextlib.contextmanager
+def without_first_steps(name: str) -> Iterator[None]:
+    """Refuse a function that has to be called once before it can be captured."""
+    try:
+        yield
+    except FirstStepError as error:
+        raise UnsupportedError(f"{name} {error}.", remedy="call it once.") from None
 
 
 def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], orders: int) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from inspect import GEN_CREATED, getgeneratorstate
-from types import BuiltinMethodType, GeneratorType
+from types import BuiltinMethodType, GeneratorType, ModuleType
 from typing import Any
 
-from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import module_of
 from funcaot.errors import UnsupportedError
 
@@ -28,6 +28,7 @@ class Draws:
         self._objects = self._identities = 0
         self._before: dict[int, tuple[Any, Any]] = {}
         self._of_the_system = False
+        self._counters: dict[int, tuple[Any, str]] = {}
         self._python = random.getstate()
         self._numpy = _numpy_state()
         self.update()
@@ -44,6 +45,16 @@ class Draws:
             state = _state(thing)
             if state is not None:
                 self._before.setdefault(id(thing), (thing, state))
+            if type(thing) is itertools.count:
+                self._counters.setdefault(id(thing), (thing, repr(thing)))
+
+    def resting(self) -> frozenset[int]:
+        """Counters, by ``id``, of which nothing was taken since they were reached.
+
+        Code that may read one and didn't, such as that of a library that numbers its files.
+        """
+        seen = self._counters.items()
+        return frozenset(key for key, (thing, text) in seen if repr(thing) == text)
 
     def refuse_drawn(self, name: str) -> None:
         """Raise if one of them isn't where it was.
@@ -81,17 +92,22 @@ class Draws:
                 _bits(thing).state = state
 
 
-def refuse_iterators(environment: Environment, name: str) -> None:
+def refuse_iterators(
+    environment: Environment, name: str, resting: Container[int] = frozenset()
+) -> None:
     """Raise if a function reads an iterator that another call would find further on.
 
     Args:
         environment: What the code that ran can have read.
         name: The user's function.
+        resting: Counters, by ``id``, that the function didn't read.
 
     Raises:
         UnsupportedError: If it does.
     """
     for place, thing in environment.identities:
+        if id(thing) in resting or _is_named_by_nobody(environment, place):
+            continue
         if isinstance(thing, Iterator) and not _is_unstarted(thing):
             refused = UnsupportedError(
                 f"{name} reads {place.name or 'an iterator'}, a {type(thing).__name__} that it "
@@ -100,6 +116,18 @@ def refuse_iterators(environment: Environment, name: str) -> None:
             )
             refused.repeatable = False
             raise refused
+
+
+def _is_named_by_nobody(environment: Environment, place: Place) -> bool:
+    """Whether a global isn't mentioned by the code that ran, but by some that may have."""
+    holder = environment.objects.get(place.parent)
+    is_global = place.parent in environment.namespaces or isinstance(holder, ModuleType)
+    if not is_global or environment.ran is None or not place.name:
+        return False
+    return not any(
+        place.name in code.co_names or place.name in code.co_consts
+        for code in environment.ran.codes
+    )
 
 
 def _is_unstarted(thing: Any) -> bool:

@@ -169,6 +169,7 @@ class StateTracker:
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
             draws.refuse_drawn(self.name)
+            self.resting = draws.resting()
             held.refuse_changed(self.name)
             refuse_states(self.name, environment, self.ran)
             self.found = self._found(bags, changes, environment)

@@ -167,6 +167,22 @@ ADVANCING = {
 }
 
 
+def test_a_counter_that_is_not_read_is_no_obstacle():
+    """A library that numbers what it makes, which this function may do and doesn't."""
+    names: dict = {}
+    text = "import itertools\ncounter = itertools.count(1)\nused = False\n"
+    text += "def target(x):\n    return x * (next(counter) if used else 2)"
+    exec(text, names)
+    compiled = funcaot.compile(names["target"], backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(argument()), argument() * 2)
+        assert next(names["counter"])
+    assert funcaot.report(compiled).cache_misses == 1
+    names["used"] = True
+    with pytest.raises(funcaot.errors.UnsupportedError, match="reads counter"):
+        compiled(argument())
+
+
 @pytest.mark.parametrize("kind", ADVANCING)
 def test_what_advances_at_each_call(kind):
     """A number that each call takes from a state: as in eager, or an error that names it."""

@@ -302,6 +302,10 @@ def _is_elsewhere(other: Any) -> bool:
     return isinstance(other, torch.Tensor)
 
 
+# What compares itself with a plain number; an open size does so by a guard.
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
+
+
 def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
     """Give the numbers a comparison, whose answer is an assumption."""
 
@@ -310,7 +314,7 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         text = _operand(other)
         if text is None:
-            if isinstance(other, (int, float, complex)) or hasattr(other, "dtype"):
+            if isinstance(other, _NUMBERS) or hasattr(other, "dtype"):
                 return compute(self.settle(), other)
             return NotImplemented
         return self._log.ask(f"{self.name} {sign} {text}", compute(self.value, _plain(other)))

@@ -1,0 +1,138 @@
+"""Calls of a function that reaches tensors whose sizes change; a compiled function sends them here.
+
+The sizes of arguments stay open; those of what a function closes over, or finds in an object that
+it is given, don't. So one program is given these tensors as arguments beside the user's. The
+function doesn't see them there: it finds them where they always were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from funcaot._torch.levels import functorch
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.reader.reached_tensors import ReachedTensors
+from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.runtime.generated.fast_call import MISS
+from funcaot.aot.runtime.transform_stacks import NotCapturedError
+
+if TYPE_CHECKING:
+    from funcaot.aot.runtime.compiled import CompiledFunction
+
+_KEPT = 8
+
+Make = Callable[["ReachingFunction", Settings], "CompiledFunction"]
+
+
+class ReachingFunction:
+    """The function, given some of the tensors that it reaches by itself.
+
+    Attributes:
+        function: The user's function.
+        funcaot_reaches: How many tensors it is given.
+    """
+
+    def __init__(self, function: Callable[..., Any], count: int) -> None:
+        """Wrap it."""
+        self.function, self.funcaot_reaches = function, count
+
+    def __call__(self, reached: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Run it; only a capture does."""
+        return self.function(*args, **kwargs)
+
+
+class _Grown:
+    """The tensors that a program reached, and those among them whose sizes were others since.
+
+    Attributes:
+        program: Is given those that had other sizes.
+        dims: For each of these, which ones.
+    """
+
+    def __init__(self, tensors: ReachedTensors) -> None:
+        """Nothing has changed yet."""
+        self.program: CompiledFunction | None = None
+        self.dims: list[frozenset[int]] = []
+        self._tensors = tensors
+        self._changed = [frozenset[int]()] * len(tensors.shapes)
+
+    def find(self, function: Callable[..., Any], leaves: Sequence[Any]) -> list[Any]:
+        """The tensors of a call that are to be arguments; none if other things are there."""
+        found = self._tensors.find(function, leaves)
+        if found is None:
+            return []
+        before = list(map(bool, self._changed))
+        for at, (tensor, shape) in enumerate(zip(found, self._tensors.shapes, strict=True)):
+            now = frozenset(d for d, size in enumerate(shape) if tensor.shape[d] != size)
+            self._changed[at] |= now
+        if list(map(bool, self._changed)) != before:
+            self.program = None
+        self.dims = [dims for dims in self._changed if dims]
+        return [tensor for tensor, dims in zip(found, self._changed, strict=True) if dims]
+
+
+class GrownCalls:
+    """The programs of one function that are given tensors which it reaches."""
+
+    def __init__(self, function: Callable[..., Any], settings: Settings, make: Make) -> None:
+        """Nothing is captured yet.
+
+        Args:
+            function: The user's function.
+            settings: Its settings.
+            make: Makes the program of a function.
+        """
+        self._function, self._settings, self._make = function, settings, make
+        self._known: list[_Grown] = []
+        self._is_closed = settings.dynamic is False
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What was captured."""
+        programs = [known.program for known in self._known if known.program is not None]
+        return tuple(entry for program in programs for entry in program.entries)
+
+    def note(self, entry: Entry) -> None:
+        """Remember what a program reaches; callers hold the function's lock."""
+        reader = entry.forward.reader
+        tensors = None if reader is None else reader.reached
+        if tensors is not None and not self._is_closed:
+            self._known = [*self._known, _Grown(tensors)][-_KEPT:]
+
+    def close(self) -> None:
+        """Leave nothing open: the names of arguments that stay static mean those of the user."""
+        self._is_closed, self._known = True, []
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known = []
+
+    def run(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call that no program fits, if that is because of such sizes.
+
+        Returns:
+            What the function returns; `MISS` if it is to be captured as it is.
+        """
+        if not self._known or functorch.under_transforms(leaves):
+            return MISS
+        with self._settings.lock:
+            known, tensors = self._found(leaves)
+            if known is None:
+                return MISS
+            if known.program is None:
+                function = ReachingFunction(self._function, len(tensors))
+                known.program = self._make(function, self._settings)
+            program = known.program
+            program.open_dimensions([*known.dims, *[frozenset[int]()] * len(leaves)])
+        try:
+            return program(tensors, *args, **kwargs)
+        except NotCapturedError:
+            return MISS
+
+    def _found(self, leaves: Sequence[Any]) -> tuple[_Grown | None, list[Any]]:
+        for known in self._known:
+            tensors = known.find(self._function, leaves)
+            if tensors:
+                return known, tensors
+        return None, []
