@@ -393,6 +393,11 @@ def has_tangent(tensor: torch.Tensor) -> bool:
 
 def tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tangents that a tensor carries, one for each level that it has one at."""
+    with disable_dispatch_modes():  # Those of a capture would meet a real tensor.
+        return _tangents_of(tensor)
+
+
+def _tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return []
     interpreter = peek_interpreter_stack()
@@ -404,7 +409,7 @@ def tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     interpreter = coerce_cinterpreter(interpreter)
     own = is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) == interpreter.level()
     with interpreter.lower():
-        return found + tangents_of(get_unwrapped(tensor) if own else tensor)
+        return found + _tangents_of(get_unwrapped(tensor) if own else tensor)
 
 
 def is_leaf_at_every_level(tensor: torch.Tensor) -> bool:

@@ -158,6 +158,9 @@ def test_under_transforms():
         assert_close(compiled(x[0]), compiled.function(x[0]))
         found = torch.func.vmap(torch.func.grad(compiled))(x)
         assert_close(found, torch.func.vmap(torch.func.grad(compiled.function))(x))
+        assert_close(
+            torch.func.hessian(compiled)(x[0]), torch.func.hessian(compiled.function)(x[0])
+        )
 
 
 def test_programs_of_an_object_that_is_gone_can_be_dropped():

@@ -1,7 +1,7 @@
 """How much of a slow reduction DDP hides behind a backward: compiled against eager, on two ranks.
 
-    python benchmarks/reduction_overlap.py
-    python benchmarks/reduction_overlap.py --seconds 0  # what a step costs besides
+    python benchmarks/ranks/reduction_overlap.py
+    python benchmarks/ranks/reduction_overlap.py --seconds 0  # what a step costs besides
 
 The ranks have a network that moves one bucket after another, each in 50 ms. So a step (forward,
 backward and reduction) takes at least that times the buckets, and what comes before the first
@@ -12,19 +12,23 @@ import multiprocessing
 import os
 import queue
 import statistics
+import sys
 import tempfile
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import parser_of, progress
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import funcaot
+
+sys.path.append(str(Path(__file__).parents[1]))
+from common import parser_of, progress
 
 LIMIT = 600  # seconds for everything
 
