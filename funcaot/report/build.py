@@ -79,6 +79,7 @@ def _joined(compiled: Any) -> Report:
         backend=reports[0].backend,
         entries=tuple(entry for report in reports for entry in report.entries),
         transformed=tuple(part for report in reports for part in report.transformed),
+        refused=tuple(reason for report in reports for reason in report.refused),
         **totals,
     )
 
