@@ -401,8 +401,10 @@ def _tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return []
     interpreter = peek_interpreter_stack()
-    batched = interpreter is not None and interpreter.key() == TransformType.Vmap
-    tangent = None if batched else unpack_dual(tensor)[1]
+    # What a batched tensor or a functional one carries lies below these levels.
+    passes = (TransformType.Vmap, TransformType.Functionalize)
+    above = interpreter is not None and interpreter.key() in passes
+    tangent = None if above else unpack_dual(tensor)[1]
     found = [] if tangent is None else [tangent]
     if interpreter is None:
         return found
