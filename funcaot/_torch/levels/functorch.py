@@ -400,6 +400,8 @@ def tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 def _tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     if forward_ad._current_level < 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return []
+    if is_legacy_batchedtensor(tensor):  # Torch can't look inside.
+        return []
     interpreter = peek_interpreter_stack()
     # What a batched tensor or a functional one carries lies below these levels.
     passes = (TransformType.Vmap, TransformType.Functionalize)

@@ -393,7 +393,8 @@ class EnvironmentWriter:
         }
         if module:
             hidden.add("forward")
-        if names.reads_everything:
+        # Ops of torch keep what they found out when they first ran.
+        if names.reads_everything and module_of(type(holder)) != "torch._ops":
             self._write_keys(identity, [own, *(own[part] for part in parts)], parts)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
         absent = (asked | hidden) - here

@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -92,9 +93,10 @@ class CompiledFunction(Generic[P, R]):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Everything captured so far."""
+        """Everything captured so far, the newest last."""
         sized = () if self._sized is None else self._sized.program.entries
-        return (*self._cache.entries, *sized, *self._grown.entries)
+        found = (*self._cache.entries, *sized, *self._grown.entries)
+        return tuple(sorted(found, key=lambda entry: entry.number))
 
     @property
     def cache_hits(self) -> int:
@@ -274,7 +276,8 @@ class CompiledFunction(Generic[P, R]):
             return result
         self.refusals.check(signature)
         try:
-            result = self._grown.run(leaves, args, kwargs)
+            why = partial(self._cache.why_missed, signature, leaves, tried)
+            result = self._grown.run(leaves, args, kwargs, why)
             if result is not MISS:
                 return result
             return self._capture_and_run(signature, leaves, (args, kwargs), tried)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -44,6 +45,8 @@ from funcaot.aot.subclasses.structure import inside, pattern_of
 from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed
 
+_numbers = itertools.count()
+
 
 class Entry:
     """A captured call that can be run again: prologue, segment, epilogue.
@@ -58,6 +61,7 @@ class Entry:
         numbers: Numbers that it leaves open, if it does.
         functions: The segment and the Functions made for it.
         in_place: The graph that writes to inputs by itself, if there is one.
+        number: Grows from entry to entry, of all functions.
         calls: How often it was found in the cache.
         generations: How often code was generated for its call.
         reason: Why no other entry served the call that it was made for.
@@ -75,6 +79,7 @@ class Entry:
         self.sizes, self.numbers = forward.sizes, forward.numbers
         self.functions = SegmentFunctions(forward.segment)
         self.in_place = None if forward.in_place is None else InPlace(forward.in_place, settings)
+        self.number = next(_numbers)
         self.calls = 0
         self.generations = 0
         self.reason = self.left = ""

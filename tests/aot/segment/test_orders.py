@@ -56,9 +56,9 @@ def test_four_orders_by_grad(name):
     function = cases.PROGRAMS[name]
     inputs = cases.operands()
     compiled = cases.compiled(function)
-    same(by_grad(compiled, inputs, 4), by_grad(function, inputs, 4))
+    same(by_grad(compiled, inputs, 4), by_grad(cases.ORACLES[name], inputs, 4))
     counted = funcaot.report(compiled)
-    same(by_grad(compiled, inputs, 4), by_grad(function, inputs, 4))
+    same(by_grad(compiled, inputs, 4), by_grad(cases.ORACLES[name], inputs, 4))
     again = funcaot.report(compiled)
     assert again.graphs_compiled == counted.graphs_compiled
     assert again.backward_traces == counted.backward_traces
@@ -69,7 +69,8 @@ def test_four_orders_by_grad(name):
 def test_three_orders_by_backward(name):
     function = cases.PROGRAMS[name]
     inputs = cases.operands()
-    same(by_backward(cases.compiled(function), inputs, 3), by_backward(function, inputs, 3))
+    oracle = cases.ORACLES[name]
+    same(by_backward(cases.compiled(function), inputs, 3), by_backward(oracle, inputs, 3))
 
 
 def test_each_order_is_traced_when_it_is_invoked():
@@ -320,7 +321,9 @@ def test_a_module_to_third_order():
         (h,) = torch.autograd.grad((g**2).sum(), x, create_graph=True)
         return torch.autograd.grad((h**2).sum(), [x, *model.parameters()], allow_unused=True)
 
-    same(run(compiled), run(net))
+    found = run(compiled)
+    net.norm.__class__ = cases.WrittenOut
+    same(found, run(net))
 
 
 def test_mutated_leaf_between_orders_raises_as_eager_does():

@@ -105,11 +105,6 @@ def keeps_in_a_set(x, state=set()):  # noqa: B006
     return x
 
 
-def keeps_a_parameter(x, state={}):  # noqa: B006
-    state["p"] = nn.Parameter(x * 2)
-    return x
-
-
 def returns_a_generator(x):
     return (x * i for i in range(3))
 
@@ -132,7 +127,6 @@ def test_a_function_that_is_kept_is_each_calls_own():
     "function",
     [
         keeps_in_a_set,
-        keeps_a_parameter,
         keys_by_tensor,
         returns_a_generator,
     ],

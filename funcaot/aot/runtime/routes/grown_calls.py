@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from funcaot._torch.levels import functorch
+from funcaot.aot.graph.observed.logs import show_recompile
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.reader.reached_tensors import ReachedTensors
 from funcaot.aot.runtime.entry import Entry
@@ -108,8 +109,20 @@ class GrownCalls:
         """Forget everything."""
         self._known = []
 
-    def run(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(
+        self,
+        leaves: Sequence[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        why: Callable[[], str],
+    ) -> Any:
         """Run a call that no program fits, if that is because of such sizes.
+
+        Args:
+            leaves: Leaves of the call.
+            args: Its arguments.
+            kwargs: Its keywords.
+            why: Says why none fits.
 
         Returns:
             What the function returns; `MISS` if it is to be captured as it is.
@@ -125,10 +138,16 @@ class GrownCalls:
                 known.program = self._make(function, self._settings)
             program = known.program
             program.open_dimensions([*known.dims, *[frozenset[int]()] * len(leaves)])
+        before = len(program.entries)
         try:
-            return program(tensors, *args, **kwargs)
+            result = program(tensors, *args, **kwargs)
         except NotCapturedError:
             return MISS
+        made = program.entries[before:]
+        if made and not made[-1].reason:
+            made[-1].reason = why()
+            show_recompile(self._settings.name, made[-1].reason)
+        return result
 
     def _found(self, leaves: Sequence[Any]) -> tuple[_Grown | None, list[Any]]:
         for known in self._known:
