@@ -155,6 +155,7 @@ def class_attribute_by_type(o: _Object):
             "vars(type(<i>)).get('held', {default})",
         ),
         place="<k>.held",
+        programs=3,  # What is deleted and set again stands at the end of its class.
     )
 
 
