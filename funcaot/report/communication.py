@@ -64,6 +64,12 @@ class Communication:
         graph: Its name.
         order: 0 for a forward, 1 for its backward, 2 for the backward of that, and so on.
         collectives: In the order in which they run.
+
+    Example:
+        >>> from funcaot.report.communication import Collective, Communication
+        >>> reduced = Collective("all_reduce", "0", ranks=2, given=400, received=400)
+        >>> print(Communication("step", 1, (reduced, reduced)))
+        step (order 1): 2 all_reduce, 800 bytes sent by each of 2 ranks
     """
 
     graph: str
