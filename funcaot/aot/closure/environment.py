@@ -77,6 +77,7 @@ class Environment:
         escaped: Symbolic numbers that a capture left behind.
         ran: The code that ran, if that is known.
         given: What the caller calls objects among the arguments, by ``id``.
+        alike: Objects in whose place another one of their class may stand, by ``id``.
     """
 
     names: ReadNames = field(default_factory=ReadNames)
@@ -92,6 +93,7 @@ class Environment:
     escaped: list[Place] = field(default_factory=list)
     ran: Ran | None = None
     given: dict[int, str] = field(default_factory=dict)
+    alike: frozenset[int] = frozenset()
 
     def may_run(self, code: types.CodeType) -> bool:
         """Whether a function's code may have run."""

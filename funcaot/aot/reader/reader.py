@@ -23,7 +23,11 @@ from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_code import Explanation
-from funcaot.aot.reader.reader_identity import write_functions_of_modules, write_identities
+from funcaot.aot.reader.reader_identity import (
+    write_distinct,
+    write_functions_of_modules,
+    write_identities,
+)
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -112,6 +116,7 @@ def make_reader(
         )
     refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
+    environment.alike = tracker.environment.alike = tracker.alike(environment)
     writer, values, positions = _written(environment, tracker, tensors)
     for bag, change in tracker.found:
         if change.compared:
@@ -134,6 +139,9 @@ def make_reader(
         stored = StateEffects(
             function, changes, reach, positions, tracker.in_arguments, kept, computed
         )
+        write_distinct(writer, finder.variables)
+    else:
+        write_distinct(writer)
     tracker.open.close(environment)
     if not values and not writer.checks:
         return None, stored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,26 @@ def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -
         _write_which_are_one(writer)
         _write_which_tensors_are_one(writer, arguments)
     _write_methods_of_tensors(writer)
+
+
+def write_distinct(writer: EnvironmentWriter, changed: Iterable[int] = ()) -> None:
+    """Objects in whose place others may stand are as many as they were.
+
+    Args:
+        writer: The writer, which has written everything else.
+        changed: Objects that a call stores in, or finds something else in that it stores in.
+    """
+    objects, free = writer.environment.objects, writer.environment.alike
+    used = [i for i in dict.fromkeys((*writer.variables, *changed)) if i in objects]
+    of_class: dict[type, list[int]] = {}
+    for identity in used:
+        of_class.setdefault(type(objects[identity]), []).append(identity)
+    known = writer.source.constant(id, "id")
+    for kind, found in of_class.items():
+        if len(found) > 1 and not free.isdisjoint(found):
+            each = ", ".join(map(writer.variable, found))
+            says = f"{len(found)} things of {kind.__name__} are as many objects"
+            writer.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
 
 
 def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from funcaot._torch.tensors.guards import dict_version
 from funcaot.aot.closure import children
+from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.closure.code_names import PROTOCOL
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
@@ -125,14 +126,18 @@ class EnvironmentWriter:
             kind = self.source.constant(type(target), "T")
             self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}")
             return
-        says = f"{path} is the same {kind_name}"
         change = f"told_thing({path!r}, {kind_name!r}, {name})"
+        if id(target) in self.environment.alike:
+            kind = self.source.constant(type(target), "T")
+            self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}", change)
+            return
+        says = f"{path} is the same {kind_name}"
         try:
             reference = self.source.constant(weakref.ref(target), "ref")
             # Of an object that is gone, the reference is None, as may be what came in its place.
             self.require(f"{reference}() is {name} is not None", says, change)
         except TypeError:
-            if children.slots_of(target):  # all that it holds is compared
+            if children.slots_of(target) and not is_plain(type(target)):  # all of it is compared
                 kind = self.source.constant(type(target), "T")
                 self.require(f"type({name}) is {kind}", says, change)
             else:

@@ -119,7 +119,7 @@ def signature_data(signature: Signature) -> Data:
 def _leaf_data(leaf: TensorSpec | Constant) -> Data:
     if isinstance(leaf, TensorSpec):
         return {"tensor": spec_data(leaf)}
-    if isinstance(leaf.value, Identity):
+    if isinstance(leaf.value, Identity) or is_plain(leaf.kind):
         raise NotSavedError(f"it is given an object of {leaf.kind.__qualname__}")
     if leaf.value is ByContents.READ:  # The reader compares them.
         value: Any = "contents"

@@ -17,6 +17,7 @@ from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.children import LOOKED_INTO, WRAPPED
 from funcaot.aot.closure.constants import is_numpy_number, is_setting
 from funcaot.aot.closure.contents import is_array
+from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
@@ -74,7 +75,7 @@ class Constant:
         value: The value; its text where ``==`` isn't enough: nan is unequal to itself, ``0.0``
             equals ``-0.0``, ``range(0)`` equals ``range(1, 1)``, and equal sets may hold ``1`` and
             ``True``, in other orders; an ``Identity`` for what has no equality of its own;
-            ``ByContents.READ`` for what can change and is compared by what is in it.
+            ``ByContents.READ`` for what the reader compares, by what is in it or by which it is.
         by_text: Whether ``value`` is the text.
     """
 
@@ -169,6 +170,8 @@ def constant_of(value: Any) -> Constant | None:
     """A value as a part of a signature; None if it can't be one."""
     if isinstance(value, torch.Tensor):
         return None
+    if may_be_another(value):  # No reader looks at it there.
+        return Constant(type(value), Identity(value))
     try:
         return _constant("", 0, value)
     except UnsupportedError:
@@ -190,7 +193,7 @@ def _constant(name: str, position: int, value: Any) -> Constant:
     kind = type(value)
     if _is_told_by_text(value):
         return Constant(kind, repr(value), by_text=True)
-    if is_array(value) or isinstance(value, LOOKED_INTO):
+    if is_array(value) or isinstance(value, LOOKED_INTO) or may_be_another(value):
         return Constant(kind, ByContents.READ)
     if kind.__eq__ is object.__eq__ and value is not None:
         return Constant(kind, Identity(value))

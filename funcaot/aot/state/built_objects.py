@@ -96,6 +96,25 @@ class Plan:
 
     has_kept: bool = False
 
+    @property
+    def constants(self) -> list[Any]:
+        """Objects that it holds on to, whichever stand in their places in a call."""
+        refs = [ref for making in self.makings for ref in making.items]
+        refs += [ref for making in self.makings for _, ref in (*making.attributes, *making.slots)]
+        return [ref.value for ref in (self.root, *refs) if ref.how == "constant"]
+
+    @property
+    def keys(self) -> list[Any]:
+        """Keys of the dictionaries that it makes, and what is in its sets."""
+        found = [
+            key
+            for making in self.makings
+            if making.base in _DICTIONARIES or making.kind in _DICTIONARIES
+            for key in making.keys[0]
+        ]
+        sets = [making for making in self.makings if making.kind in (set, frozenset)]
+        return found + [ref.value for making in sets for ref in making.items]
+
     def make(self, leaves: Sequence[Any]) -> Any:
         """Make the value, or what makes it of containers that only the call can find."""
         unmade = Unmade(self, leaves)

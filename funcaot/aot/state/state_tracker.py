@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
+from funcaot.aot.closure.alike import alike, keys_in, may_be_another, reached_by
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_setting
 from funcaot.aot.closure.environment import Environment, Place, Walk
@@ -20,7 +23,7 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws, refuse_iterators
-from funcaot.aot.state.built_objects import Known, taken_apart
+from funcaot.aot.state.built_objects import Known, Parts, taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
@@ -31,6 +34,9 @@ from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
 from funcaot.classes.opaque import watching
 from funcaot.errors import FuncaotError, UnsupportedError
+
+# Their parts are compared, and not which objects they are.
+_MADE_OF_OTHERS = (*LOOKED_INTO, functools.partial, types.MethodType)
 
 
 class _Kept:
@@ -53,7 +59,8 @@ class _Kept:
         self._places.update(
             (identity, environment.places[identity][0])
             for identity, thing in environment.objects.items()
-            if isinstance(thing, LOOKED_INTO) and environment.places[identity]
+            if (isinstance(thing, _MADE_OF_OTHERS) or may_be_another(thing))
+            and environment.places[identity]
         )
         self._places.update(
             (id(bag.thing), bag) for bag in bags if bag.access == "{parent}" and not bag.named
@@ -99,6 +106,8 @@ class StateTracker:
         root: What the environment is reached from: the function, and objects that it is given.
         names: What the caller calls the leaves.
         computed: Names of numbers that Python computes in each call, and that it stores.
+        pinned: Objects that the program keeps for itself, by ``id``.
+        keys: Keys of what it changes and makes.
         open: Numbers that the function reads besides its arguments, and that are left open.
     """
 
@@ -114,6 +123,8 @@ class StateTracker:
     root: tuple[Any, ...] = ()
     names: Sequence[str] = ()
     computed: tuple[str, ...] = ()
+    pinned: frozenset[int] = frozenset()
+    keys: tuple[Any, ...] = ()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -184,6 +195,8 @@ class StateTracker:
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise
+        self.pinned = frozenset(reached_by(of_functions.called))
+        self.keys = tuple(key for bag, _ in self.found for key in keys_in(bag.now()))
         state.put_back([bag for bag, _ in self.found])
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
@@ -195,11 +208,26 @@ class StateTracker:
         if not (self.found or self.in_arguments):
             taken = taken_apart(result, known, self.name)
             if not kept.found:
-                return taken
+                return self._noted(taken)
         outcome = result, changes.packed()
         taken = taken_apart(outcome, known, self.name)
         self.kept = tuple(kept.found)
+        return self._noted(taken)
+
+    def _noted(self, taken: Any) -> Any:
+        """What the program returns and stores, after a note of what it keeps of that for itself."""
+        if isinstance(taken, Parts):
+            held = taken.plan.constants
+            held += [thing() for thing in held if isinstance(thing, weakref.ref)]
+            self.pinned |= {id(thing) for thing in held if may_be_another(thing)}
+            self.keys += tuple(taken.plan.keys)
+        else:
+            self.keys += tuple(keys_in(taken))
         return taken
+
+    def alike(self, environment: Environment) -> frozenset[int]:
+        """Objects of an environment in whose place another one may stand, by ``id``."""
+        return alike(environment, self.pinned, self.keys)
 
     def _old(self) -> Callable[[Any], bool]:
         """Whether a thing was there before."""
