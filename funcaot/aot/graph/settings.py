@@ -31,8 +31,9 @@ class Statistics:
 class NumbersRead:
     """Numbers that a function reads besides its arguments, as its programs were made for them.
 
-    They are named by the dictionary, list, cell or object that holds them, by ``id``, and the key:
-    if another thing gets the same ``id``, a number may be left open that needn't be.
+    They are named by the key and by what holds them: the ``id`` of a dictionary, list, cell or
+    object, or the way to an object that may be another one in each call. If another thing gets the
+    same ``id``, a number may be left open that needn't be.
 
     Attributes:
         values: What each was when a program was last made.
@@ -43,14 +44,14 @@ class NumbersRead:
         left_open: Those that the last capture put something in place of.
     """
 
-    values: dict[tuple[int, Any], int | float] = field(default_factory=dict)
-    changed: set[tuple[int, Any]] = field(default_factory=set)
-    closed: set[tuple[int, Any]] = field(default_factory=set)
-    strikes: Counter[tuple[int, Any]] = field(default_factory=Counter)
+    values: dict[tuple[Any, Any], int | float] = field(default_factory=dict)
+    changed: set[tuple[Any, Any]] = field(default_factory=set)
+    closed: set[tuple[Any, Any]] = field(default_factory=set)
+    strikes: Counter[tuple[Any, Any]] = field(default_factory=Counter)
     may_be_open: bool = False
-    left_open: set[tuple[int, Any]] = field(default_factory=set)
+    left_open: set[tuple[Any, Any]] = field(default_factory=set)
 
-    def is_open(self, key: tuple[int, Any], value: float) -> bool:
+    def is_open(self, key: tuple[Any, Any], value: float) -> bool:
         """Whether a program leaves a number open that is this in the present call."""
         if not self.may_be_open or key in self.closed:
             return False
@@ -62,17 +63,17 @@ class NumbersRead:
         self.left_open.add(key)
         return True
 
-    def note(self, found: Mapping[tuple[int, Any], int | float]) -> None:
+    def note(self, found: Mapping[tuple[Any, Any], int | float]) -> None:
         """Note what a program was made for."""
         if len(self.values) > _KEPT:
             self.values.clear()
         self.values.update(found)
 
-    def close(self, keys: Iterable[tuple[int, Any]]) -> None:
+    def close(self, keys: Iterable[tuple[Any, Any]]) -> None:
         """Never leave some open again."""
         self.closed.update(keys)
 
-    def strike(self, keys: Iterable[tuple[int, Any]]) -> None:
+    def strike(self, keys: Iterable[tuple[Any, Any]]) -> None:
         """Note that a program needs the value of some: one may be a special case."""
         self.strikes.update(keys)
         self.close(key for key in keys if self.strikes[key] >= _STRIKES)

@@ -68,7 +68,7 @@ class Reader:
     ran: RanCode | None = None
     keys: tuple[Key, ...] = ()
     names: tuple[str, ...] = ()
-    leaves_open: frozenset[tuple[int, Any]] = frozenset()
+    leaves_open: frozenset[tuple[Any, Any]] = frozenset()
     reached: ReachedTensors | None = None
 
     def __call__(

@@ -99,7 +99,7 @@ class Entry:
         return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
 
     @property
-    def numbers_read(self) -> frozenset[tuple[int, Any]]:
+    def numbers_read(self) -> frozenset[tuple[Any, Any]]:
         """Numbers that the function reads besides its arguments, and that it leaves open."""
         return frozenset() if self.forward.reader is None else self.forward.reader.leaves_open
 

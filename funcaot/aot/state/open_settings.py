@@ -18,8 +18,10 @@ import torch
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written, written
 from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import is_exact
 from funcaot.aot.closure.environment import Environment, Place, Walk
+from funcaot.aot.closure.where import key_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import state
 from funcaot.aot.state.state import Bag
@@ -37,6 +39,8 @@ class Number:
         thing: What holds it: a dictionary, list, cell, class or object.
         key: Its key in that, as ``state.put`` takes it.
         value: The number.
+        owner: What `NumbersRead` knows that by: the ``id`` of what holds it, or the way to an
+            object in whose place another one may stand.
     """
 
     place: Place
@@ -44,11 +48,12 @@ class Number:
     thing: Any
     key: Any
     value: int | float
+    owner: Any
 
     @property
-    def name(self) -> tuple[int, Any]:
+    def name(self) -> tuple[Any, Any]:
         """What it is called in `NumbersRead`."""
-        return id(self.thing), self.key
+        return self.owner, self.key
 
     def at(self, read: str) -> str:
         """The expression that reads it, of the one that reads the place."""
@@ -57,15 +62,18 @@ class Number:
 
 def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
     """The numbers that a setting is or holds, where they can be replaced."""
+    parent = environment.objects[place.parent]
+    way = (key_of(environment, place.parent), place.access) if may_be_another(parent) else None
     if type(value) in (int, float):
         holder = _holder(environment, place)
         if holder is not None:
-            yield Number(place, False, *holder, value)
+            thing, key = holder
+            yield Number(place, False, thing, key, value, way or id(thing))
     elif type(value) in (list, dict):
         items = enumerate(value) if type(value) is list else value.items()
         for key, item in items:
             if type(item) in (int, float) and type(key) in (int, str):
-                yield Number(place, True, value, key, item)
+                yield Number(place, True, value, key, item, way or id(value))
 
 
 def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
@@ -120,7 +128,7 @@ class OpenSettings:
         self.log = WrittenLog(_real_tensor)
         self.opened: list[Number] = []
         self._known = known
-        self._put: dict[tuple[int, Any], int] = {}
+        self._put: dict[tuple[Any, Any], int] = {}
         self._looked_at = 0
 
     @property
@@ -175,11 +183,11 @@ class OpenSettings:
             if any(_is_reached(number, walk.found) for number in self.opened):
                 raise SizeError("A Function may read an open number.", remedy="pass it.")
 
-    def names_fixed(self) -> set[tuple[int, Any]]:
+    def names_fixed(self) -> set[tuple[Any, Any]]:
         """The numbers that the program is right for one value of."""
         return {self.opened[index].name for index in self.log.fixed}
 
-    def numbers(self, environment: Environment) -> dict[tuple[int, Any], int | float]:
+    def numbers(self, environment: Environment) -> dict[tuple[Any, Any], int | float]:
         """The numbers that the reader compares, with their values."""
         return {
             number.name: number.value
@@ -188,7 +196,7 @@ class OpenSettings:
         }
 
     @property
-    def left_open(self) -> frozenset[tuple[int, Any]]:
+    def left_open(self) -> frozenset[tuple[Any, Any]]:
         """The numbers that may be others in each call."""
         return frozenset(number.name for number in self.opened) - self.names_fixed()
 
