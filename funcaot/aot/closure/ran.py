@@ -37,6 +37,7 @@ _RANDOM_STATES = frozenset(
     for which in ("", "_all")
 ) | {"initial_seed", "fork_rng"}
 _LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
+_MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
 
@@ -59,6 +60,9 @@ def is_library(module: str) -> bool:
 def is_users(kind: type) -> bool:
     """Whether a class is the user's, so that its attributes are followed."""
     module = module_of(kind)
+    if module in _MAKING_CLASSES and getattr(sys.modules[module], kind.__name__, None) is not kind:
+        # It is made by a call, and named after the module of its metaclass.
+        return any(is_users(base) for base in kind.__bases__)
     return module != "builtins" and not is_library(module)
 
 

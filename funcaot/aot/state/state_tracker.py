@@ -17,7 +17,7 @@ from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.alike import alike, keys_in, may_be_another, reached_by
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_setting
-from funcaot.aot.closure.environment import Environment, Place, Walk
+from funcaot.aot.closure.environment import Environment, Place, Walk, scan_what_ran
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
@@ -191,7 +191,7 @@ class StateTracker:
             draws.put_back()
             of_functions.put_back()
             held.put_back()
-            refuse_iterators(environment, self.name)
+            self._refuse_iterators()
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise
@@ -201,6 +201,15 @@ class StateTracker:
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
         return self._outcome(result, changes, _Kept(bags, given, environment))
+
+    def _refuse_iterators(self) -> None:
+        """Refuse what an iterator that was read may have given before an error."""
+        try:
+            refuse_iterators(self.environment, self.name)
+        except UnsupportedError:
+            # What the code that ran reads is a part of what any code may.
+            texts = [leaf for leaf in self.leaves if type(leaf) is str]
+            refuse_iterators(scan_what_ran(self.root, self.ran, texts), self.name)
 
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
