@@ -41,6 +41,7 @@ ON_BOTH = {
 # Those of `tests/distributed` become slow after this.
 SAMPLED = {
     "fast": {
+        "test_alike": 7,
         "test_autograd_inside": 2,
         "test_dynamic": 2,
         "test_every_optimizer": 5,

@@ -260,7 +260,7 @@ def test_a_method_and_its_object():
     first.scale = 7.0
     for _ in range(3):
         assert_close(first.run(x), x * first.weight * 7.0)
-    assert compilations(Model.run) == 3
+    assert compilations(Model.run) == 2  # The second one leaves the number open.
 
 
 def test_buffers_are_read_anew(network):
