@@ -18,6 +18,7 @@ from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Fact
 from funcaot.aot.capture.shared_inputs import Touched
+from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES

@@ -14,10 +14,10 @@ import torch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
+from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import LOOKED_INTO, WRAPPED
 from funcaot.aot.closure.constants import is_numpy_number, is_setting
 from funcaot.aot.closure.contents import is_array
-from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.look import written
 from funcaot.aot.closure.ran import is_users
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of

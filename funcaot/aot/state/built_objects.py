@@ -93,7 +93,6 @@ class Plan:
 
     makings: tuple[Making, ...]
     root: Ref
-
     has_kept: bool = False
 
     @property
@@ -112,7 +111,7 @@ class Plan:
             if making.base in _DICTIONARIES or making.kind in _DICTIONARIES
             for key in making.keys[0]
         ]
-        sets = [making for making in self.makings if making.kind in (set, frozenset)]
+        sets = (making for making in self.makings if making.kind in (set, frozenset))
         return found + [ref.value for making in sets for ref in making.items]
 
     def make(self, leaves: Sequence[Any]) -> Any:
