@@ -7,31 +7,40 @@ for itself, an object is compared by which one it is.
 
 from __future__ import annotations
 
-import argparse
 import enum
 import functools
 import gc
+import re
 import types
 import weakref
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, SETS, WRAPPED, items_of
+from funcaot.aot.closure.children import (
+    BY_ALL,
+    CONTAINERS,
+    DICTIONARIES,
+    SETS,
+    WRAPPED,
+    items_of,
+    names_in,
+)
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.environment import Environment, Walk
 from funcaot.aot.closure.ran import is_users
 
-__all__ = ["alike", "keys_in", "may_be_another", "reached_by"]
+__all__ = ["alike", "kept_in", "keys_in", "may_be_another", "reached_by"]
 
 _HEAP = 1 << 9  # A class that a class statement made.
-_OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, *WRAPPED)
-_BY_ALL = (types.SimpleNamespace, argparse.Namespace)
+_OF_PYTHON = (*BY_ALL, *WRAPPED)
 _NEVER = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type, *CONTAINERS)
 # Code that names one of these sees which object it has.
 _SEES_WHICH = ("id", "hash", "__hash__", "__reduce_ex__", "object_id")
+# The same under another name.
+_SEEING = (id, hash, object.__hash__, object.__repr__, object.__str__)
+_REPR = re.compile(" at 0x[0-9a-f]+")
 # What is given to one of these runs later, with the objects of the capture.
 _RUNS_LATER = (
     "register_hook",
@@ -40,6 +49,8 @@ _RUNS_LATER = (
     "register_post_accumulate_grad_hook",
     "saved_tensors_hooks",
 )
+# Where one of these is kept, it is the one that is compared.
+_WHOLE = (type, types.ModuleType, types.FunctionType, types.FrameType, torch.nn.Module)
 _DEPTH = 4
 
 
@@ -61,25 +72,39 @@ def may_be_another(value: Any) -> bool:
     return is_plain(type(value))
 
 
-def alike(environment: Environment, pinned: Collection[int], keys: Iterable[Any]) -> frozenset[int]:
+def alike(
+    environment: Environment,
+    pinned: Collection[int],
+    keys: Sequence[Any],
+    told: Sequence[Any] = (),
+) -> frozenset[int]:
     """The objects in whose place another one may stand, by ``id``.
 
     Args:
         environment: What the code that ran can have read.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what the function changes and makes.
+        told: Texts and numbers that it returns and stores.
     """
     names = environment.names
     if names.users_mention_any(_SEES_WHICH) or names.users_mention_any(_RUNS_LATER):
         return frozenset()
     found = {i: thing for i, thing in environment.objects.items() if may_be_another(thing)}
-    if not found:
+    if not found or _is_seen_which(environment):
         return frozenset()
+    # Where one is was made a number or a text.
+    around = [*_scalars([*_keys_around(environment), *keys, *told])]
+    around += _scalars([value for _, value in environment.settings])
+    if any(type(text) is str and _REPR.search(text) for text in around):
+        return frozenset()
+    numbers = {number for number in around if type(number) is int}
+    found = {
+        i: thing
+        for i, thing in found.items()
+        if i not in numbers and object.__hash__(thing) not in numbers
+    }
     # A table knows an object by which one it is.
     looked_up = {type(key) for key in _within([*_keys_around(environment), *keys])}
-    # Two of these are equal if all is that they hold, also what nobody names.
-    kinds = Counter(type(thing) for thing in found.values() if isinstance(thing, _BY_ALL))
-    looked_up.update(kind for kind, count in kinds.items() if count > 1)
     return frozenset(
         identity
         for identity, thing in found.items()
@@ -98,6 +123,24 @@ def keys_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
         inside = value.values() if isinstance(value, DICTIONARIES) else items_of(value)
         for item in inside:
             yield from keys_in(item, depth - 1)
+
+
+def kept_in(values: Iterable[Any], depth: int = _DEPTH) -> Iterator[Any]:
+    """Objects that a program keeps with what it returns and stores, where no call puts others.
+
+    Args:
+        values: What it keeps: constants of the user's, weak references, exceptions.
+        depth: How many things to go through.
+    """
+    for value in values:
+        if isinstance(value, torch.Tensor) or is_scalar(value):
+            continue
+        if may_be_another(value):
+            yield value
+        elif isinstance(value, weakref.ref):
+            yield from kept_in([value()], depth)
+        elif depth and not isinstance(value, _WHOLE):
+            yield from kept_in(gc.get_referents(value), depth - 1)
 
 
 def reached_by(called: Iterable[tuple[Any, ...]]) -> set[int]:
@@ -124,6 +167,25 @@ def _keys_around(environment: Environment) -> Iterator[Any]:
             for kept in gc.get_referents(thing):
                 if type(kept) is dict:
                     yield from kept
+
+
+def _is_seen_which(environment: Environment) -> bool:
+    """Whether code reaches what tells which object something is, by whatever name."""
+    things = [thing for _, thing in environment.identities]
+    return any(thing is seeing for thing in things for seeing in _SEEING) or any(
+        name in _SEES_WHICH for thing in things for name in names_in(thing)
+    )
+
+
+def _scalars(values: Iterable[Any], depth: int = _DEPTH) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, CONTAINERS):
+            if depth:
+                yield from _scalars(items_of(value), depth - 1)
+                if isinstance(value, DICTIONARIES):
+                    yield from _scalars(value.values(), depth - 1)
+        elif is_scalar(value):
+            yield value
 
 
 def _within(keys: Iterable[Any], depth: int = _DEPTH) -> Iterator[Any]:

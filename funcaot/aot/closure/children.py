@@ -5,6 +5,7 @@ Each step says how the next object is reached, by source text, and the name that
 
 from __future__ import annotations
 
+import argparse
 import contextvars
 import functools
 import operator
@@ -47,6 +48,8 @@ _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (functools._lru_cache_wrapper, ("__wrapped__",)),
 )
 
+# Two of these are equal, and have one text, if all is that they hold.
+BY_ALL = (types.SimpleNamespace, argparse.Namespace)
 _UNSET = object()
 
 
@@ -127,7 +130,8 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             inner = {name: own[name] for name in ("data", "maps") if name in own}
             yield from entries(inner, "{parent}.__dict__")
             own = {name: value for name, value in own.items() if name not in inner}
-        yield from entries(own, "{parent}.__dict__", named=True)
+        named = not (names.sees_all and isinstance(holder, BY_ALL))
+        yield from entries(own, "{parent}.__dict__", named=named)
         yield from _of_slots(holder)
 
 
@@ -170,14 +174,18 @@ def items_of(container: Any) -> list[Any]:
 
 def entries(mapping: Any, access: str, *, named: bool = False) -> Iterator[Step]:
     """The steps from a dictionary, reached by ``access``, to what is in it."""
-    for key in items_of(mapping):
+    for index, key in enumerate(items_of(mapping)):
         value = mapping[key] if is_exact(mapping) else base_of(mapping).__getitem__(mapping, key)
         name = key if named and isinstance(key, str) else ""
         if type(key) in (str, int, bool):
             yield Step(f"{access}[{quoted(key)}]", name, value)
         elif is_immutable(key):
             yield Step(f"{access}[{{0}}]", name, value, (key,))
-        elif not isinstance(key, torch.Tensor):
+        elif isinstance(key, torch.Tensor):
+            # Which one it is is compared where code asks.
+            yield Step(f"[*{access}][{index}]", "", key)
+            yield Step(f"[*{access}.values()][{index}]", name, value)
+        else:
             reference = _weakly(key)
             if reference is not None:
                 yield Step(f"{access}[{{0}}()]", name, value, (reference,))
@@ -279,6 +287,12 @@ def names_in(getter: Any) -> set[str]:
         return set()
     texts = getter.__reduce__()[1]
     return {part for text in texts if isinstance(text, str) for part in text.split(".")}
+
+
+def has_tensors_as_keys(things: Iterable[Any]) -> bool:
+    """Whether some dictionary among things knows tensors by which one they are."""
+    tables = [thing for thing in things if isinstance(thing, DICTIONARIES)]
+    return any(isinstance(key, torch.Tensor) for table in tables for key in items_of(table))
 
 
 def reads_unseen(environment: Any) -> bool:

@@ -17,13 +17,19 @@ from dataclasses import dataclass
 import torch
 
 from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.patterns import (
+    FORMATTING,
+    looks_at_all,
+    matched_in,
+    names_in_texts,
+)
 
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 _WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
 # These get attributes by names that nobody sees (``getattr`` shows them, see seen_classes).
 _UNSEEN = {"__getattribute__", "attrgetter", "builtins", "getattr_static", "methodcaller"}
-_WHOLE |= _UNSEEN
+_WHOLE |= _UNSEEN | {"pickle", "Pickler", "dumps"}
 _SETTING = {"__setattr__", "__delattr__", *_UNSEEN}
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
 _BY_NAME = {
@@ -88,6 +94,9 @@ class Names:
         items_assigned: Names of containers that it gives new items.
         items_counted: Those in whose items it counts.
         compares_identity: Whether it asks if two things are one object.
+        matched: Names of attributes by which it matches objects, in ``case`` of a class.
+        matches_places: Whether it does so by ``__match_args__``.
+        sees_all: Whether it may look at all that a namespace holds, by ``==`` or as text.
     """
 
     used: frozenset[str]
@@ -102,6 +111,9 @@ class Names:
     items_assigned: frozenset[str] = frozenset()
     items_counted: frozenset[str] = frozenset()
     compares_identity: bool = False
+    matched: frozenset[str] = frozenset()
+    matches_places: bool = False
+    sees_all: bool = False
 
     @property
     def is_dynamic(self) -> bool:
@@ -148,6 +160,8 @@ class ReadNames:
         self.sets_any = False
         self.is_dynamic = False
         self.compares_identity = False
+        self.matches_places = False
+        self.sees_all = False
 
     @classmethod
     def of(cls, users: Iterable[types.CodeType], libraries: Iterable[types.CodeType]) -> ReadNames:
@@ -167,6 +181,8 @@ class ReadNames:
             made._functions_ask |= bool(names.fragments or names.tried)
             made.is_dynamic |= names.is_dynamic
             made.compares_identity |= names.compares_identity
+            made.matches_places |= names.matches_places
+            made.sees_all |= names.sees_all
             made._all |= names.reads_all
         for code in libraries:
             names = names_of(code)
@@ -197,6 +213,13 @@ class ReadNames:
     def add_exact(self, names: Iterable[str]) -> bool:
         """Add names that code may get from data; whether one of them is new."""
         new = {name for name in names if name.isidentifier()} - self._exact
+        self._exact |= new
+        return bool(new)
+
+    def add_asked(self, names: Iterable[str]) -> bool:
+        """Add names that something looks for on objects; whether one of them is new."""
+        new = {*names} - self._asked
+        self._asked |= new
         self._exact |= new
         return bool(new)
 
@@ -320,6 +343,13 @@ def names_of(code: types.CodeType) -> Names:
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if _catches(code, instructions) else set()
+    if used & FORMATTING:
+        read |= names_in_texts(code.co_consts)
+    matched, matches_places = matched_in(code, instructions)
+    used |= read | matched
+    read |= matched
+    tried |= matched
+    sees_all = looks_at_all(used, instructions)
     assigned, counted = _assigned_in(instructions, used)
     items_assigned, items_counted = _items_in(instructions, used)
     identity = bool(loaded & _BY_IDENTITY) or _compares_identity(instructions)
@@ -345,9 +375,13 @@ def names_of(code: types.CodeType) -> Names:
             items_assigned |= inner.items_assigned
             items_counted |= inner.items_counted
             identity |= inner.compares_identity
+            matched |= inner.matched
+            matches_places |= inner.matches_places
+            sees_all |= inner.sees_all
     kinds = (used, read, fragments, loaded, stored, imported, tried, assigned, counted)
     items = map(frozenset, (items_assigned, items_counted))
-    return Names(*map(frozenset, kinds), *items, compares_identity=identity)
+    matching = frozenset(matched), matches_places, sees_all
+    return Names(*map(frozenset, kinds), *items, identity, *matching)
 
 
 def is_dotted(text: str) -> bool:

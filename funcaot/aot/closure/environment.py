@@ -31,6 +31,7 @@ from funcaot.aot.closure.code_names import PROTOCOL, ReadNames, is_dotted, names
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.look import dictionary_of, module_of, name_of
+from funcaot.aot.closure.patterns import looked_for
 from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users, made_in
 
@@ -153,9 +154,10 @@ def scan_what_ran(
         walk.go()
         walk.follow_rest()
         texts = walk.strings() if names.is_dynamic else set()
+        new = names.add_asked(looked_for(names, walk.found.objects.values(), walk.strings))
         if children.reads_unseen(walk.found) and not names.reads_everything:
             names.read_all()
-        elif not names.add_exact(texts | walk.names_of_getters()):
+        elif not names.add_exact(texts | walk.names_of_getters()) and not new:
             break
     found = walk.found
     found.settings = [
@@ -181,8 +183,7 @@ def _may_be_assigned(
 class Walk:
     """A walk from a function to what its code can reach.
 
-    Of a module, only what some code reached so far names is looked at: the rest of a library
-    is neither used nor small.
+    Of a module, only what some code names is looked at: the rest is neither used nor small.
 
     Attributes:
         found: What was reached so far.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import SizeError
+from funcaot.aot.closure.children import has_tensors_as_keys
 from funcaot.aot.closure.environment import Environment, Place, scan_what_ran
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
@@ -24,9 +25,11 @@ from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import (
+    containers_read,
     write_distinct,
     write_functions_of_modules,
     write_identities,
+    write_shared,
 )
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
@@ -97,7 +100,7 @@ def make_reader(
     Raises:
         UnsupportedError: If a tensor can't be found.
     """
-    function, leaves, name = tracker.function, tracker.leaves, tracker.name
+    leaves, name = tracker.leaves, tracker.name
     root = tracker.root
     changed = {
         # A class is compared wherever an object of it is.
@@ -123,23 +126,9 @@ def make_reader(
             writer.write_changed(bag, change)
     stored = None
     if tracker.found or tracker.in_arguments or tracker.kept:
-        finder = EnvironmentWriter(tracker.environment, root)
-        things = [finder.thing(bag) for bag, _ in tracker.found]
-        for place in tracker.kept:
-            if isinstance(place, Bag):
-                things.append(finder.thing(place))
-            elif isinstance(place, Place):
-                things.append(finder.at(place))
-        changes = tuple(change for _, change in tracker.found)
-        if tracker.computed:
-            write_numbers(finder, tracker.open, tracker.computed)
-        reach = finder.build([*things, *tracker.computed])
-        kept = tuple(None if isinstance(at, Bag | Place) else at for at in tracker.kept)
-        computed = len(tracker.computed)
-        stored = StateEffects(
-            function, changes, reach, positions, tracker.in_arguments, kept, computed
-        )
-        write_distinct(writer, finder.variables)
+        stored, reached = _stored(tracker, environment, positions)
+        write_distinct(writer, reached)
+        write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
     else:
         write_distinct(writer)
     tracker.open.close(environment)
@@ -148,6 +137,44 @@ def make_reader(
     reader = _reader(writer, values, positions, tensors)
     found = reached_tensors(environment, root, positions, tensors)
     return replace(reader, leaves_open=tracker.open.left_open, reached=found), stored
+
+
+def _stored(
+    tracker: StateTracker, environment: Environment, positions: tuple[int, ...]
+) -> tuple[StateEffects, list[int]]:
+    """What a call stores, and the objects that it goes through for that, by ``id``."""
+    finder = EnvironmentWriter(tracker.environment, tracker.root)
+    things = [finder.thing(bag) for bag, _ in tracker.found]
+    for place in tracker.kept:
+        if isinstance(place, Bag):
+            things.append(finder.thing(place))
+        elif isinstance(place, Place):
+            things.append(finder.at(place))
+    if tracker.computed:
+        write_numbers(finder, tracker.open, tracker.computed)
+    changed = [*finder.variables]
+    around = _around(finder, environment) if tracker.in_arguments else []
+    stored = StateEffects(
+        tracker.function,
+        tuple(change for _, change in tracker.found),
+        finder.build([*things, *around, *tracker.computed]),
+        positions,
+        tracker.in_arguments,
+        tuple(None if isinstance(at, Bag | Place) else at for at in tracker.kept),
+        len(around),
+        len(tracker.computed),
+    )
+    return stored, changed
+
+
+def _around(finder: EnvironmentWriter, environment: Environment) -> list[str]:
+    """The expressions of containers that code reads, for what finds them in a call."""
+    known = finder.environment.places
+    both = [
+        [place for place in places if place in known.get(identity, ())]
+        for identity, places in containers_read(environment).items()
+    ]
+    return [finder.at(places[0]) for places in both if places]
 
 
 def remade_reader(
@@ -191,6 +218,7 @@ def _written(
 ) -> tuple[EnvironmentWriter, list[str], tuple[int, ...]]:
     """Write what is compared; the expressions of the tensors, and the leaves that belong to it."""
     leaves, root = tracker.leaves, tracker.root
+    environment.names.compares_identity |= has_tensors_as_keys(environment.objects.values())
     asks = environment.names.compares_identity
     reached = {
         id(leaf): index

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
+from funcaot.aot.closure.children import has_tensors_as_keys
 from funcaot.aot.closure.code_names import names_of
-from funcaot.aot.closure.environment import Place
+from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.told import shown
@@ -21,6 +23,7 @@ _OPERATORS = frozenset(
     if name.startswith("__") and name.endswith("__") and callable(getattr(torch.Tensor, name))
 )
 _CHANGEABLE = (list, dict, set, bytearray)
+_KEPT_IN = (list, dict, set, deque)
 
 
 def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -> None:
@@ -56,16 +59,64 @@ def write_distinct(writer: EnvironmentWriter, changed: Iterable[int] = ()) -> No
             writer.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
 
 
+def write_shared(writer: EnvironmentWriter, changed: Iterable[int]) -> None:
+    """Containers that a call changes are what they were: one where they were one, and no others.
+
+    Args:
+        writer: The writer, which has written everything else.
+        changed: The containers, by ``id``.
+    """
+    environment = writer.environment
+    found = containers_read(environment)
+    for identity in changed:
+        places = [p for p in environment.places.get(identity, ()) if _is_there(environment, p)]
+        if places:
+            found[identity] = places
+    at = {identity: writer.at(places[0]) for identity, places in found.items()}
+    kinds = set[type]()
+    for identity in found.keys() & {*changed}:
+        first, *others = found[identity]
+        for place in others:
+            says = f"{text_of(environment, place)} and {text_of(environment, first)} are one object"
+            writer.require(f"{writer.at(place)} is {at[identity]}", says)
+        kinds.add(type(environment.objects[identity]))
+    known = writer.source.constant(id, "id")
+    for kind in kinds:
+        each = [text for i, text in at.items() if type(environment.objects[i]) is kind]
+        if len(each) > 1:
+            says = f"{len(each)} things of {kind.__name__}, some changed, are as many objects"
+            writer.require(f"len({{*map({known}, ({', '.join(each)}))}}) == {len(each)}", says)
+
+
+def containers_read(environment: Environment) -> dict[int, list[Place]]:
+    """Containers that can change and that code reads, by ``id``, and where they are."""
+    found: dict[int, list[Place]] = {}
+    for identity, thing in environment.objects.items():
+        known = identity in environment.namespaces or identity in environment.anchors
+        if isinstance(thing, _KEPT_IN) and not known:
+            places = [place for place in environment.places[identity] if environment.is_read(place)]
+            if places:
+                found[identity] = places
+    return found
+
+
+def _is_there(environment: Environment, place: Place) -> bool:
+    """Whether a place is one that isn't in something that code only adds to."""
+    return place.parent not in environment.unread
+
+
 def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:
     """Tensors that code reaches are as many as they were, and none of them is an argument.
 
-    Parameters are left out: there are many, and a module has its own.
+    Parameters are left out, unless a dictionary knows tensors by which one they are: there are
+    many, and a module has its own.
     """
     environment = writer.environment
+    left_out = () if has_tensors_as_keys(environment.objects.values()) else torch.nn.Parameter
     found: dict[int, list[Place]] = {
         identity: [place for place in environment.places[identity] if environment.is_read(place)]
         for identity, thing in environment.objects.items()
-        if isinstance(thing, torch.Tensor) and not isinstance(thing, torch.nn.Parameter)
+        if isinstance(thing, torch.Tensor) and not isinstance(thing, left_out)
     }
     found = {identity: places for identity, places in found.items() if places}
     for places in found.values():

@@ -399,7 +399,10 @@ class EnvironmentWriter:
         if module:
             hidden.add("forward")
         # Ops of torch keep what they found out when they first ran.
-        if names.reads_everything and module_of(type(holder)) != "torch._ops":
+        everything = names.reads_everything or (
+            names.sees_all and isinstance(holder, children.BY_ALL)
+        )
+        if everything and module_of(type(holder)) != "torch._ops":
             self._write_keys(identity, [own, *(own[part] for part in parts)], parts)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
         absent = (asked | hidden) - here

@@ -59,6 +59,11 @@ class Bag:
         """Whether it is a dictionary whose keys have an order that counts."""
         return isinstance(self.thing, dict) and not self.named
 
+    @property
+    def is_container(self) -> bool:
+        """Whether it is a list, deque, set or dictionary of the user's."""
+        return self.access == "{parent}" and not self.named
+
     def now(self) -> dict[Any, Any] | tuple[Any, ...]:
         """What is in it."""
         return contents_of(self.thing, self.names)

@@ -87,6 +87,8 @@ class StateEffects:
         in_arguments: The same for containers among the arguments, by their paths.
         kept: Containers that were there before and that it returns or stores: their paths among
             the arguments, or None for those that ``reach`` finds after the changed ones.
+        around: How many containers ``reach`` finds then which code reads, and which a container
+            among the arguments that is changed mustn't be.
         computed: How many numbers ``reach`` computes, which it finds last.
     """
 
@@ -96,6 +98,7 @@ class StateEffects:
     positions: tuple[int, ...]
     in_arguments: tuple[tuple[arguments.Path, Change], ...] = ()
     kept: tuple[arguments.Path | None, ...] = ()
+    around: int = 0
     computed: int = 0
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
@@ -119,6 +122,8 @@ class StateEffects:
         result, values = outcome
         given = self._given(call) if self.in_arguments else []
         numbers = things[len(things) - self.computed :]
+        around = things[len(things) - self.computed - self.around : len(things) - self.computed]
+        self._refuse_reached((*things[: len(self.changes)], *around), given, call)
         for change, thing in zip(self.changes, things, strict=False):
             change.apply(thing, values, numbers)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
@@ -139,6 +144,24 @@ class StateEffects:
                 )
         return found
 
+    def _refuse_reached(self, around: Sequence[Any], given: Sequence[Any], call: Call) -> None:
+        """Refuse a container that is changed, and both an argument and reached in another way."""
+        reached = {*map(id, around)}
+        for thing, (_, change) in zip(given, self.in_arguments, strict=True):
+            if id(thing) in reached:
+                raise _changed_twice(change)
+        every = {id(thing) for _, thing in arguments.containers(call)}
+        for thing, change in zip(around, self.changes, strict=False):
+            if id(thing) in every:
+                raise _changed_twice(change)
+
     def __str__(self) -> str:
         """One line per thing."""
         return "\n".join(map(str, [*self.changes, *(change for _, change in self.in_arguments)]))
+
+
+def _changed_twice(change: Change) -> UnsupportedError:
+    return UnsupportedError(
+        f"{change.path} is changed, and is both an argument and reached in another way.",
+        remedy="pass it as an argument only.",
+    )

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
-from funcaot.aot.closure.alike import alike, keys_in, may_be_another, reached_by
+from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, reached_by
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
-from funcaot.aot.closure.constants import is_setting
+from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place, Walk, scan_what_ran
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.where import path_of
@@ -108,6 +108,7 @@ class StateTracker:
         computed: Names of numbers that Python computes in each call, and that it stores.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
+        told: Texts and numbers that it returns and stores.
         open: Numbers that the function reads besides its arguments, and that are left open.
     """
 
@@ -125,6 +126,7 @@ class StateTracker:
     computed: tuple[str, ...] = ()
     pinned: frozenset[int] = frozenset()
     keys: tuple[Any, ...] = ()
+    told: tuple[Any, ...] = ()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,9 +197,7 @@ class StateTracker:
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             raise
-        self.pinned = frozenset(reached_by(of_functions.called))
-        self.keys = tuple(key for bag, _ in self.found for key in keys_in(bag.now()))
-        state.put_back([bag for bag, _ in self.found])
+        self._put_back(of_functions.called)
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
         return self._outcome(result, changes, _Kept(bags, given, environment))
@@ -210,6 +210,12 @@ class StateTracker:
             # What the code that ran reads is a part of what any code may.
             texts = [leaf for leaf in self.leaves if type(leaf) is str]
             refuse_iterators(scan_what_ran(self.root, self.ran, texts), self.name)
+
+    def _put_back(self, called: Sequence[tuple[Any, ...]]) -> None:
+        """Undo what was changed, after a note of what Functions that were called keep, and keys."""
+        self.pinned = frozenset(reached_by(called))
+        self.keys = tuple(key for bag, _ in self.found for key in keys_in(bag.now()))
+        state.put_back([bag for bag, _ in self.found])
 
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
@@ -226,17 +232,18 @@ class StateTracker:
     def _noted(self, taken: Any) -> Any:
         """What the program returns and stores, after a note of what it keeps of that for itself."""
         if isinstance(taken, Parts):
-            held = taken.plan.constants
-            held += [thing() for thing in held if isinstance(thing, weakref.ref)]
-            self.pinned |= {id(thing) for thing in held if may_be_another(thing)}
+            held = taken.plan.constants + taken.leaves
             self.keys += tuple(taken.plan.keys)
         else:
+            held = tree_flatten(taken)[0]
             self.keys += tuple(keys_in(taken))
+        self.pinned |= {id(thing) for thing in kept_in(held)}
+        self.told = tuple(thing for thing in held if is_scalar(thing))
         return taken
 
     def alike(self, environment: Environment) -> frozenset[int]:
         """Objects of an environment in whose place another one may stand, by ``id``."""
-        return alike(environment, self.pinned, self.keys)
+        return alike(environment, self.pinned, self.keys, self.told)
 
     def _old(self) -> Callable[[Any], bool]:
         """Whether a thing was there before."""

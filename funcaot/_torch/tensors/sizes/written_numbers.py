@@ -17,6 +17,7 @@ import torch
 
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.scopes import SharedPatch
 
 __all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
@@ -144,7 +145,8 @@ class _Written:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.kind, (self.settle(),)
+        # What is made of that would tell it from a plain number.
+        raise SizeError("A number that is left open is pickled.", remedy="pass what is pickled.")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         import numpy as np
