@@ -380,8 +380,14 @@ def names_of(code: types.CodeType) -> Names:
             sees_all |= inner.sees_all
     kinds = (used, read, fragments, loaded, stored, imported, tried, assigned, counted)
     items = map(frozenset, (items_assigned, items_counted))
-    matching = frozenset(matched), matches_places, sees_all
-    return Names(*map(frozenset, kinds), *items, identity, *matching)
+    return Names(
+        *map(frozenset, kinds),
+        *items,
+        compares_identity=identity,
+        matched=frozenset(matched),
+        matches_places=matches_places,
+        sees_all=sees_all,
+    )
 
 
 def is_dotted(text: str) -> bool:
