@@ -13,6 +13,7 @@ import gc
 import re
 import types
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -105,6 +106,9 @@ def alike(
     }
     # A table knows an object by which one it is.
     looked_up = {type(key) for key in _within([*_keys_around(environment), *keys])}
+    # Whether two of these are one decides before what they hold does.
+    kinds = Counter(type(thing) for thing in found.values() if isinstance(thing, BY_ALL))
+    looked_up.update(kind for kind, count in kinds.items() if count > 1)
     return frozenset(
         identity
         for identity, thing in found.items()
