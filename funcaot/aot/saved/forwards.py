@@ -42,12 +42,19 @@ from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.machine import difference
+from funcaot.aot.saved.open_sizes import (
+    backward_sizes_data,
+    conditions_data,
+    graph_sizes_data,
+    sizes_data,
+)
 from funcaot.aot.saved.segments import Token, form_data, segment_data
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
+from funcaot.aot.signature.sizes import Sizes
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.backends import eager, inductor
 
@@ -150,6 +157,7 @@ def forward_data(
         "settings": settings_data(settings),
         "made under": forward.made_under,
         "signature": signature_data(forward.signature),
+        "sizes": sizes_data(forward.sizes),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
         "tree": tree_data(captured.tree),
@@ -177,7 +185,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     settings, captured = forward.segment.settings, forward.capture
     for holds, what in (
         (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
-        (forward.sizes is not None, "it leaves sizes open"),
         (
             forward.numbers is not None
             or (forward.reader is not None and bool(forward.reader.leaves_open)),
@@ -239,10 +246,11 @@ class _Writer:
 
     def _form(self, function: SegmentFunction) -> Data:
         program = function.program
-        executable = None
-        if program.is_compiled:
-            self._compare(program.lowered)
-            executable = executable_data(program.lowered, self._blobs)
+        executables = []
+        for assumed, lowered in program.variants:
+            self._compare(lowered)
+            described = {"assumed": conditions_data(assumed)}
+            executables.append(described | executable_data(lowered, self._blobs))
         backwards = []
         for key, (backward, functions) in function.derivatives.backwards.items():
             try:
@@ -252,12 +260,14 @@ class _Writer:
         return {
             **form_data(function.segment, function.form, keeping=function.keeping),
             "digest": graph_digest(function.form.graph.module),
+            "backward sizes": backward_sizes_data(function.derivatives.sizes),
             "program": {
                 "arity": program.arity,
                 "used": list(program.used),
                 "kept": list(program.kept),
                 "draws": program.draws,
-                "executable": executable,
+                "sizes": graph_sizes_data(program.sizes),
+                "executables": executables,
             },
             "backwards": backwards,
         }
@@ -275,7 +285,6 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (backward.conditions is not None, "it leaves sizes open"),
             (backward.read is not None, "it ran a user's rule"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
@@ -285,6 +294,7 @@ class _Writer:
         return {
             "key": _key_data(key),
             "targets": list(backward.targets),
+            "conditions": conditions_data(backward.conditions),
             "reads": sorted({node.name for node in backward.reads} & self._roots),
             "segment": None if segment is None else self.segment(segment, functions),
         }
@@ -351,7 +361,7 @@ class Remade:
 
 def forward_from(
     data: Data,
-    signature: Signature,
+    call: Signature | Sizes,
     reader: Reader | None,
     contents: Contents,
     settings: Settings,
@@ -361,7 +371,7 @@ def forward_from(
 
     Args:
         data: What ``forward_data`` made.
-        signature: That of a call that it serves.
+        call: The signature of calls that it serves, or those that it serves by open sizes.
         reader: What ``reader_from`` made.
         contents: The file, whose code the caller trusts.
         settings: Those of the compiled function.
@@ -370,7 +380,8 @@ def forward_from(
     Raises:
         NotLoadedError: If its code can't be run here.
     """
-    loaded = Loaded(contents, settings)
+    sizes = call if isinstance(call, Sizes) else None
+    loaded = Loaded(contents, settings, sizes)
 
     def captured() -> SegmentFunctions:
         functions, loaded.tape.captured = capture()
@@ -379,7 +390,7 @@ def forward_from(
     functions = LoadedFunctions(data["segment"], loaded, captured)
     results = functions.loaded_segment.outputs
     forward = Forward(
-        signature=signature,
+        signature=call.signature if isinstance(call, Sizes) else call,
         capture=_capture_from(data, loaded),
         effects=effects_from(data["effects"], results),
         touched=Touched(*map(frozenset, data["touched"])),
@@ -387,7 +398,7 @@ def forward_from(
         in_place=None,
         reader=reader,
         state=None,
-        sizes=None,
+        sizes=sizes,
         numbers=None,
         watched=tuple(
             Watched(source, result, loaded.root(name)) for source, result, name in data["watched"]
@@ -434,7 +445,7 @@ def load_executables(functions: LoadedFunctions) -> None:
     if not segment.output_nodes:
         return
     form = functions.forms.get(segment.is_differentiable)
-    if form is None or form["program"]["executable"] is None:
+    if form is None or not form["program"]["executables"]:
         raise NotLoadedError("its forward wasn't compiled")
     chosen: Any = functions.keeping if segment.is_differentiable else functions.plain
     chosen.program.load()

@@ -92,7 +92,7 @@ def test_a_program_that_somebody_else_signed_is_not_run(path, tmp_path, monkeypa
     """The file is well made, down to code that Inductor might have generated."""
     trace = tmp_path / "trace"
     data, contents = file.read(path)
-    form = data["programs"][0]["segment"]["plain"]["program"]["executable"]
+    (form,) = data["programs"][0]["segment"]["plain"]["program"]["executables"]
     form.pop("graph")
     form["text"] = f"import os\nos.mkdir({str(trace)!r})\ncall = list"
     form |= {"kernels": {}, "libraries": [], "constants": {}}

@@ -178,7 +178,8 @@ class FastNode:
         """Specs of the distinct tangents and of what was saved, with open sizes."""
         firsts = [index for index, first in enumerate(pattern) if first == index]
         given = [backward.key.tangents[index] for index in firsts]
-        kept = [spec_of(graphs.value_of(item.node)) for item in self.owner.form.residuals]
+        sizes = self.owner.derivatives.sizes
+        kept = () if sizes is None else sizes.kept
         return tuple(spec for spec in (*given, *kept) if spec is not None)
 
     def _write_backward(self) -> None:
