@@ -21,6 +21,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.saved import file
 from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.environment import environment_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents
 from funcaot.aot.saved.forwards import (
@@ -28,7 +29,6 @@ from funcaot.aot.saved.forwards import (
     forward_data,
     forward_from,
     load_executables,
-    reader_from,
     settings_data,
     signature_data,
 )
@@ -212,14 +212,14 @@ class Artifacts:
         if change:
             raise NotLoadedError(change)
         served = _served(saved.data, signature)
-        reader, _ = reader_from(saved.data["reader"], function, list(leaves))
+        environment = environment_from(saved.data["reader"], function, list(leaves))
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> tuple[Any, Any]:
             opened = _served(saved.data, signature)
             return _captured(function, signature, plain, settings, opened)
 
-        remade = forward_from(saved.data, served, reader, saved.contents, settings, capture)
+        remade = forward_from(saved.data, served, environment, saved.contents, settings, capture)
         load_executables(remade.functions)
         entry = LoadedEntry(remade, settings, self.path, saved)
         lifted = entry.lifted(function, leaves)

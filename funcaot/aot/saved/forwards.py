@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -18,13 +18,13 @@ from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Fact
 from funcaot.aot.capture.shared_inputs import Touched
-from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
+from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.reader.reader import Reader, remade_reader
+from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
     Data,
@@ -36,7 +36,7 @@ from funcaot.aot.saved.codec import (
     tree_data,
     tree_from,
 )
-from funcaot.aot.saved.described import described, first_change
+from funcaot.aot.saved.environment import reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
@@ -55,7 +55,7 @@ from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
 from funcaot.aot.signature.sizes import Sizes
-from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.state.state_effects import StateEffects
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -148,7 +148,7 @@ def forward_data(
     """
     settings, captured = forward.segment.settings, forward.capture
     _refuse(forward, derived)
-    reader = _reader_data(forward.reader)
+    reader = reader_data(forward.reader, forward.state)
     left_out: list[str] = []
     names = {watched.root.name for watched in forward.watched}
     writer = _Writer(blobs, names, left_out, forward.made_under)
@@ -192,7 +192,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
         ),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
-        (forward.state is not None, "it stores something in attributes or containers"),
         (captured.gradients is not None, "it reads or writes .grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
         (
@@ -207,25 +206,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     ):
         if holds:
             raise NotSavedError(what)
-
-
-def _reader_data(reader: Reader | None) -> Data:
-    if reader is None:
-        return None
-    if reader.ran is None:
-        raise NotSavedError("the code that it ran isn't known")
-    try:
-        users, libraries = keys_of(reader.ran)
-    except LookupError as error:
-        raise NotSavedError(str(error.args[0])) from error
-    return {
-        "users": [list(asdict(key).values()) for key in users],
-        "libraries": [list(asdict(key).values()) for key in libraries],
-        "reads_environ": reader.ran.reads_environ,
-        "asked": sorted(reader.ran.asked),
-        "keys": [list(key) for key in reader.keys],
-        "lines": described(reader),
-    }
 
 
 class _Writer:
@@ -312,38 +292,6 @@ def _key_data(key: BackwardKey) -> Data:
 # --- making again -----------------------------------------------------------------------------
 
 
-def reader_from(
-    data: Data, function: Callable[..., Any], leaves: list[Any]
-) -> tuple[Reader | None, tuple[torch.Tensor, ...]]:
-    """The reader of a saved program in this process, and the tensors that it reads now.
-
-    Raises:
-        NotLoadedError: If the environment isn't the one that the program was made for.
-    """
-    if data is None:
-        return None, ()
-    users, libraries = (
-        [CodeKey(*key) for key in data["users"]],
-        [CodeKey(*key) for key in data["libraries"]],
-    )
-    try:
-        ran = found(users, libraries, reads_environ=data["reads_environ"])
-        ran.asked.update(data.get("asked", ()))
-        tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
-        tracker.root = (function, *[leaves[index] for index in tracker.holders()])
-        keys = [tuple(key) for key in data["keys"]]
-        reader, tensors = remade_reader(tracker, keys)
-        now = described(reader)
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
-    except NotSavedError as error:
-        raise NotLoadedError(str(error)) from error
-    change = first_change(data["lines"], now)
-    if change:
-        raise NotLoadedError(f"no longer so: {change}")
-    return reader, tensors
-
-
 @dataclass(frozen=True, eq=False)
 class Remade:
     """A program that was saved.
@@ -362,7 +310,7 @@ class Remade:
 def forward_from(
     data: Data,
     call: Signature | Sizes,
-    reader: Reader | None,
+    environment: tuple[Reader | None, StateEffects | None],
     contents: Contents,
     settings: Settings,
     capture: Callable[[], tuple[SegmentFunctions, Any]],
@@ -372,7 +320,7 @@ def forward_from(
     Args:
         data: What ``forward_data`` made.
         call: The signature of calls that it serves, or those that it serves by open sizes.
-        reader: What ``reader_from`` made.
+        environment: What ``environment_from`` made.
         contents: The file, whose code the caller trusts.
         settings: Those of the compiled function.
         capture: Captures the call, for what only a tape can answer; also gives that tape.
@@ -396,8 +344,8 @@ def forward_from(
         touched=Touched(*map(frozenset, data["touched"])),
         segment=functions.loaded_segment,
         in_place=None,
-        reader=reader,
-        state=None,
+        reader=environment[0],
+        state=environment[1],
         sizes=sizes,
         numbers=None,
         watched=tuple(
