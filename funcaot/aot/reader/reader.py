@@ -93,7 +93,7 @@ def make_reader(
     Raises:
         UnsupportedError: If a tensor can't be found.
     """
-    function, leaves, name = tracker.function, tracker.leaves, tracker.name
+    leaves, name = tracker.leaves, tracker.name
     root = tracker.root
     environment = _scanned(root, leaves, tracker.ran, _changed(tracker))
     if tracker.names:

@@ -32,8 +32,8 @@ from funcaot.aot.saved.forwards import (
     settings_data,
     signature_data,
 )
-from funcaot.aot.saved.open_sizes import sizes_from, without_sizes
 from funcaot.aot.saved.machine import difference, machine_data
+from funcaot.aot.saved.open_sizes import sizes_from, without_sizes
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes

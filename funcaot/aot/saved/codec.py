@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx.immutable_collections import immutable_list
 
+from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
     expression_data,
     expression_from,
     is_symbolic,
 )
-from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.graph.tensor_spec import TensorSpec

@@ -108,7 +108,9 @@ def conditions_data(conditions: Conditions | None) -> Data:
     """Questions about sizes, with their answers."""
     if conditions is None:
         return None
-    return [[_written(question), _written(answer)] for question, answer in conditions.answers.items()]
+    return [
+        [_written(question), _written(answer)] for question, answer in conditions.answers.items()
+    ]
 
 
 def conditions_from(

@@ -96,7 +96,12 @@ def segment_data(segment: Segment) -> Data:
         ],
         "outputs": [tensor.requires_grad for tensor in segment.outputs],
         "made": [
-            [list(map(scalar_data, made.shape)), scalar_data(made.dtype), str(made.device), made.requires_grad]
+            [
+                list(map(scalar_data, made.shape)),
+                scalar_data(made.dtype),
+                str(made.device),
+                made.requires_grad,
+            ]
             for made in segment.graph_outputs
         ],
         "count": len(segment.output_nodes),
@@ -134,7 +139,9 @@ class LoadedSegment(Segment):
             for graded in data["outputs"]
         )
         made: Any = tuple(
-            KnownOutput(tuple(map(scalar_from, shape)), scalar_from(dtype), torch.device(device), graded)
+            KnownOutput(
+                tuple(map(scalar_from, shape)), scalar_from(dtype), torch.device(device), graded
+            )
             for shape, dtype, device, graded in data["made"]
         )
         nodes: Any = tuple(Token(f"output {index}") for index in range(data["count"]))

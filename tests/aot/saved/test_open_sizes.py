@@ -135,7 +135,9 @@ def test_on_inductor(name, path):
 def test_training_with_batches_of_any_size_on_inductor(path):
     def model():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
+        return nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)
+        ).double()
 
     def step(model, size):
         loss = model(inputs(size)).square().sum()

@@ -126,7 +126,8 @@ def makes_closure():
 
     def function(x):
         nonlocal latest, count
-        latest, count = x.detach().exp(), count + 2
+        latest = x.detach().exp()
+        count += 2
         return x.exp()
 
     function.left = lambda: (latest, count)

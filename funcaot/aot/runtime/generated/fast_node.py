@@ -22,9 +22,8 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.call import SegmentFunction
-from funcaot.aot.graph import graphs
 from funcaot.aot.graph.source import Source, listed
-from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.generated.fast_branch import BranchWriter, Case, pattern_of
 from funcaot.aot.runtime.generated.fast_run import run_expression
 from funcaot.aot.segment.backward import Backward
