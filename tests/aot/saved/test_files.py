@@ -63,6 +63,7 @@ MADE = {
     "a byte more": lambda content: content + b"\0",
     "a changed byte": lambda content: content[:-7] + bytes([content[-7] ^ 1]) + content[-6:],
     "another signature": lambda content: content[:19] + b"0" * 64 + content[83:],
+    "another end of the signature": lambda content: content[:83] + b" " + content[84:],
     "another program": lambda content: content.replace(b"sin", b"cos"),
 }
 
