@@ -23,7 +23,11 @@ from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_o
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_code import Explanation
-from funcaot.aot.reader.reader_identity import write_functions_of_modules, write_identities
+from funcaot.aot.reader.reader_identity import (
+    write_functions_of_modules,
+    write_identities,
+    write_which_are_changed,
+)
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -131,6 +135,7 @@ def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:
 
 
 def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
+    write_which_are_changed(writer, [bag.holder for bag, _ in tracker.found])
     for bag, change in tracker.found:
         if change.compared:
             writer.write_changed(bag, change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot.aot.closure.code_names import names_of
-from funcaot.aot.closure.environment import Place
+from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.told import shown
@@ -21,6 +22,7 @@ _OPERATORS = frozenset(
     if name.startswith("__") and name.endswith("__") and callable(getattr(torch.Tensor, name))
 )
 _CHANGEABLE = (list, dict, set, bytearray)
+_FILLED = (list, dict, set, deque)
 
 
 def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -> None:
@@ -34,6 +36,45 @@ def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -
         _write_which_are_one(writer)
         _write_which_tensors_are_one(writer, arguments)
     _write_methods_of_tensors(writer)
+
+
+def write_which_are_changed(writer: EnvironmentWriter, holders: Sequence[int]) -> None:
+    """Containers that the function fills are one where they were one, and as many as they were.
+
+    Code that only adds to a container reads nothing of it, so nothing else compares where it is.
+
+    Args:
+        writer: The writer.
+        holders: What is changed, by ``id``.
+    """
+    environment, seen = writer.environment, list[str]()
+    for identity in dict.fromkeys(holders):
+        if identity in environment.namespaces:
+            continue
+        if not isinstance(environment.objects.get(identity), _FILLED):
+            continue
+        # What is inside of a container that nothing reads is found when it is stored in.
+        places = [
+            place
+            for place in environment.places[identity]
+            if _is_named(environment, place) and place.parent not in environment.unread
+        ]
+        if not places:
+            continue
+        first = writer.at(places[0])
+        seen.append(first)
+        for place in places[1:]:
+            says = f"{text_of(environment, place)} and {text_of(environment, places[0])} are one"
+            writer.require(f"{writer.at(place)} is {first}", says)
+    if len(seen) > 1:
+        known = writer.source.constant(id, "id")
+        says = f"{len(seen)} containers that it fills are as many objects"
+        writer.require(f"len({{*map({known}, ({', '.join(seen)}))}}) == {len(seen)}", says)
+
+
+def _is_named(environment: Environment, place: Place) -> bool:
+    """Whether code gets at a place, if only to add to what is there."""
+    return environment.names.reads(place.name) or environment.names.mentions(place.name)
 
 
 def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:

@@ -250,6 +250,32 @@ def test_other_state_is_a_miss_with_a_reason(state, path):
         assert named in funcaot.report(compiled).entries[0].reason
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_containers_that_are_one_in_one_process_only(tied, path):
+    class Filled(nn.Module):
+        def __init__(self, tied):
+            super().__init__()
+            self.one = []
+            self.two = self.one if tied else []
+
+        def forward(self, x):
+            self.one.append(x.detach() * 2)
+            self.two.append(x.detach() + 1)
+            self.one.append(x.detach() - 1)
+            return x.sin()
+
+    compiled = funcaot.compile(Filled(tied), backend="eager")
+    compiled(inputs(0))
+    assert compiled.save(path).programs == 1
+    model, eager = Filled(not tied), Filled(not tied)
+    compiled = funcaot.compile(model, backend="eager", artifacts=path)
+    for target in (compiled, eager):
+        target(inputs(1)), target(inputs(2))
+    torch.testing.assert_close((model.one, model.two), (eager.one, eager.two))
+    assert misses(compiled) == 1
+    assert funcaot.report(compiled).entries[0].reason
+
+
 def test_state_that_is_only_counted_may_be_any(path):
     def counted(model, target):
         model.steps = 40
