@@ -216,7 +216,7 @@ class Artifacts:
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> tuple[Any, Any]:
-            opened = _served(saved.data, signature)
+            opened = _served(saved.data, signature, traces=True)
             return _captured(function, signature, plain, settings, opened)
 
         remade = forward_from(saved.data, served, environment, saved.contents, settings, capture)
@@ -230,7 +230,7 @@ class Artifacts:
         return entry, lifted
 
 
-def _served(data: Any, signature: Signature) -> Signature | Sizes:
+def _served(data: Any, signature: Signature, *, traces: bool = False) -> Signature | Sizes:
     """The signature of a call, or the open sizes of a saved program that it is one of.
 
     Raises:
@@ -238,7 +238,7 @@ def _served(data: Any, signature: Signature) -> Signature | Sizes:
     """
     if data["sizes"] is None:
         return signature
-    sizes = sizes_from(data["sizes"], data["signature"], signature)
+    sizes = sizes_from(data["sizes"], data["signature"], signature, traces=traces)
     if not sizes.match(signature):
         raise NotLoadedError("no call of such sizes was saved")
     return sizes

@@ -1,7 +1,7 @@
 """Open sizes of a program as data, and made again: symbols, where calls show them, what must hold.
 
-The symbols of a loaded program are in an environment of its own, which answers nothing: no trace
-goes on there. What isn't in the file is captured with symbols of the same names, which are equal.
+The symbols of a loaded program are in an environment of its own, in which nothing is traced. What
+isn't in the file is captured with symbols of the same names, which are equal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
+    KnownSizes,
     expression_data,
     expression_from,
 )
@@ -65,23 +66,23 @@ def sizes_data(sizes: Sizes | None) -> Data:
     }
 
 
-def sizes_from(data: Data, described: Data, signature: Signature) -> Sizes:
+def sizes_from(data: Data, described: Data, signature: Signature, *, traces: bool) -> Sizes:
     """The open sizes of a saved program, in an environment of their own.
 
     Args:
         data: What ``sizes_data`` made.
         described: The program's signature, as it was saved.
         signature: That of a call, which is like it but for sizes.
+        traces: Whether the call is going to be traced with them.
 
     Raises:
         NotLoadedError: If this torch names symbols otherwise.
     """
-    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
-
-    environment, sources = SizeEnvironment(), _sources_from(data["sources"])
-    for source in sources:
-        environment.add_size(max(2, int(source.read(signature.leaves))))
-    if list(environment.symbols) != [expression_from(symbol) for symbol in data["symbols"]]:
+    sources = _sources_from(data["sources"])
+    symbols = [expression_from(symbol) for symbol in data["symbols"]]
+    values = [max(2, int(source.read(signature.leaves))) for source in sources]
+    environment: Any = _traced(values) if traces else KnownSizes(symbols, values)
+    if list(environment.symbols) != symbols:
         raise NotLoadedError("symbols for sizes have other names")
     leaves = tuple(
         spec_from(known["tensor"]) if isinstance(leaf, TensorSpec) else leaf
@@ -90,6 +91,15 @@ def sizes_from(data: Data, described: Data, signature: Signature) -> Sizes:
     sizes = Sizes(environment, dataclasses.replace(signature, leaves=leaves), sources)
     sizes.conditions.answers.update(_answers_from(data["answers"]))
     return sizes
+
+
+def _traced(values: Sequence[int]) -> SizeEnvironment:
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
+
+    environment = SizeEnvironment()
+    for value in values:
+        environment.add_size(value)
+    return environment
 
 
 def without_sizes(described: Data) -> str:

@@ -6,13 +6,14 @@ Nothing of a file is evaluated: it names classes out of a table, and numbers.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import expression_of, is_expression
 
-__all__ = ["ExpressionError", "expression_data", "expression_from", "is_symbolic"]
+__all__ = ["ExpressionError", "KnownSizes", "expression_data", "expression_from", "is_symbolic"]
 
 _OF_SYMPY = (
     "Add", "Mul", "Pow", "Abs", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "And", "Or", "Not",
@@ -26,6 +27,28 @@ _OF_TORCH = (
 
 class ExpressionError(Exception):
     """An expression has no description; the text says why."""
+
+
+class KnownSizes:
+    """Symbols of sizes of which nothing is traced; torch's environment takes a second to import.
+
+    Attributes:
+        symbols: The symbols; each stands for at least 2.
+        values: What they stood for in some call.
+        least: Empty: no symbol may stand for less.
+        facts: Answers that hold for every call of the program that the symbols belong to.
+    """
+
+    def __init__(self, symbols: Sequence[Any], values: Sequence[int]) -> None:
+        """Keep both."""
+        self.symbols = tuple(symbols)
+        self.values = dict(zip(self.symbols, values, strict=True))
+        self.least: dict[Any, int] = {}
+        self.facts: dict[Any, Any] = {}
+
+    def at_present(self, expression: Any) -> Any:
+        """An expression's value for the sizes of that call."""
+        return expression.xreplace(self.values) if is_expression(expression) else expression
 
 
 def is_symbolic(value: Any) -> bool:
