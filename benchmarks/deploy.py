@@ -3,8 +3,10 @@
 The first part starts fresh processes, caches on disk kept: one that compiles, and another whose CPU
 seconds from the first call to the first gradient are measured, imports of compilers included if it
 makes them. The second part measures microseconds per call of energy and forces of 27 atoms, one
-thread, the ways in turns in one process; the program in C++ is built with cmake if there is one.
-Run ``python benchmarks/deploy.py``.
+thread, the fastest of some rounds, the ways in turns in one process; the program in C++ is built
+with cmake if there is one.
+It runs funcaot's artifact and the package of make_fx and AOTInductor, and so do calculators of ASE.
+Run ``python benchmarks/deploy.py``; ``--only "GPT, 24 layers"`` measures that first gradient alone.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,10 @@ import funcaot
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("torch.compile", "funcaot", "funcaot, artifacts")
 TIMEOUT = 600
-ATOMS, CALLS, ROUNDS = 27, 200, 9
+ATOMS, CALLS, ROUNDS = 27, 100, 20
+STEPS, RUNS = 2000, 9
+OURS, THEIRS = "funcaot", "make_fx and AOTInductor"
+PACKAGES = {OURS: "forces.pt2", THEIRS: "fx.pt2"}
 
 
 class Energy(nn.Module):
@@ -124,10 +128,10 @@ def second_process(way: str, case: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def first_gradients(failures: Failures, clock: Clock, *, quick: bool) -> dict[str, Any]:
+def first_gradients(failures: Failures, clock: Clock, chosen: list[str]) -> dict[str, Any]:
     results: dict[str, Any] = {}
     rows = []
-    for case in list(cases())[2:3] if quick else cases():
+    for case in chosen:
         if clock.is_over(case):
             continue
         progress(f"{case}, second process")
@@ -165,7 +169,8 @@ def calls(folder: str, failures: Failures) -> dict[str, Callable[[torch.Tensor],
 
         graph = make_fx(by_grad(model))(example)
         program = torch.export.export(graph, (example,))
-        path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/fx.pt2")
+        path = f"{folder}/{PACKAGES[THEIRS]}"
+        torch._inductor.aoti_compile_and_package(program, package_path=path)
         return torch._inductor.aoti_load_package(path)
 
     def by_jit() -> Callable[[torch.Tensor], Any]:
@@ -176,21 +181,29 @@ def calls(folder: str, failures: Failures) -> dict[str, Callable[[torch.Tensor],
     found: dict[str, Any] = {
         "eager": by_grad(model),
         "torch.jit": failures.attempt("torch.jit", by_jit),
-        "make_fx and AOTInductor": failures.attempt("make_fx and AOTInductor", by_aoti),
+        THEIRS: failures.attempt(THEIRS, by_aoti),
         "funcaot.load": funcaot.load(f"{folder}/forces.pt2"),
         "funcaot.compile": funcaot.compile(whole),
     }
     return {name: call for name, call in found.items() if call is not None}
 
 
-def by_ase(folder: str) -> Callable[[torch.Tensor], Any]:
-    """ASE's own call, which makes a step of dynamics: positions go in, forces come out."""
+def by_ase(folder: str, package: Any = None) -> Callable[[torch.Tensor], Any]:
+    """ASE's own call, which makes a step of dynamics: positions go in, forces come out.
+
+    Args:
+        folder: Where the artifact is.
+        package: What a calculator as users write it by hand is to run in its place.
+    """
     from ase import Atoms
 
     from funcaot.ase import Calculator
 
     atoms = Atoms("H" * ATOMS, positions=torch.rand(ATOMS, 3).numpy())
-    atoms.calc = Calculator(f"{folder}/forces.pt2", outputs=("energy", "forces"))
+    if package is None:
+        atoms.calc = Calculator(f"{folder}/{PACKAGES[OURS]}", outputs=("energy", "forces"))
+    else:
+        atoms.calc = calculator_by_hand(package)
 
     def call(positions: torch.Tensor) -> Any:
         atoms.positions = positions.numpy()
@@ -199,27 +212,60 @@ def by_ase(folder: str) -> Callable[[torch.Tensor], Any]:
     return call
 
 
-def by_cpp(folder: str) -> float:
-    """Microseconds per step of the dynamics in C++."""
+def calculator_by_hand(package: Any) -> Any:
+    """What ASE's documentation has users write."""
+    from ase.calculators.calculator import Calculator, all_changes
+
+    class ByHand(Calculator):
+        implemented_properties = ["energy", "forces"]
+
+        def calculate(
+            self, atoms: Any = None, properties: Any = (), system_changes: Any = all_changes
+        ) -> None:
+            super().calculate(atoms, properties, system_changes)
+            energy, forces = package(torch.from_numpy(self.atoms.get_positions()))
+            self.results = {"energy": energy.item(), "forces": forces.numpy()}
+
+    return ByHand()
+
+
+def by_cpp(folder: str, packages: list[str]) -> dict[str, float]:
+    """Microseconds per step of the dynamics in C++ with each package, which run in turns."""
     if shutil.which("cmake") is None:
         raise RuntimeError("there is no cmake")
     source, build = ROOT / "examples" / "deploy", f"{folder}/build"
     library = f"-DTORCH={Path(torch.__file__).parent}"
     subprocess.run(["cmake", "-S", source, "-B", build, library], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", build], check=True, capture_output=True)
-    arguments = [f"{build}/dynamics", f"{folder}/forces.pt2", str(ATOMS), "2000", "0.005"]
-    done = subprocess.run(arguments, check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
+    times: dict[str, list[float]] = {name: [] for name in packages}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for _ in range(RUNS):
+        for name in packages:
+            run = [
+                f"{build}/dynamics",
+                f"{folder}/{PACKAGES[name]}",
+                str(ATOMS),
+                str(STEPS),
+                "0.005",
+            ]
+            done = subprocess.run(
+                run, env=environment, check=True, capture_output=True, text=True, timeout=TIMEOUT
+            )
+            times[name].append(float(done.stdout.split()[-1]))
+    return {f"{name}, in C++": min(found) for name, found in times.items()}
 
 
 def latencies(failures: Failures, *, quick: bool) -> dict[str, float]:
-    """Median microseconds per call, the ways in turns."""
+    """Microseconds per call in the fastest round, the ways in turns."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         ways = calls(folder, failures)
-        ase = failures.attempt("ASE", by_ase, folder)
-        if ase is not None:
-            ways["funcaot.ase"] = ase
+        packages = [OURS, *([THEIRS] if THEIRS in ways else [])]
+        for name in packages:
+            package = None if name == OURS else ways[name]
+            ase = failures.attempt(f"{name}, in ASE", by_ase, folder, package)
+            if ase is not None:
+                ways[f"{name}, in ASE"] = ase
         torch.manual_seed(0)
         given = [2 * torch.rand(ATOMS, 3, dtype=torch.float64) for _ in range(8)]
         times: dict[str, list[float]] = {name: [] for name in ways}
@@ -232,10 +278,8 @@ def latencies(failures: Failures, *, quick: bool) -> dict[str, float]:
                     call(given[index % len(given)])
                 if number:  # the first one warms up
                     times[name].append((time.perf_counter() - began) / CALLS * 1e6)
-        found = {name: statistics.median(measured) for name, measured in times.items()}
-        cpp = failures.attempt("C++", by_cpp, folder)
-    if cpp is not None:
-        found["C++, with the dynamics"] = cpp
+        found = {name: min(measured) for name, measured in times.items()}
+        found |= failures.attempt("C++", by_cpp, folder, packages) or {}
     rows = [[name, f"{value:.0f}"] for name, value in found.items()]
     print_table("Microseconds per call of energy and forces", ["way", "microseconds"], rows)
     return found
@@ -248,23 +292,33 @@ def targets_of(gradients: dict[str, Any], calls: dict[str, float]) -> list[Targe
         for other in WAYS[:1]
         if (ours := by.get(WAYS[2])) and (theirs := by.get(other))
     ]
-    other = "make_fx and AOTInductor"
-    if other in calls:
-        ratio = calls["funcaot.load"] / calls[other]
-        found.append(Target("energy and forces, a call", other, ratio, 1.0))
+    for what, ours, theirs in (
+        ("energy and forces, a call", "funcaot.load", THEIRS),
+        ("energy and forces, a step in C++", f"{OURS}, in C++", f"{THEIRS}, in C++"),
+        ("energy and forces, a step in ASE", f"{OURS}, in ASE", f"{THEIRS}, in ASE"),
+    ):
+        if ours in calls and theirs in calls:
+            found.append(Target(what, THEIRS, calls[ours] / calls[theirs], 1.0))
     return found
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--child", nargs=3, metavar=("WAY", "CASE", "PATH"))
+    parser.add_argument("--only", nargs="*", metavar="MODEL", help="first gradients of these")
     options = parser.parse_args()
     if options.child:
         print(json.dumps(child(*options.child)))
         return
     failures = Failures()
-    made = latencies(failures, quick=options.quick)
-    gradients = first_gradients(failures, Clock(options.minutes), quick=options.quick)
+    chosen = options.only
+    if chosen is None:
+        chosen = list(cases())[2:3] if options.quick else list(cases())
+    made = {} if options.only else latencies(failures, quick=options.quick)
+    gradients = first_gradients(failures, Clock(options.minutes), chosen)
+    if options.only is not None:
+        print_targets(targets_of(gradients, made))
+        return
     content = {
         "environment": environment_of(),
         "calls": made,

@@ -244,8 +244,9 @@ def deploy(content: dict[str, Any]) -> list[str]:
         "are counted.",
         "",
         *table(["model", *whos], gradients),
-        "Microseconds per call of energy and forces of 27 atoms, one thread; in C++ a step of "
-        "molecular dynamics, and in ASE what a step asks of it.",
+        "Microseconds per call of energy and forces of 27 atoms, one thread, in the fastest round; "
+        "in C++ a step of molecular dynamics, and in ASE what a step asks of it, each with both "
+        "packages.",
         "",
         *table(["way", "microseconds"], calls),
         *notes(content),

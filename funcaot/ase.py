@@ -108,6 +108,18 @@ class Calculator(_Calculator):
                 remedy="name what it takes with inputs=(...), or export a function of these.",
             )
 
+    def check_state(self, atoms: Any, tol: float = 1e-15) -> list[str]:
+        """What of some atoms isn't as it was in the last calculation; ASE asks at each step.
+
+        Numbers are compared exactly, unless another tolerance is asked for: ASE's own comparison
+        takes longer than a small system's forces.
+        """
+        before = self.atoms
+        if before is None or tol != 1e-15:
+            return list(super().check_state(atoms, tol))
+        asked = [name for name in all_changes if name not in self.ignored_changes]
+        return [name for name in asked if not _is_same(_part(before, name), _part(atoms, name))]
+
     def calculate(
         self,
         atoms: Any = None,
@@ -146,3 +158,16 @@ class Calculator(_Calculator):
             got=got,
             remedy="name what it returns with outputs=(...), or return a dictionary.",
         )
+
+
+def _part(atoms: Any, name: str) -> Any:
+    """An array of the atoms, by ASE's name of what may have changed; None if they have none."""
+    if name == "cell":
+        return atoms.cell.array
+    return atoms.pbc if name == "pbc" else atoms.arrays.get(name)
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    if before is None or now is None:
+        return before is now
+    return np.array_equal(before, now)

@@ -4,7 +4,9 @@
 //
 // The artifact takes positions, float64[atoms, 3], and returns energy and forces. Atoms have mass
 // 1 and start on a grid. Prints the total energy, its drift, and the time that a step takes.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>

@@ -97,6 +97,8 @@ class Loaded:
         self._parameters = tuple(
             _Check(tensor, signature, self._what) for tensor in signature.parameters
         )
+        checks = {"argument": self._tensors, "parameter": self._parameters}
+        self._operands = tuple((kind, i, checks[kind][i]) for kind, i in signature.inputs)
         self._made = tuple(_maker(made) for made in signature.made)
         self._build = trees.builder(signature.results)
         self._lock = threading.Lock()
@@ -129,8 +131,7 @@ class Loaded:
             self._require_same(given, first, second)
         brought = self._brought(parameters, sizes)
         places = {"argument": given, "parameter": brought}
-        checks = {"argument": self._tensors, "parameter": self._parameters}
-        operands = [checks[kind][i].laid_out(places[kind][i]) for kind, i in self.signature.inputs]
+        operands = [check.laid_out(places[kind][i]) for kind, i, check in self._operands]
         with torch.no_grad():
             places["output"] = self._outputs(operands)
             made = places["made"] = []

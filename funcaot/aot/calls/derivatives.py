@@ -68,7 +68,12 @@ class Derivatives(Generic[Made]):
         self.backwards: Derived[BackwardKey, tuple[Backward, Made]] = Derived()
         self.pushforwards: Derived[Specs, tuple[Pushforward, Made]] = Derived()
         self.fused: Derived[Specs, tuple[FusedPushforward, Made]] = Derived()
-        self.sizes = None if segment.tape.sizes is None else BackwardSizes(segment, form)
+        self.sizes = self._make_sizes()
+
+    def _make_sizes(self) -> BackwardSizes | None:
+        if self._segment.tape.sizes is None:
+            return None
+        return BackwardSizes(self._segment, self._form)
 
     def backward(
         self,

@@ -126,6 +126,13 @@ class GraphProgram:
         return self._variants[-1][0] if self._variants else None
 
     @property
+    def variants(self) -> list[tuple[Conditions | None, Lowered]]:
+        """The executables that exist, each with what it assumes about open sizes."""
+        if self.sizes is not None:
+            return [*self._variants]
+        return [] if self._lowered is None else [(None, self._lowered)]
+
+    @property
     def is_compiled(self) -> bool:
         """Whether the graph has been handed to the compiler."""
         return self._lowered is not None

@@ -85,6 +85,14 @@ def key_of(environment: Environment, identity: int) -> Key:
     return tuple(reversed(steps))
 
 
+def objects_at(environment: Environment) -> dict[Key, Any]:
+    """The objects that were found, by where; without those that text alone doesn't tell apart."""
+    named: dict[Key, list[Any]] = {}
+    for identity, thing in environment.objects.items():
+        named.setdefault(key_of(environment, identity), []).append(thing)
+    return {key: things[0] for key, things in named.items() if len(things) == 1}
+
+
 def places_of_tensors(environment: Environment) -> dict[Key, torch.Tensor]:
     """The tensors that were found, by where; without those that text alone doesn't tell apart."""
     named: dict[Key, list[torch.Tensor]] = {}

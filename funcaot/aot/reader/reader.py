@@ -20,7 +20,7 @@ from funcaot.aot.closure.children import has_tensors_as_keys
 from funcaot.aot.closure.environment import Environment, Place, scan_what_ran
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
-from funcaot.aot.closure.where import Key, key_of, path_of, places_of_tensors
+from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_code import Explanation
@@ -40,8 +40,8 @@ from funcaot.aot.reader.reader_tensors import (
     write_unread_tensors,
 )
 from funcaot.aot.state.advancing import refuse_iterators
-from funcaot.aot.state.state import Bag, name_of
-from funcaot.aot.state.state_effects import StateEffects
+from funcaot.aot.state.state import Bag, bag_at, name_of
+from funcaot.aot.state.state_effects import Site, StateEffects, Stored
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
 
@@ -102,14 +102,7 @@ def make_reader(
     """
     leaves, name = tracker.leaves, tracker.name
     root = tracker.root
-    changed = {
-        # A class is compared wherever an object of it is.
-        (0 if isinstance(bag.thing, type) else bag.holder, name_of(bag, key, tracker.environment))
-        for bag, change in tracker.found
-        for key, _ in (*change.assigned, *change.counted, *change.computed)
-        if key not in change.made_of_old
-    }
-    environment = _scanned(root, leaves, tracker.ran, changed)
+    environment = _scanned(root, leaves, tracker.ran, _changed(tracker))
     if tracker.names:
         environment.given = {id(leaves[at]): tracker.names[at] for at in tracker.holders()}
     if environment.escaped:
@@ -121,14 +114,12 @@ def make_reader(
     warn_of_leaks(environment, name)
     environment.alike = tracker.environment.alike = tracker.alike(environment)
     writer, values, positions = _written(environment, tracker, tensors)
-    for bag, change in tracker.found:
-        if change.compared:
-            writer.write_changed(bag, change)
+    _write_changed(writer, tracker)
     stored = None
     if tracker.found or tracker.in_arguments or tracker.kept:
-        stored, reached = _stored(tracker, environment, positions)
+        sites = tuple(_site(environment, bag) for bag, _ in tracker.found)
+        stored, reached = _stored(tracker, environment, positions, sites)
         write_distinct(writer, reached)
-        write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
     else:
         write_distinct(writer)
     tracker.open.close(environment)
@@ -139,8 +130,29 @@ def make_reader(
     return replace(reader, leaves_open=tracker.open.left_open, reached=found), stored
 
 
+def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:
+    """What the function gives new values: of what, and by which name."""
+    return {
+        # A class is compared wherever an object of it is.
+        (0 if isinstance(bag.thing, type) else bag.holder, name_of(bag, key, tracker.environment))
+        for bag, change in tracker.found
+        for key, _ in (*change.assigned, *change.counted, *change.computed)
+        if key not in change.made_of_old
+    }
+
+
+def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
+    for bag, change in tracker.found:
+        if change.compared:
+            writer.write_changed(bag, change)
+    write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
+
+
 def _stored(
-    tracker: StateTracker, environment: Environment, positions: tuple[int, ...]
+    tracker: StateTracker,
+    environment: Environment,
+    positions: tuple[int, ...],
+    sites: tuple[Site, ...],
 ) -> tuple[StateEffects, list[int]]:
     """What a call stores, and the objects that it goes through for that, by ``id``."""
     finder = EnvironmentWriter(tracker.environment, tracker.root)
@@ -163,6 +175,7 @@ def _stored(
         tuple(None if isinstance(at, Bag | Place) else at for at in tracker.kept),
         len(around),
         len(tracker.computed),
+        sites,
     )
     return stored, changed
 
@@ -177,31 +190,58 @@ def _around(finder: EnvironmentWriter, environment: Environment) -> list[str]:
     return [finder.at(places[0]) for places in both if places]
 
 
+def _site(environment: Environment, bag: Bag) -> Site:
+    key = key_of(environment, bag.holder) if bag.holder in environment.objects else None
+    return Site(key, bag.access, bag.names, bag.named)
+
+
 def remade_reader(
-    tracker: StateTracker, keys: Sequence[Key]
-) -> tuple[Reader | None, tuple[torch.Tensor, ...]]:
+    tracker: StateTracker, keys: Sequence[Key], state: Stored | None = None
+) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None]:
     """Generate the reader of a function that another process captured.
 
     Args:
         tracker: The function, the leaves of a call, and the code that ran there.
         keys: Where that process found the closed-over tensors.
+        state: What a call stores, and where, if it does.
 
     Returns:
-        The reader, as ``make_reader`` makes it, and the tensors.
+        The reader, as ``make_reader`` makes it, the tensors, and what a call stores.
 
     Raises:
         LookupError: If there is no tensor at some of these places; it says at which.
     """
-    environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
+    environment = tracker.environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
+    if state is not None:
+        bags = [_bag(environment, site) for site in state.sites]
+        tracker.found = tuple(zip(bags, state.changes, strict=True))
+        tracker.in_arguments = state.in_arguments
+        changed = _changed(tracker)
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, changed)
     named = places_of_tensors(environment)
     missing = [key for key in keys if key not in named]
     if missing:
         raise LookupError(f"no tensor is at {''.join(missing[0])}")
     tensors = tuple(named[key] for key in keys)
     writer, values, positions = _written(environment, tracker, tensors)
+    _write_changed(writer, tracker)
+    stored = None if state is None else _stored(tracker, environment, positions, state.sites)[0]
     if not values and not writer.checks:
-        return None, tensors
-    return _reader(writer, values, positions, tensors), tensors
+        return None, tensors, stored
+    return _reader(writer, values, positions, tensors), tensors, stored
+
+
+def _bag(environment: Environment, site: Site) -> Bag:
+    """The thing at a site in this process, with what is in it now.
+
+    Raises:
+        LookupError: If there is none.
+    """
+    holder = None if site.key is None else objects_at(environment).get(site.key)
+    bag = None if holder is None else bag_at(holder, site.access, site.names, named=site.named)
+    if bag is None:
+        raise LookupError("something that it stores in isn't where it was")
+    return bag
 
 
 def _scanned(

@@ -27,6 +27,7 @@ from funcaot.aot.reader.reader_code import Explanation, Line, built
 from funcaot.aot.reader.reader_modules import write_modules
 from funcaot.aot.reader.told import shown
 from funcaot.aot.state.state import MISSING, Bag
+from funcaot.aot.state.state import name_of as name_of_entry
 from funcaot.aot.state.state_effects import Change
 
 LARGE = 32
@@ -441,9 +442,16 @@ class EnvironmentWriter:
             self.variable(bag.holder)
             return
         thing = self.thing(bag)
-        if not isinstance(bag.thing, dict):
-            return  # compared as settings, or read as tensors
         path = self.says(bag.holder)
+        if not isinstance(bag.thing, dict):
+            # The rest is read as tensors, or isn't read.
+            for key, _ in change.assigned:
+                old = bag.before.get(key, MISSING)
+                if is_setting(old) and key not in change.left_open:
+                    at = f"__dict__[{key!r}]" if isinstance(bag.thing, type) else key
+                    name = name_of_entry(bag, key, self.environment)
+                    self._require_setting(f"{thing}.{at}", old, f"{path}.{name}")
+            return
         if not bag.named:
             known = self.source.constant([*bag.before], "keys")
             self.require(f"[*{thing}] == {known}", f"the keys of {path}")

@@ -18,9 +18,10 @@ from funcaot.aot.closure.put_into_torch import put_into_torch
 from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.runtime.entry import Entry, make_entry
+from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.saved import file
 from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.environment import environment_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents
 from funcaot.aot.saved.forwards import (
@@ -28,12 +29,14 @@ from funcaot.aot.saved.forwards import (
     forward_data,
     forward_from,
     load_executables,
-    reader_from,
     settings_data,
     signature_data,
 )
 from funcaot.aot.saved.machine import difference, machine_data
+from funcaot.aot.saved.open_sizes import sizes_from, without_sizes
+from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
+from funcaot.aot.signature.sizes import Sizes
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
 
@@ -168,11 +171,17 @@ class Artifacts:
         change = difference(self._known, machine_data())
         if change:
             raise NotLoadedError(change)
-        alike = programs.get(json.dumps(signature_data(signature)), [])
+        described = signature_data(signature)
+        # What was made for these very sizes comes first, as in the cache.
+        alike = [
+            *programs.get(json.dumps(described), ()),
+            *programs.get(without_sizes(described), ()),
+        ]
         wanted = settings_data(settings)
-        alike = [each for each in alike if each.data["settings"] == wanted]
         reason = NotLoadedError("no call that looks like it was saved")
         for saved in alike:
+            if saved.data["settings"] != wanted:
+                continue
             try:
                 return self._entry(saved, function, signature, leaves, settings)
             except NotLoadedError as error:
@@ -184,8 +193,10 @@ class Artifacts:
             data, contents = file.read(self.path)
             self._known, self._programs = data["machine"], {}
             for program in data["programs"]:
-                alike = self._programs.setdefault(json.dumps(program["signature"]), [])
-                alike.append(SavedData(program, contents))
+                described = program["signature"]
+                exact = program["sizes"] is None
+                key = json.dumps(described) if exact else without_sizes(described)
+                self._programs.setdefault(key, []).append(SavedData(program, contents))
         return self._programs
 
     def _entry(
@@ -200,13 +211,15 @@ class Artifacts:
         change = difference(saved.data["made under"], now)
         if change:
             raise NotLoadedError(change)
-        reader, _ = reader_from(saved.data["reader"], function, list(leaves))
+        served = _served(saved.data, signature)
+        environment = environment_from(saved.data["reader"], function, list(leaves))
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> tuple[Any, Any]:
-            return _captured(function, signature, plain, settings)
+            opened = _served(saved.data, signature, traces=True)
+            return _captured(function, signature, plain, settings, opened)
 
-        remade = forward_from(saved.data, signature, reader, saved.contents, settings, capture)
+        remade = forward_from(saved.data, served, environment, saved.contents, settings, capture)
         load_executables(remade.functions)
         entry = LoadedEntry(remade, settings, self.path, saved)
         lifted = entry.lifted(function, leaves)
@@ -217,8 +230,26 @@ class Artifacts:
         return entry, lifted
 
 
+def _served(data: Any, signature: Signature, *, traces: bool = False) -> Signature | Sizes:
+    """The signature of a call, or the open sizes of a saved program that it is one of.
+
+    Raises:
+        NotLoadedError: If the program doesn't serve the call.
+    """
+    if data["sizes"] is None:
+        return signature
+    sizes = sizes_from(data["sizes"], data["signature"], signature, traces=traces)
+    if not sizes.match(signature):
+        raise NotLoadedError("no call of such sizes was saved")
+    return sizes
+
+
 def _captured(
-    function: Callable[..., Any], signature: Signature, plain: Sequence[Any], settings: Settings
+    function: Callable[..., Any],
+    signature: Signature,
+    plain: Sequence[Any],
+    settings: Settings,
+    served: Signature | Sizes,
 ) -> tuple[Any, Any]:
     """Capture a call that a saved program serves, on tensors that look like its own."""
     kinds = iter(signature.kinds)
@@ -230,7 +261,11 @@ def _captured(
         leaves[position] = leaves[first]
     call = tree_unflatten(leaves, signature.tree)
     with settings.lock, StateKept(), without_dynamo():
-        entry, _ = make_entry(function, signature, leaves, call, settings)
+        if isinstance(served, Sizes):
+            opening = Opening(served.signature, leaves, served, None)
+            entry, _ = make_general_entry(function, opening, leaves, call, settings)
+        else:
+            entry, _ = make_entry(function, signature, leaves, call, settings)
         entry.capture.tape.forget_values()
     return entry.functions, entry.capture.tape
 

@@ -9,6 +9,12 @@ import torch
 from torch.fx.immutable_collections import immutable_list
 
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot._torch.tensors.sizes.written_expressions import (
+    ExpressionError,
+    expression_data,
+    expression_from,
+    is_symbolic,
+)
 from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.graph.tensor_spec import TensorSpec
@@ -22,7 +28,7 @@ _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def scalar_data(value: Any) -> Data:
-    """A number, a text, a setting of torch, or a tuple or list of them.
+    """A number, maybe one of open sizes, a text, a setting of torch, or a tuple or list of them.
 
     Raises:
         NotSavedError: For anything else.
@@ -37,6 +43,11 @@ def scalar_data(value: Any) -> Data:
     if kind in _SEQUENCES:
         name = "tuple" if isinstance(value, tuple) else "list"
         return {name: [scalar_data(item) for item in value]}
+    if is_symbolic(value):
+        try:
+            return {"size": expression_data(value)}
+        except ExpressionError as error:
+            raise NotSavedError(str(error)) from error
     if isinstance(value, torch.device):
         return {"device": str(value)}
     if isinstance(value, _TORCH):
@@ -55,6 +66,8 @@ def scalar_from(data: Data) -> Any:
         return complex(*map(float.fromhex, value))
     if kind in ("tuple", "list"):
         return {"tuple": tuple, "list": list}[kind](map(scalar_from, value))
+    if kind == "size":
+        return expression_from(value)
     if kind == "device":
         return torch.device(value)
     found = getattr(torch, value)
@@ -67,11 +80,11 @@ def spec_data(spec: TensorSpec) -> Data:
     """A tensor's metadata."""
     if spec.structure is not None:
         raise NotSavedError("it takes tensors that wrap others")
-    if not all(type(number) is int for number in (*spec.shape, *spec.stride)):
-        raise NotSavedError("it leaves sizes open")
+    if not all(type(n) is int or is_symbolic(n) for n in (*spec.shape, *spec.stride)):
+        raise NotSavedError("it takes tensors without plain sizes")
     return [
-        list(spec.shape),
-        list(spec.stride),
+        list(map(scalar_data, spec.shape)),
+        list(map(scalar_data, spec.stride)),
         scalar_data(spec.dtype),
         str(spec.device),
         scalar_data(spec.layout),
@@ -85,8 +98,8 @@ def spec_from(data: Data) -> TensorSpec:
     """The metadata that ``spec_data`` described."""
     shape, stride, dtype, device, layout, requires_grad, is_leaf, flags = data
     return TensorSpec(
-        tuple(shape),
-        tuple(stride),
+        tuple(map(scalar_from, shape)),
+        tuple(map(scalar_from, stride)),
         scalar_from(dtype),
         torch.device(device),
         scalar_from(layout),

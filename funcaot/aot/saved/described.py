@@ -24,6 +24,7 @@ from funcaot.aot.closure.constants import fingerprint, is_setting
 from funcaot.aot.closure.look import dictionary_of, module_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.ran_code import digest_of
+from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.errors import NotSavedError
 
@@ -163,6 +164,9 @@ def _kind_of(target: Any) -> str:
     if isinstance(target, enum.Enum):
         return f"member {target.name} of {type(target).__module__}.{type(target).__qualname__}"
     kind = type(target)
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        # Code that ran reads attributes of it, which are compared; what computes with it takes it.
+        return f"tensor {spec_of(target)}"
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{_attributes(target)}"

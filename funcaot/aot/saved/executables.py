@@ -102,20 +102,19 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
 
 
 def _contract_data(contract: Contract) -> Data:
-    if contract.symbols:
-        raise NotSavedError("it leaves sizes open")
     return {
         "what": contract.what,
         "operands": list(contract.operands),
         "results": [
             None if result is None else _result_data(result) for result in contract.results
         ],
+        "symbols": [[position, scalar_data(symbol)] for position, symbol in contract.symbols],
         "written": sorted(contract.written),
     }
 
 
 def _result_data(result: Result) -> Data:
-    stride = None if result.stride is None else list(result.stride)
+    stride = None if result.stride is None else list(map(scalar_data, result.stride))
     dtype = None if result.dtype is None else scalar_data(result.dtype)
     return [result.node, result.memory, stride, result.private, result.offset, dtype]
 
@@ -125,12 +124,12 @@ def _contract_from(data: Data) -> Contract:
         data["what"],
         tuple(data["operands"]),
         tuple(None if result is None else _result_from(result) for result in data["results"]),
-        (),
+        tuple((position, scalar_from(symbol)) for position, symbol in data["symbols"]),
         frozenset(data["written"]),
     )
 
 
 def _result_from(data: Data) -> Result:
     node, memory, stride, private, offset, dtype = data
-    stride = None if stride is None else tuple(stride)
+    stride = None if stride is None else tuple(map(scalar_from, stride))
     return Result(node, memory, stride, private, offset, scalar_from(dtype))

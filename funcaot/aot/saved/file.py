@@ -77,8 +77,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Contents]:
     if not whole.startswith(_MAGIC) or len(whole) < head + 8:
         raise NotLoadedError("the file holds no programs of this version of funcaot")
     body = memoryview(whole)[head:]
-    known = whole[len(_MAGIC) : head - 1]
-    signed = key.signature(body, key.for_reading()).encode()
+    known = whole[len(_MAGIC) : head]
+    signed = key.signature(body, key.for_reading()).encode() + b"\n"
     if not hmac.compare_digest(known, signed):
         raise NotLoadedError("it wasn't signed with this user's key, or it is damaged")
     size = int.from_bytes(body[:8], "little")

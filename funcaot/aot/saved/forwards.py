@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -19,13 +19,13 @@ from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Fact
 from funcaot.aot.capture.shared_inputs import Touched
 from funcaot.aot.closure.alike import is_plain
-from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
+from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.reader.reader import Reader, remade_reader
+from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
     Data,
@@ -37,19 +37,26 @@ from funcaot.aot.saved.codec import (
     tree_data,
     tree_from,
 )
-from funcaot.aot.saved.described import described, first_change
+from funcaot.aot.saved.environment import reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.machine import difference
+from funcaot.aot.saved.open_sizes import (
+    backward_sizes_data,
+    conditions_data,
+    graph_sizes_data,
+    sizes_data,
+)
 from funcaot.aot.saved.segments import Token, form_data, segment_data
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
-from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.signature.sizes import Sizes
+from funcaot.aot.state.state_effects import StateEffects
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -142,7 +149,7 @@ def forward_data(
     """
     settings, captured = forward.segment.settings, forward.capture
     _refuse(forward, derived)
-    reader = _reader_data(forward.reader)
+    reader = reader_data(forward.reader, forward.state)
     left_out: list[str] = []
     names = {watched.root.name for watched in forward.watched}
     writer = _Writer(blobs, names, left_out, forward.made_under)
@@ -151,6 +158,7 @@ def forward_data(
         "settings": settings_data(settings),
         "made under": forward.made_under,
         "signature": signature_data(forward.signature),
+        "sizes": sizes_data(forward.sizes),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
         "tree": tree_data(captured.tree),
@@ -178,7 +186,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     settings, captured = forward.segment.settings, forward.capture
     for holds, what in (
         (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
-        (forward.sizes is not None, "it leaves sizes open"),
         (
             forward.numbers is not None
             or (forward.reader is not None and bool(forward.reader.leaves_open)),
@@ -186,7 +193,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
         ),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
-        (forward.state is not None, "it stores something in attributes or containers"),
         (captured.gradients is not None, "it reads or writes .grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
         (
@@ -201,25 +207,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     ):
         if holds:
             raise NotSavedError(what)
-
-
-def _reader_data(reader: Reader | None) -> Data:
-    if reader is None:
-        return None
-    if reader.ran is None:
-        raise NotSavedError("the code that it ran isn't known")
-    try:
-        users, libraries = keys_of(reader.ran)
-    except LookupError as error:
-        raise NotSavedError(str(error.args[0])) from error
-    return {
-        "users": [list(asdict(key).values()) for key in users],
-        "libraries": [list(asdict(key).values()) for key in libraries],
-        "reads_environ": reader.ran.reads_environ,
-        "asked": sorted(reader.ran.asked),
-        "keys": [list(key) for key in reader.keys],
-        "lines": described(reader),
-    }
 
 
 class _Writer:
@@ -240,10 +227,11 @@ class _Writer:
 
     def _form(self, function: SegmentFunction) -> Data:
         program = function.program
-        executable = None
-        if program.is_compiled:
-            self._compare(program.lowered)
-            executable = executable_data(program.lowered, self._blobs)
+        executables = []
+        for assumed, lowered in program.variants:
+            self._compare(lowered)
+            described = {"assumed": conditions_data(assumed)}
+            executables.append(described | executable_data(lowered, self._blobs))
         backwards = []
         for key, (backward, functions) in function.derivatives.backwards.items():
             try:
@@ -253,12 +241,14 @@ class _Writer:
         return {
             **form_data(function.segment, function.form, keeping=function.keeping),
             "digest": graph_digest(function.form.graph.module),
+            "backward sizes": backward_sizes_data(function.derivatives.sizes),
             "program": {
                 "arity": program.arity,
                 "used": list(program.used),
                 "kept": list(program.kept),
                 "draws": program.draws,
-                "executable": executable,
+                "sizes": graph_sizes_data(program.sizes),
+                "executables": executables,
             },
             "backwards": backwards,
         }
@@ -276,7 +266,6 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (backward.conditions is not None, "it leaves sizes open"),
             (backward.read is not None, "it ran a user's rule"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
@@ -286,6 +275,7 @@ class _Writer:
         return {
             "key": _key_data(key),
             "targets": list(backward.targets),
+            "conditions": conditions_data(backward.conditions),
             "reads": sorted({node.name for node in backward.reads} & self._roots),
             "segment": None if segment is None else self.segment(segment, functions),
         }
@@ -301,38 +291,6 @@ def _key_data(key: BackwardKey) -> Data:
 
 
 # --- making again -----------------------------------------------------------------------------
-
-
-def reader_from(
-    data: Data, function: Callable[..., Any], leaves: list[Any]
-) -> tuple[Reader | None, tuple[torch.Tensor, ...]]:
-    """The reader of a saved program in this process, and the tensors that it reads now.
-
-    Raises:
-        NotLoadedError: If the environment isn't the one that the program was made for.
-    """
-    if data is None:
-        return None, ()
-    users, libraries = (
-        [CodeKey(*key) for key in data["users"]],
-        [CodeKey(*key) for key in data["libraries"]],
-    )
-    try:
-        ran = found(users, libraries, reads_environ=data["reads_environ"])
-        ran.asked.update(data.get("asked", ()))
-        tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
-        tracker.root = (function, *[leaves[index] for index in tracker.holders()])
-        keys = [tuple(key) for key in data["keys"]]
-        reader, tensors = remade_reader(tracker, keys)
-        now = described(reader)
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
-    except NotSavedError as error:
-        raise NotLoadedError(str(error)) from error
-    change = first_change(data["lines"], now)
-    if change:
-        raise NotLoadedError(f"no longer so: {change}")
-    return reader, tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,8 +310,8 @@ class Remade:
 
 def forward_from(
     data: Data,
-    signature: Signature,
-    reader: Reader | None,
+    call: Signature | Sizes,
+    environment: tuple[Reader | None, StateEffects | None],
     contents: Contents,
     settings: Settings,
     capture: Callable[[], tuple[SegmentFunctions, Any]],
@@ -362,8 +320,8 @@ def forward_from(
 
     Args:
         data: What ``forward_data`` made.
-        signature: That of a call that it serves.
-        reader: What ``reader_from`` made.
+        call: The signature of calls that it serves, or those that it serves by open sizes.
+        environment: What ``environment_from`` made.
         contents: The file, whose code the caller trusts.
         settings: Those of the compiled function.
         capture: Captures the call, for what only a tape can answer; also gives that tape.
@@ -371,7 +329,8 @@ def forward_from(
     Raises:
         NotLoadedError: If its code can't be run here.
     """
-    loaded = Loaded(contents, settings)
+    sizes = call if isinstance(call, Sizes) else None
+    loaded = Loaded(contents, settings, sizes)
 
     def captured() -> SegmentFunctions:
         functions, loaded.tape.captured = capture()
@@ -380,15 +339,15 @@ def forward_from(
     functions = LoadedFunctions(data["segment"], loaded, captured)
     results = functions.loaded_segment.outputs
     forward = Forward(
-        signature=signature,
+        signature=call.signature if isinstance(call, Sizes) else call,
         capture=_capture_from(data, loaded),
         effects=effects_from(data["effects"], results),
         touched=Touched(*map(frozenset, data["touched"])),
         segment=functions.loaded_segment,
         in_place=None,
-        reader=reader,
-        state=None,
-        sizes=None,
+        reader=environment[0],
+        state=environment[1],
+        sizes=sizes,
         numbers=None,
         watched=tuple(
             Watched(source, result, loaded.root(name)) for source, result, name in data["watched"]
@@ -435,7 +394,7 @@ def load_executables(functions: LoadedFunctions) -> None:
     if not segment.output_nodes:
         return
     form = functions.forms.get(segment.is_differentiable)
-    if form is None or form["program"]["executable"] is None:
+    if form is None or not form["program"]["executables"]:
         raise NotLoadedError("its forward wasn't compiled")
     chosen: Any = functions.keeping if segment.is_differentiable else functions.plain
     chosen.program.load()

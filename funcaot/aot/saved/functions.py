@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from funcaot import config
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
@@ -26,8 +27,11 @@ from funcaot.aot.saved.codec import Data, scalar_from, spec_from
 from funcaot.aot.saved.errors import NotLoadedError
 from funcaot.aot.saved.executables import Contents, executable_from
 from funcaot.aot.saved.graphs import graph_digest
+from funcaot.aot.saved.open_sizes import LoadedBackwardSizes, conditions_from, graph_sizes_from
 from funcaot.aot.saved.segments import LoadedSegment, LoadedTape, Token, same_residuals
 from funcaot.aot.segment.backward import Backward, BackwardKey
+from funcaot.aot.segment.backward_sizes import BackwardSizes
+from funcaot.aot.signature.sizes import Sizes
 from funcaot.errors import UnsupportedError
 
 
@@ -37,16 +41,24 @@ class Loaded:
     Attributes:
         contents: The file.
         settings: Those of the compiled function.
+        sizes: The environment of the open sizes, if there are any.
         tape: What stands for the tape.
         roots: What stands for the nodes of tensors whose versions are checked, by name.
     """
 
-    def __init__(self, contents: Contents, settings: Settings) -> None:
+    def __init__(self, contents: Contents, settings: Settings, sizes: Sizes | None = None) -> None:
         """Nothing is made yet."""
         self.contents = contents
         self.settings = settings
-        self.tape = LoadedTape()
+        self.sizes = None if sizes is None else sizes.environment
+        self.tape = LoadedTape(self.sizes)
         self.roots: dict[str, Any] = {}
+
+    @property
+    def captured_sizes(self) -> tuple[int, ...]:
+        """The open sizes of the call that is captured where something isn't in the file."""
+        sizes = self.sizes
+        return () if sizes is None else tuple(int(sizes.at_present(s)) for s in sizes.symbols)
 
     def root(self, name: str) -> Any:
         """What stands for a node of this name."""
@@ -76,13 +88,13 @@ class LoadedProgram(GraphProgram):
         self.children = Derived()
         self.arity = data["arity"]
         self.draws = data["draws"]
-        self.sizes = None
+        self.sizes = graph_sizes_from(data["sizes"], loaded.sizes)
         self._used = list(data["used"])
         self._executables = None
         self._lowered: Lowered | None = None
         self._layouts: dict[int, Layout] = {}
         self._variants = []
-        self._data: Data | None = data["executable"]
+        self._data: list[Data] = data["executables"]
         self._loaded = loaded
         self._real = real
 
@@ -102,22 +114,45 @@ class LoadedProgram(GraphProgram):
         Raises:
             NotLoadedError: If it can't be.
         """
-        if self._lowered is None and self._data is not None:
-            what = f"the graph {self.name} of {self.settings.name}"
-            self._lowered = executable_from(self._data, self._loaded.contents, what)
+        if self._lowered is not None or not self._data:
+            return
+        what, contents = f"the graph {self.name} of {self.settings.name}", self._loaded.contents
+        made = [executable_from(each, contents, what) for each in self._data]
+        if self.sizes is not None:
+            assumed = [
+                conditions_from(each["assumed"], self.sizes.environment, self.sizes.symbols)
+                for each in self._data
+            ]
+            self._variants = [*zip(assumed, made, strict=True)]
+        self._lowered = made[-1]
 
-    def _lower(self) -> Lowered:
+    def _try_to_load(self) -> None:
         with guards.autocast_as(()):
             try:
                 self.load()
             except NotLoadedError:
-                self._data = None
+                self._data = []
+
+    def _lower(self) -> Lowered:
+        self._try_to_load()
         return self._real().lowered if self._lowered is None else self._lowered
+
+    def _lowered_for(self, sizes: tuple[int, ...]) -> Lowered:
+        with self.settings.lock, StateKept():
+            self._try_to_load()
+            found = self._variant(sizes)
+            if found is None:
+                real = self._real()
+                found = real._lowered_for(sizes)
+                kept = self._variants[-config.get().backward_layouts :]
+                self._variants = [*kept, *(pair for pair in real._variants if pair[1] is found)]
+                self._lowered = found
+            return found
 
     def _first_lowered(self, operands: Sequence[torch.Tensor]) -> Lowered:
         with self.settings.lock, StateKept():
-            found = self.lowered if self._data is not None else None
-            if found is None or self._data is None:
+            found = self.lowered if self._data else None
+            if found is None or not self._data:
                 found = self._real()._first_lowered(operands)
             self._lowered = found
             return found
@@ -164,6 +199,11 @@ class LoadedFunction(SegmentFunction):
         return LoadedProgram(
             self._data["program"], self._loaded, name, lambda: self.captured().program
         )
+
+    @property
+    def sizes_data(self) -> Data:
+        """How its backwards know their open sizes, as it was saved."""
+        return self._data["backward sizes"]
 
     def _make_derivatives(self) -> Derivatives[SegmentFunctions]:
         return _LoadedDerivatives(self, self._data["backwards"], self._loaded)
@@ -237,21 +277,29 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
     """Backwards that were saved; others are derived from the captured program."""
 
     def __init__(self, function: LoadedFunction, saved: Sequence[Data], loaded: Loaded) -> None:
-        super().__init__(function.segment, function.form, SegmentFunctions)
         self._function, self._loaded = function, loaded
+        super().__init__(function.segment, function.form, SegmentFunctions)
         for data in saved:
             key = key_from(data["key"])
             self.backwards[key] = self._backward_from(key, data)
+
+    def _make_sizes(self) -> BackwardSizes | None:
+        environment, data = self._loaded.sizes, self._function.sizes_data
+        return None if environment is None else LoadedBackwardSizes(data, environment)
 
     def _backward_from(self, key: BackwardKey, data: Data) -> tuple[Backward, SegmentFunctions]:
         functions: SegmentFunctions = SegmentFunctions(None)
         if data["segment"] is not None:
 
             def captured() -> SegmentFunctions:
-                return self._derive(key, [None] * len(key.tangents), ())[1]
+                return self._derive(key, None, [None] * len(key.tangents), ())[1]
 
             functions = LoadedFunctions(data["segment"], self._loaded, captured)
-        backward = Backward(key, functions.segment, tuple(data["targets"]))
+        conditions = None
+        if self.sizes is not None:
+            conditions = conditions_from(data["conditions"], self.sizes.environment)
+        targets = tuple(data["targets"])
+        backward = Backward(key, functions.segment, targets, conditions=conditions)
         reads = frozenset(map(self._loaded.root, data["reads"]))
         backward.__dict__["reads"] = reads
         return backward, functions
@@ -264,21 +312,24 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         values: Sequence[torch.Tensor],
         tried: Sequence[Backward] = (),
     ) -> tuple[Backward, SegmentFunctions]:
-        found = self.backwards[key] = self._derive(key, tangents, values, tried)
+        found = self.backwards[key] = self._derive(key, sizes, tangents, values, tried)
         return found
 
     def _derive(
         self,
         key: BackwardKey,
+        sizes: tuple[int, ...] | None,
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
         tried: Sequence[Backward] = (),
     ) -> tuple[Backward, SegmentFunctions]:
-        """The backward of the captured program for a key."""
+        """The backward of the captured program for a key; for sizes that it was captured with."""
         real = self._function.captured().derivatives
-        real_key, found = real._known(key, (), tried)
+        if sizes is None:
+            sizes = self._loaded.captured_sizes
+        real_key, found = real._known(key, sizes, tried)
         if found is None:
-            found = real._traced(real_key, (), tangents, values)
+            found = real._traced(real_key, sizes, tangents, values)
         backward = found[0]
         names = {getattr(node, "name", "") for node in backward.reads}
         # What a call notes of versions names roots as the saved program does.

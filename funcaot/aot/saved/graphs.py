@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+import operator
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +20,19 @@ from funcaot.aot.saved.errors import NotSavedError
 
 # Namespaces of ops that torch itself and funcaot define.
 _KNOWN_OPS = {"aten", "prims", "inductor", "funcaot"}
+# What graphs compute of sizes.
+_OF_SIZES: dict[str, Any] = {
+    **{f"operator.{name}": getattr(operator, name) for name in (
+        "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs",
+        "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_",
+    )},
+    **{f"math.{name}": getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt", "pow")},
+    **{f"torch.{name}": getattr(torch, name) for name in (
+        "sym_float", "sym_int", "sym_not", "sym_min", "sym_max", "sym_sum", "_sym_sqrt",
+    )},
+    **{f"builtins.{function.__name__}": function for function in (round, pow, max, min)},
+}  # fmt: skip
+_NAMES_OF_SIZES = {function: name for name, function in _OF_SIZES.items()}
 
 
 def graph_data(module: fx.GraphModule, blobs: Blobs) -> Data:
@@ -80,12 +95,16 @@ def _target_data(target: Any) -> str:
         return "getitem"
     if isinstance(target, OpOverload) and target.namespace in _KNOWN_OPS:
         return str(target)
+    if isinstance(target, Hashable) and target in _NAMES_OF_SIZES:
+        return f"size {_NAMES_OF_SIZES[target]}"
     raise NotSavedError(f"a graph calls {getattr(target, '__name__', target)}")
 
 
 def _target_from(name: str) -> Any:
     if name == "getitem":
         return graphs.GETITEM
+    if name.startswith("size "):
+        return _OF_SIZES[name.removeprefix("size ")]
     namespace, packet, overload = name.split(".")
     if namespace not in _KNOWN_OPS:
         raise TypeError(f"{name} is no op of torch's")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment
+
+if TYPE_CHECKING:
+    from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
 
 class Token:
@@ -57,14 +60,15 @@ class LoadedTape:
     """What stands for the tape of a saved program.
 
     Attributes:
+        sizes: The environment of its open sizes, if it has any.
         captured: The captured program's tape, once there is one.
     """
 
-    sizes = None
     wrappers = _NoWrappers()
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: SizeEnvironment | None = None) -> None:
         """Nothing is captured yet."""
+        self.sizes = sizes
         self.captured: Any = None
 
     def forget_values(self) -> None:
@@ -80,8 +84,6 @@ def segment_data(segment: Segment) -> Data:
     """What calling a segment needs to know of it, without its forms."""
     if segment.tape.wrappers.used:
         raise NotSavedError("it works with tensors that wrap others")
-    if segment.tape.sizes is not None:
-        raise NotSavedError("it leaves sizes open")
     if any(graphs.is_opaque(node) for node in segment.tape.graph.nodes):
         raise NotSavedError("it calls a Function that can't be traced")
     return {
@@ -94,7 +96,12 @@ def segment_data(segment: Segment) -> Data:
         ],
         "outputs": [tensor.requires_grad for tensor in segment.outputs],
         "made": [
-            [list(made.shape), scalar_data(made.dtype), str(made.device), made.requires_grad]
+            [
+                list(map(scalar_data, made.shape)),
+                scalar_data(made.dtype),
+                str(made.device),
+                made.requires_grad,
+            ]
             for made in segment.graph_outputs
         ],
         "count": len(segment.output_nodes),
@@ -132,7 +139,9 @@ class LoadedSegment(Segment):
             for graded in data["outputs"]
         )
         made: Any = tuple(
-            KnownOutput(tuple(shape), scalar_from(dtype), torch.device(device), graded)
+            KnownOutput(
+                tuple(map(scalar_from, shape)), scalar_from(dtype), torch.device(device), graded
+            )
             for shape, dtype, device, graded in data["made"]
         )
         nodes: Any = tuple(Token(f"output {index}") for index in range(data["count"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,7 +29,12 @@ from funcaot.errors import UnsupportedError
 
 
 class BackwardSizes:
-    """What a segment's backwards need to know about its open sizes."""
+    """What a segment's backwards need to know about its open sizes.
+
+    Attributes:
+        environment: Of the sizes.
+        sources: For each size the value that the forward kept which shows it, and where.
+    """
 
     def __init__(self, segment: Segment, form: Form) -> None:
         """Find out which residual shows which size.
@@ -46,12 +52,13 @@ class BackwardSizes:
                 f"Nothing that {segment.settings.name} keeps shows one of its sizes.",
                 remedy="compile with dynamic=False.",
             )
-        self._sources = tuple(shown.values())
+        self.sources = tuple(shown.values())
+        self._residuals = form.residuals
         self._known: Derived[tuple[fx.Node, tuple[int, ...]], _Known] = Derived()
 
     def read(self, values: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """The sizes of a call, from what its forward kept."""
-        return tuple([source.read(values) for source in self._sources])
+        return tuple([source.read(values) for source in self.sources])
 
     def conditions(self) -> Conditions:
         """An empty list of what a backward assumes."""
@@ -67,14 +74,24 @@ class BackwardSizes:
             sizes: The open sizes of the call.
         """
         return tuple(
-            None if spec is None else self._general(node, spec, sizes)
-            for node, spec in zip(self._nodes, specs, strict=True)
+            None if spec is None else self._general(index, spec, sizes)
+            for index, spec in zip(range(len(self.shapes)), specs, strict=True)
         )
 
-    def _general(self, node: fx.Node, spec: TensorSpec, sizes: tuple[int, ...]) -> TensorSpec:
+    @cached_property
+    def shapes(self) -> tuple[tuple[Any, ...], ...]:
+        """The shape of each output."""
+        return tuple(tuple(numbers_of(graphs.value_of(node).shape)) for node in self._nodes)
+
+    @cached_property
+    def kept(self) -> tuple[TensorSpec, ...]:
+        """What the forward keeps looks like this."""
+        return tuple(spec_of(graphs.value_of(item.node)) for item in self._residuals)
+
+    def _general(self, index: int, spec: TensorSpec, sizes: tuple[int, ...]) -> TensorSpec:
         if spec.structure is not None:
-            return self._known_at(node, sizes).opened(spec, ())
-        shape = numbers_of(graphs.value_of(node).shape)
+            return self._known_at(self._nodes[index], sizes).opened(spec, ())
+        shape = self.shapes[index]
         if spec.layout is not torch.strided or not any(map(is_expression, shape)):
             return spec
         stride = symbolic_strides(shape, spec.shape, spec.stride)

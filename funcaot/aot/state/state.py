@@ -148,6 +148,17 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
         yield f"type({{parent}}).__mro__[{index}]", kind, None, True
 
 
+def bag_at(holder: Any, access: str, names: frozenset[str] | None, *, named: bool) -> Bag | None:
+    """What belongs to a holder by an access, as it is now; None if there is no such thing."""
+    found = [thing for text, thing, *_ in _things(holder) if text == access]
+    if access == "{parent}":
+        found = [holder]
+    if not found:
+        return None
+    before = contents_of(found[0], names)
+    return Bag(id(holder), access, found[0], before, names, named)
+
+
 def contents_of(
     thing: Any, names: frozenset[str] | None = None
 ) -> dict[Any, Any] | tuple[Any, ...]:

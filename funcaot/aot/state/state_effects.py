@@ -75,6 +75,38 @@ class Change:
         return f"{self.path}: {', '.join(parts)}"
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a thing is that is changed, in a form that means the same in another process.
+
+    Attributes:
+        key: How its holder is reached, step by step; None if the code that ran doesn't lead there.
+        access: Source text that gets it from the holder.
+        names: The keys that count, if not all do.
+        named: Whether its keys are names that code uses.
+    """
+
+    key: tuple[str, ...] | None
+    access: str
+    names: frozenset[str] | None
+    named: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a call of another process stored, without what finds the things here.
+
+    Attributes:
+        changes: One per thing.
+        sites: Where they are.
+        in_arguments: The same for containers among the arguments.
+    """
+
+    changes: tuple[Change, ...]
+    sites: tuple[Site, ...]
+    in_arguments: tuple[tuple[arguments.Path, Change], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class StateEffects:
     """What a function stores.
@@ -90,6 +122,7 @@ class StateEffects:
         around: How many containers ``reach`` finds then which code reads, and which a container
             among the arguments that is changed mustn't be.
         computed: How many numbers ``reach`` computes, which it finds last.
+        sites: Where each thing is that is changed.
     """
 
     function: Callable[..., Any]
@@ -100,6 +133,7 @@ class StateEffects:
     kept: tuple[arguments.Path | None, ...] = ()
     around: int = 0
     computed: int = 0
+    sites: tuple[Site, ...] = ()
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.

@@ -63,6 +63,7 @@ MADE = {
     "a byte more": lambda content: content + b"\0",
     "a changed byte": lambda content: content[:-7] + bytes([content[-7] ^ 1]) + content[-6:],
     "another signature": lambda content: content[:19] + b"0" * 64 + content[83:],
+    "another end of the signature": lambda content: content[:83] + b" " + content[84:],
     "another program": lambda content: content.replace(b"sin", b"cos"),
 }
 
@@ -92,7 +93,7 @@ def test_a_program_that_somebody_else_signed_is_not_run(path, tmp_path, monkeypa
     """The file is well made, down to code that Inductor might have generated."""
     trace = tmp_path / "trace"
     data, contents = file.read(path)
-    form = data["programs"][0]["segment"]["plain"]["program"]["executable"]
+    (form,) = data["programs"][0]["segment"]["plain"]["program"]["executables"]
     form.pop("graph")
     form["text"] = f"import os\nos.mkdir({str(trace)!r})\ncall = list"
     form |= {"kernels": {}, "libraries": [], "constants": {}}

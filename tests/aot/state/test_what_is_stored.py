@@ -8,6 +8,7 @@ is one object in two places included.
 import collections
 import itertools
 import re
+import types
 
 import pytest
 import torch
@@ -261,3 +262,53 @@ def test_few_are_refused():
     """Nothing in the table is refused, so that none of these tests is empty."""
     some = itertools.islice(STATEMENTS, 0, None, 7)
     assert all(runs(s, RESULTS[1], resets=False, backend="eager") is not None for s in some)
+
+
+class Numbered:
+    count = 0
+
+
+class OneSlot:
+    __slots__ = ("count",)
+
+
+def counted_in_cell():
+    count = 0
+
+    def function(x):
+        nonlocal count
+        count += 2
+        return x.sin()
+
+    return function, lambda: count
+
+
+def counted_on(holder):
+    holder.count = 0
+
+    def function(x):
+        holder.count += 2
+        return x.sin()
+
+    return function, lambda: holder.count
+
+
+COUNTERS = {
+    "a cell": counted_in_cell,
+    "a class": lambda: counted_on(Numbered),
+    "a slot": lambda: counted_on(OneSlot()),
+    "an attribute": lambda: counted_on(types.SimpleNamespace()),
+}
+
+
+@pytest.mark.parametrize("where", COUNTERS)
+def test_a_count_that_other_code_of_the_function_reads(where):
+    """The function's own code doesn't read it, so nothing compared it: it stayed what it was."""
+    function, left = COUNTERS[where]()
+    function.left = left
+    compiled = funcaot.compile(function, backend="eager")
+    found = []
+    for _ in range(3):
+        compiled(torch.ones(3))
+        found.append(left())
+    assert found == [2, 4, 6]

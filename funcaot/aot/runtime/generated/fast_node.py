@@ -22,9 +22,8 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.call import SegmentFunction
-from funcaot.aot.graph import graphs
 from funcaot.aot.graph.source import Source, listed
-from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.generated.fast_branch import BranchWriter, Case, pattern_of
 from funcaot.aot.runtime.generated.fast_run import run_expression
 from funcaot.aot.segment.backward import Backward
@@ -178,7 +177,8 @@ class FastNode:
         """Specs of the distinct tangents and of what was saved, with open sizes."""
         firsts = [index for index, first in enumerate(pattern) if first == index]
         given = [backward.key.tangents[index] for index in firsts]
-        kept = [spec_of(graphs.value_of(item.node)) for item in self.owner.form.residuals]
+        sizes = self.owner.derivatives.sizes
+        kept = () if sizes is None else sizes.kept
         return tuple(spec for spec in (*given, *kept) if spec is not None)
 
     def _write_backward(self) -> None:

@@ -1,0 +1,139 @@
+"""What a program reads and stores beside tensors, as data; and found again in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
+from funcaot.aot.reader.reader import Reader, remade_reader
+from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
+from funcaot.aot.saved.described import described, first_change
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.state.state_effects import Change, Site, StateEffects, Stored
+from funcaot.aot.state.state_tracker import StateTracker
+
+
+def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
+    """What a program reads, and what it stores in.
+
+    Raises:
+        NotSavedError: If a part of it has no description.
+    """
+    if reader is None:
+        if state is not None:
+            raise NotSavedError("it stores something, and reads nothing")
+        return None
+    if reader.ran is None:
+        raise NotSavedError("the code that it ran isn't known")
+    try:
+        users, libraries = keys_of(reader.ran)
+    except LookupError as error:
+        raise NotSavedError(str(error.args[0])) from error
+    return {
+        "users": [list(asdict(key).values()) for key in users],
+        "libraries": [list(asdict(key).values()) for key in libraries],
+        "reads_environ": reader.ran.reads_environ,
+        "asked": sorted(reader.ran.asked),
+        "keys": [list(key) for key in reader.keys],
+        "lines": described(reader),
+        "stored": None if state is None else _stored_data(state),
+    }
+
+
+def environment_from(
+    data: Data, function: Callable[..., Any], leaves: list[Any]
+) -> tuple[Reader | None, StateEffects | None]:
+    """The reader of a saved program in this process, and what its calls store.
+
+    Raises:
+        NotLoadedError: If the environment isn't the one that the program was made for.
+    """
+    if data is None:
+        return None, None
+    users, libraries = (
+        [CodeKey(*key) for key in data["users"]],
+        [CodeKey(*key) for key in data["libraries"]],
+    )
+    stored = None if data["stored"] is None else _stored_from(data["stored"])
+    try:
+        ran = found(users, libraries, reads_environ=data["reads_environ"])
+        ran.asked.update(data.get("asked", ()))
+        tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
+        tracker.root = (function, *[leaves[index] for index in tracker.holders()])
+        keys = [tuple(key) for key in data["keys"]]
+        reader, _, state = remade_reader(tracker, keys, stored)
+        now = described(reader)
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    except NotSavedError as error:
+        raise NotLoadedError(str(error)) from error
+    change = first_change(data["lines"], now)
+    if change:
+        raise NotLoadedError(f"no longer so: {change}")
+    return reader, state
+
+
+# --- what is stored -------------------------------------------------------------------------------
+
+
+def _stored_data(state: StateEffects) -> Data:
+    if state.kept:
+        raise NotSavedError("it returns or stores a container that was there before")
+    if state.computed:
+        raise NotSavedError("it stores numbers that are left open")
+    return {
+        "changes": [_change_data(change) for change in state.changes],
+        "sites": [_site_data(site) for site in state.sites],
+        "in_arguments": [
+            [scalar_data(path), _change_data(change)] for path, change in state.in_arguments
+        ],
+    }
+
+
+def _stored_from(data: Data) -> Stored:
+    return Stored(
+        tuple(map(_change_from, data["changes"])),
+        tuple(map(_site_from, data["sites"])),
+        tuple((scalar_from(path), _change_from(change)) for path, change in data["in_arguments"]),
+    )
+
+
+def _site_data(site: Site) -> Data:
+    if site.key is None:
+        raise NotSavedError("it stores something where its code doesn't lead")
+    names = None if site.names is None else sorted(site.names)
+    return [list(site.key), site.access, names, site.named]
+
+
+def _site_from(data: Data) -> Site:
+    key, access, names, named = data
+    return Site(tuple(key), access, None if names is None else frozenset(names), named)
+
+
+def _change_data(change: Change) -> Data:
+    if change.computed or change.left_open:
+        raise NotSavedError("it stores numbers that are left open")
+    return [
+        change.path,
+        scalar_data(change.assigned),
+        list(change.added),
+        scalar_data(change.contents),
+        change.compared,
+        scalar_data(change.counted),
+        [scalar_data(key) for key in change.made_of_old],
+    ]
+
+
+def _change_from(data: Data) -> Change:
+    path, assigned, added, contents, compared, counted, made_of_old = data
+    return Change(
+        path,
+        scalar_from(assigned),
+        tuple(added),
+        scalar_from(contents),
+        compared,
+        scalar_from(counted),
+        frozenset(map(scalar_from, made_of_old)),
+    )
