@@ -213,3 +213,20 @@ def test_later_orders_of_a_layer_with_norms(how):
     for actual, want in zip(found, wanted, strict=True):
         scale = 1 + want.abs().max()
         torch.testing.assert_close(actual / scale, want / scale, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_tangents_of_packed_sequences(kind):
+    """Against the same layer one sequence at a time."""
+    torch.manual_seed(0)
+    layer = getattr(torch.nn, kind)(3, 4).double()
+    x, along = directions([torch.empty(5, 2, 3, dtype=torch.float64)] * 2, 7)
+    with funcaot.install(), forward_ad.dual_level():
+        packed = torch.nn.utils.rnn.pack_padded_sequence(forward_ad.make_dual(x, along), [5, 3])
+        output, _ = torch.nn.utils.rnn.pad_packed_sequence(layer(packed)[0])
+        found = forward_ad.unpack_dual(output).tangent
+    for place, length in enumerate((5, 3)):
+        one, moved = x[:length, place], along[:length, place]
+        wanted = torch.func.jvp(lambda x: layer(x)[0], (one,), (moved,))[1]
+        torch.testing.assert_close(found[:length, place], wanted)
+        assert not found[length:, place].any()

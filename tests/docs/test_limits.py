@@ -254,7 +254,6 @@ def doubled_in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 doubled_in_place.register_fake(torch.empty_like)
-similar = compiled(lambda x: torch.nn.functional.cosine_similarity(x, x.flip(-1) + 1))
 
 
 def with_a_triton_kernel(x):
@@ -392,12 +391,6 @@ LIMITS = {
     "forward mode of an op that writes": (
         MissingRuleError,
         lambda: compiled(lambda x: torch.func.jvp(doubled_in_place, (x.clone(),), (x,)))(ones()),
-    ),
-    "forward over reverse of cosine_similarity": (
-        UnsupportedError,
-        lambda: torch.func.jvp(
-            torch.func.grad(lambda x: similar(x).sin().sum()), (ones(2, 3),), (ones(2, 3),)
-        ),
     ),
     "a Triton kernel": (UnsupportedError, lambda: compiled(with_a_triton_kernel)(ones())),
     "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),
