@@ -280,6 +280,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/capture/test_entering.py",
     ),
     Patch(
+        "flex attention",
+        "funcaot/_torch/levels/flex_attention.py",
+        (Target("torch.nn.attention.flex_attention:_validate_device", ("query", "key", "value")),),
+        "On the CPU, flex_attention refuses tensors that require grad.",
+        "a compiled function refuses them too",
+        "tests/derivatives/test_flex_attention.py",
+    ),
+    Patch(
         "mathematics",
         "funcaot/_torch/tensors/sizes/written_numbers.py",
         (Target("math:sqrt"),),

@@ -411,9 +411,10 @@ def _autograd_kernel(rule: Derivative, original: Callable[..., Any] | None) -> C
         args = with_tensors(kinds, args)
         given = flat(args, kwargs)
         needed = torch.is_grad_enabled() and any(v.requires_grad for v in given)
-        if rule.later and (not needed or _by_torch.op is rule.op):
-            return original(keyset, *args, **kwargs)  # type: ignore[misc]
         moving = in_dual_level() and any(_tangent(v) is not None for v in given)
+        pushed_by_rule = moving and rule.jvp is not None
+        if rule.later and (_by_torch.op is rule.op or not (needed or pushed_by_rule)):
+            return original(keyset, *args, **kwargs)  # type: ignore[misc]
         if moving and not needed:
             return _pushed(rule, rule.op, args, kwargs)
         if not moving and not rule.reverse and not lacks(rule, args, kwargs):

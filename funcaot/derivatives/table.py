@@ -74,8 +74,11 @@ _RULES = (
     "matrices.solved",
     "normalization.batch_norm",
     "normalization.layer_norm",
+    "normalization.weight_norm",
     "pieces.embedding_bag",
     "pieces.index_reduce",
+    "pieces.packed",
+    "pieces.scatter_reduce",
     "pieces.segment_reduce",
     "sampling.grid_sampler",
 )

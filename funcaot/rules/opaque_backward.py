@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from funcaot.rules.operands.flat_call import flatten_values
 from funcaot.rules.returns import checked_gradients
 from funcaot.rules.stores import is_ours, watch_of
 
-__all__ = ["input_layouts", "opaque_function", "traced_or_opaque"]
+__all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
 Rule = Callable[..., Any]
 _OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layouts"})
@@ -151,6 +153,78 @@ def _gradient(gradient: torch.Tensor | None, layout: Layout) -> torch.Tensor:
     return gradient.to(layout.dtype).sum_to_size(layout.shape)
 
 
+@dataclass(frozen=True)
+class OfTorch:
+    """What is known of an opaque function of torch's, whose backwards are linear.
+
+    Attributes:
+        differentiable: Where the function and its backwards run, so that they can be
+            differentiated.
+        linear_in: Positions of operands that the results are linear in, taken together.
+    """
+
+    differentiable: Callable[[], AbstractContextManager[None]]
+    linear_in: frozenset[int] = frozenset()
+
+    def linear_after(self, first: int, count: int) -> OfTorch:
+        """The same of a function that is linear in some operands that come after others."""
+        return replace(self, linear_in=frozenset(range(first, first + count)))
+
+    def unread(self, differentiable: Sequence[bool]) -> dict[int, frozenset[int]]:
+        """For each gradient by what the function is linear in, that again: it doesn't matter."""
+        moving = [index for index, moves in enumerate(differentiable) if moves]
+        return {
+            place: self.linear_in for place, index in enumerate(moving) if index in self.linear_in
+        }
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The derivatives of an opaque function, each an opaque function once more."""
+
+    run: Callable[..., Any]
+    layouts: tuple[Any, ...]
+    name: str
+    reason: str
+    linear: bool
+    of_torch: OfTorch | None
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        """Tangents by forward mode on real values."""
+        moving = [tangent is not None for tangent in tangents]
+        given = [tangent for tangent in tangents if tangent is not None]
+        # A tangent for what has one: floating-point outputs.
+        wanted = [_moves(layout) for layout in self.layouts]
+        inner = tuple(layout for layout in self.layouts if _moves(layout))
+        following = opaque_function(
+            _inside(self.of_torch, _pushforward(self.run, moving, wanted)),
+            inner,
+            f"{self.name}Forward",
+            self.reason,
+            of_torch=self.of_torch and self.of_torch.linear_after(len(tangents), len(given)),
+        )
+        pushed = iter(_call()(following, *ctx.saved_tensors, *given) if inner else ())
+        return tuple(next(pushed) if moves else None for moves in wanted)
+
+    def backward(self, ctx: Any, *cotangents: torch.Tensor) -> Any:
+        """Gradients by autograd on real values."""
+        saved, known = ctx.saved_tensors, self.of_torch
+        differentiable = [_moves(tensor) for tensor in saved]
+        following = opaque_function(
+            _inside(known, _pullback(self.run, differentiable)),
+            tuple(_contiguous(tensor) for tensor in saved if _moves(tensor)),
+            f"{self.name}Backward",
+            self.reason,
+            linear=self.linear,
+            of_torch=known and known.linear_after(len(saved), len(cotangents)),
+            funcaot_unread={} if known is None else known.unread(differentiable),
+        )
+        if self.linear:
+            saved = tuple(tensor.detach() for tensor in saved)
+        gradients = iter(_call()(following, *saved, *cotangents))
+        return tuple(next(gradients) if moves else None for moves in differentiable)
+
+
 def opaque_function(
     run: Callable[..., Any],
     layouts: tuple[Any, ...],
@@ -158,6 +232,7 @@ def opaque_function(
     reason: str,
     *,
     linear: bool = False,
+    of_torch: OfTorch | None = None,
     **members: Any,
 ) -> type:
     """A Function that runs Python code on real values and knows what comes out.
@@ -169,8 +244,11 @@ def opaque_function(
         reason: Why it is opaque, for the report.
         linear: Whether its gradients depend on the cotangents only, and so don't require grad on
             the operands' account.
-        **members: Further attributes of the class.
+        of_torch: What is known of code that is torch's; nothing is of the user's.
+        **members: Further attributes of the class. ``funcaot_unread`` has, for a result's
+            position, those of operands that it doesn't depend on.
     """
+    rules = _Rules(run, layouts, name, reason, linear, of_torch)
 
     def abstract(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(layout.empty() for layout in layouts)
@@ -178,31 +256,6 @@ def opaque_function(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
-
-    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        moving = [tangent is not None for tangent in tangents]
-        given = [tangent for tangent in tangents if tangent is not None]
-        # A tangent for what has one: floating-point outputs.
-        wanted = [_moves(layout) for layout in layouts]
-        inner = tuple(layout for layout, moves in zip(layouts, wanted, strict=True) if moves)
-        pushforward = _pushforward(run, moving, wanted)
-        following = opaque_function(pushforward, inner, f"{name}Forward", reason)
-        pushed = iter(_call()(following, *ctx.saved_tensors, *given) if inner else ())
-        return tuple(next(pushed) if moves else None for moves in wanted)
-
-    def backward(ctx: Any, *cotangents: torch.Tensor) -> Any:
-        saved = ctx.saved_tensors
-        differentiable = [_moves(tensor) for tensor in saved]
-        inner = tuple(
-            _contiguous(t) for t, moves in zip(saved, differentiable, strict=True) if moves
-        )
-        following = opaque_function(
-            _pullback(run, differentiable), inner, f"{name}Backward", reason, linear=linear
-        )
-        if linear:
-            saved = tuple(tensor.detach() for tensor in saved)
-        gradients = iter(_call()(following, *saved, *cotangents))
-        return tuple(next(gradients) if moves else None for moves in differentiable)
 
     def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor) -> Any:
         columns = _one_by_one(made, info.batch_size, in_dims, tensors)
@@ -213,14 +266,26 @@ def opaque_function(
         "forward": staticmethod(run),
         "abstract": staticmethod(abstract),
         "setup_context": staticmethod(setup_context),
-        "backward": staticmethod(backward),
-        "jvp": staticmethod(jvp),
+        "backward": staticmethod(rules.backward),
+        "jvp": staticmethod(rules.jvp),
         "vmap": staticmethod(vmap),
         "funcaot_reason": reason,
         "__module__": __name__,
     }
     made = type(name, (torch.autograd.Function,), members)
     return made
+
+
+def _inside(of_torch: OfTorch | None, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, where what torch lacks can be differentiated."""
+    if of_torch is None:
+        return run
+
+    def inside(*tensors: torch.Tensor) -> Any:
+        with of_torch.differentiable():
+            return run(*tensors)
+
+    return inside
 
 
 def _one_by_one(

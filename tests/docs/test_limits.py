@@ -254,11 +254,6 @@ def doubled_in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 doubled_in_place.register_fake(torch.empty_like)
-sampled = compiled(
-    lambda x: torch.nn.functional.grid_sample(
-        x, torch.full((1, 2, 2, 2), 0.3), align_corners=False
-    ).exp()
-)
 
 
 def with_a_triton_kernel(x):
@@ -396,14 +391,6 @@ LIMITS = {
     "forward mode of an op that writes": (
         MissingRuleError,
         lambda: compiled(lambda x: torch.func.jvp(doubled_in_place, (x.clone(),), (x,)))(ones()),
-    ),
-    "forward over reverse of grid_sample": (
-        UnsupportedError,
-        lambda: torch.func.jvp(
-            torch.func.grad(lambda x: sampled(x).sin().sum()),
-            (ones(1, 1, 3, 3),),
-            (ones(1, 1, 3, 3),),
-        ),
     ),
     "a Triton kernel": (UnsupportedError, lambda: compiled(with_a_triton_kernel)(ones())),
     "no artifact": (ArtifactError, lambda: funcaot.load("missing.pt2")),

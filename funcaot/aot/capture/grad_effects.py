@@ -32,7 +32,8 @@ from funcaot.aot.state.optimizer_step import (
 )
 from funcaot.errors import UnsupportedError
 
-_CONTROL_FLOW = {"cond", "while_loop", "map_impl", "scan", "associative_scan"}
+_FLEX_ATTENTION = "flex_attention"
+_IN_PYTHON = {"cond", "while_loop", "map_impl", "scan", "associative_scan", _FLEX_ATTENTION}
 
 _get = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
 _set = torch.Tensor.grad.__set__  # type: ignore[attr-defined]
@@ -218,12 +219,9 @@ class GradientTracker(TorchFunctionMode):
     ) -> Any:
         """Enter the ``.grad`` of what is known before it matters."""
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator) and func.name() in _CONTROL_FLOW:
-            # Torch imports much for them; no other function needs it.
-            from funcaot.aot.capture import control_flow
-
+        if isinstance(func, HigherOrderOperator) and func.name() in _IN_PYTHON:
             with self:  # what runs inside is the user's
-                return control_flow.run(func, args, kwargs)
+                return _run_in_python(func, args, kwargs)
         for value in tree_flatten((args, kwargs))[0]:
             if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)
@@ -331,6 +329,18 @@ class GradientTracker(TorchFunctionMode):
         steps, count = tuple(self._steps.hyperparameters), len(lifted)
         results = tuple(self._of_results)
         return GradientEffects(gradients, state, steps, count, results, self._replaced)
+
+
+def _run_in_python(func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operator of torch stands for, in ops that a tape records."""
+    # Torch imports much for control flow; no other function needs either.
+    if func.name() == _FLEX_ATTENTION:
+        from funcaot.derivatives.attention.flexible import flexible_attention
+
+        return flexible_attention(*args, **kwargs)
+    from funcaot.aot.capture import control_flow
+
+    return control_flow.run(func, args, kwargs)
 
 
 def _accumulates(tensor: torch.Tensor) -> bool:

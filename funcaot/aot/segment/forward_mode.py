@@ -17,6 +17,7 @@ from funcaot.aot.segment.forward_trace import (
     push_forward,
 )
 from funcaot.aot.segment.segment import Form, Operand, Segment
+from funcaot.aot.segment.unread import closure_of_read
 from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.errors import MissingRuleError, UnsupportedError
 
@@ -308,6 +309,28 @@ def _transposed_twice(
     given: dict[int, torch.Tensor],
 ) -> Sequence[torch.Tensor | None]:
     """The outputs' tangents; as a ``RuntimeError``, that they depend on the cotangents."""
+    pushed = _twice(segment, outputs, cotangents, given)
+    tape = segment.tape
+    found = [node for node in tape.nodes_of([t for t in pushed if t is not None]) if node]
+    unknown = {tape.node_of(cotangent) for cotangent in cotangents}
+    known = [operand.node for operand in segment.operands]
+    if not unknown & graphs.closure(found, known):
+        return pushed
+    if unknown & closure_of_read(found, known):
+        raise RuntimeError("a backward that isn't visibly linear in the cotangents")
+    # Kernels are given them and don't read them, so zeros will do.
+    with tape.recording():
+        zeros = [torch.zeros_like(tensor.detach()).requires_grad_() for tensor in outputs]
+    return _twice(segment, outputs, zeros, given)
+
+
+def _twice(
+    segment: Segment,
+    outputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+    given: dict[int, torch.Tensor],
+) -> Sequence[torch.Tensor | None]:
+    """What the gradients by the operands, along their tangents, have as gradients."""
     tape = segment.tape
     pulled = tape.gradients(
         outputs,
@@ -322,18 +345,12 @@ def _transposed_twice(
     ]
     if not pairs:
         return [None] * len(outputs)
-    pushed = tape.gradients(
+    return tape.gradients(
         [gradient for gradient, _ in pairs],
         cotangents,
         [tangent for _, tangent in pairs],
         create_graph=True,
     )
-    nodes = tape.nodes_of([tensor for tensor in pushed if tensor is not None])
-    found = [node for node in nodes if node is not None]
-    unknown = {tape.node_of(cotangent) for cotangent in cotangents}
-    if unknown & graphs.closure(found, [operand.node for operand in segment.operands]):
-        raise RuntimeError("a backward that isn't visibly linear in the cotangents")
-    return pushed
 
 
 def _tangent_operands(

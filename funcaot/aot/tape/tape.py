@@ -18,6 +18,7 @@ from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference
 from funcaot._torch.levels.entering import showing_what_enters
+from funcaot._torch.levels.flex_attention import differentiating_flex_attention
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
@@ -471,6 +472,7 @@ def _watching(checkpointed: Any) -> Iterator[None]:
     """See what enters and which regions are checkpointed; run in Python what would hide its ops."""
     with (
         showing_what_enters(),
+        differentiating_flex_attention(),
         observing_checkpoints(checkpointed),
         running_scripts_in_python(),
         recording_distributed_tensors(),

@@ -28,3 +28,9 @@ register(
     )
 )
 register(Derivative(aten._cdist_backward.default, _backward))
+# What torch takes for many rows, as a product of matrices.
+register(
+    Derivative(
+        aten._euclidean_dist.default, jvp=transposed(aten._euclidean_dist.default), reverse=False
+    )
+)

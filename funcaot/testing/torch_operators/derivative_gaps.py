@@ -41,7 +41,7 @@ _LACKING = ("is not implemented", "that does not support it", "has not been impl
 WHY_NOT: dict[str, str] = {
     "igamma*": "the derivative by the first argument is a series that torch has no op for",
     "special.zeta": "the derivative by the first argument is a series that torch has no op for",
-    "linspace*": "ends given as tensors, in forward mode; not done yet",
+    "linspace*": "ends given as tensors, which torch's gradient takes for constants",
     "torch._scaled_mm*": "products of quantised numbers, which have no derivative",
     "floor_divide": "constant between jumps; `torch.div` that rounds down has derivatives",
     "geqrf": "not unique where the matrix is singular, and its reflectors are no smooth function; "
@@ -65,11 +65,16 @@ PUT_RIGHT: dict[str, str] = {
     "`batch_norm`, `instance_norm`": "the same",
     "`linalg.solve`, `tensorsolve`, `det`, `slogdet`, `logdet`, `householder_product`": "forward "
     "mode twice, or the gradient of a tangent: the result is taken for a constant",
+    "`weight_norm` by the first or last dimension": "the second order: norms are taken for "
+    "constants",
+    "`scatter_reduce` by products": "forward mode: it is taken for a constant",
 }
 # Raises in torch beyond what the table asks for; these have rules, too.
 BEYOND: dict[str, str] = {
     "`huber_loss`, `soft_margin_loss`": "forward over reverse",
     "`glu`": "forward mode twice, or the gradient of a tangent",
+    "`weight_norm`, packed sequences, `cdist` of more than 25 rows": "forward mode, which `op_db` "
+    "doesn't ask of them",
 }
 
 

@@ -21,7 +21,7 @@ from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
 from funcaot.derivatives.kernels import with_derivatives
-from funcaot.rules.opaque_backward import opaque_function
+from funcaot.rules.opaque_backward import OfTorch, opaque_function
 from funcaot.rules.operands.flat_call import flatten_values
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -139,9 +139,7 @@ def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exceptio
 
     def run(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = flat.arguments(operands)
-        # It is differentiated when it runs, which is after the capture.
-        with with_derivatives():
-            return (function(*args, **kwargs),)
+        return (function(*args, **kwargs),)
 
     name = getattr(function, "__name__", "function")
     reason = "its values decide what it does" if error is None else str(error).splitlines()[0]
@@ -150,7 +148,12 @@ def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exceptio
         function in _LINEAR_IN_FIRST and not any(tensor.requires_grad for tensor in tensors[1:])
     )
     made = opaque_function(
-        run, (layout_of(output),), name, f"torch's {name}: {reason}", linear=linear
+        run,
+        (layout_of(output),),
+        name,
+        f"torch's {name}: {reason}",
+        linear=linear,
+        of_torch=OfTorch(with_derivatives),
     )
     (result,) = captor.call(made, *tensors)
     return result

@@ -13,6 +13,7 @@ import torch
 from funcaot._torch.tensors.recurrent import RECURRENT
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers import (
+    constants,
     data_dependent_ops,
     detaching,
     idle_dropout,
@@ -22,6 +23,7 @@ from funcaot.aot.capture.handlers import (
     python_values,
     reading,
     recurrent,
+    similarity,
     splitting,
     writing,
 )
@@ -73,6 +75,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(*RECURRENT), recurrent.run),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
     Row(of(torch.nn.functional.linear), linear.keep_open),
+    Row(of(torch.cosine_similarity), similarity.cosine_similarity),
     Row(of(torch.nn.functional.one_hot), with_arguments(masks.one_hot)),
     Row(of(_TENSOR.tolist), with_arguments(python_values.as_lists)),
     Row(of(_TENSOR.__format__), python_values.formatted),
@@ -122,4 +125,4 @@ def handled(call: Call, capture: InProgress) -> Any:
             call = found
         elif found is not NotImplemented:
             return found
-    return call.run()
+    return constants.run(call, capture)
