@@ -23,6 +23,7 @@ from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
+from funcaot.aot.reader.reader_changes import write_changed
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import (
     containers_read,
@@ -144,7 +145,7 @@ def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:
 def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
     for bag, change in tracker.found:
         if change.compared:
-            writer.write_changed(bag, change)
+            write_changed(writer, bag, change)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
 
 

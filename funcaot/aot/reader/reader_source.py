@@ -26,9 +26,7 @@ from funcaot.aot.graph.source import Source
 from funcaot.aot.reader.reader_code import Explanation, Line, built
 from funcaot.aot.reader.reader_modules import write_modules
 from funcaot.aot.reader.told import shown
-from funcaot.aot.state.state import MISSING, Bag
-from funcaot.aot.state.state import name_of as name_of_entry
-from funcaot.aot.state.state_effects import Change
+from funcaot.aot.state.state import Bag
 
 LARGE = 32
 
@@ -185,7 +183,7 @@ class EnvironmentWriter:
         """Everything but tensors."""
         environment = self.environment
         for place, value in environment.settings:
-            self._require_setting(self.at(place), value, text_of(environment, place))
+            self.require_setting(self.at(place), value, text_of(environment, place))
         write_modules(self)
         for place, value in environment.identities:
             known = self._constant(value)
@@ -209,7 +207,8 @@ class EnvironmentWriter:
                 pass
         return self.source.constant(value)
 
-    def _require_setting(self, expression: str, value: Any, says: str) -> None:
+    def require_setting(self, expression: str, value: Any, says: str) -> None:
+        """A setting is the value that it was."""
         was = shown(value)
         if value is None or value is True or value is False:
             change = f"told_value({says!r}, {was!r}, {expression})"
@@ -433,40 +432,6 @@ class EnvironmentWriter:
         ):
             known = self.source.constant([*keys], "keys")
             self.require(f"[*{text}] == {known}", says)
-
-    def write_changed(self, bag: Bag, change: Change) -> None:
-        """What the function changes, and also reads, has to be what it was at the capture."""
-        if bag.holder not in self.environment.objects:
-            return  # no code that ran reads it
-        if not isinstance(bag.before, dict):
-            self.variable(bag.holder)
-            return
-        thing = self.thing(bag)
-        path = self.says(bag.holder)
-        if not isinstance(bag.thing, dict):
-            # The rest is read as tensors, or isn't read.
-            for key, _ in change.assigned:
-                old = bag.before.get(key, MISSING)
-                if is_setting(old) and key not in change.left_open:
-                    at = f"__dict__[{key!r}]" if isinstance(bag.thing, type) else key
-                    name = name_of_entry(bag, key, self.environment)
-                    self._require_setting(f"{thing}.{at}", old, f"{path}.{name}")
-            return
-        if not bag.named:
-            known = self.source.constant([*bag.before], "keys")
-            self.require(f"[*{thing}] == {known}", f"the keys of {path}")
-        for key, _ in change.assigned:
-            if key in change.left_open:
-                continue
-            text = self.source.constant(key)
-            old = bag.before.get(key, MISSING)
-            says = f"{path}.{key}" if bag.named else f"{path}[{key!r}]"
-            if old is MISSING:
-                self.require(f"{text} not in {thing}", f"{says} isn't there")
-            elif is_setting(old):
-                self._require_setting(f"{thing}[{text}]", old, says)
-            else:
-                self.require(f"{text} in {thing}", f"{says} is there")
 
     # --- the functions --------------------------------------------------------------------------
 

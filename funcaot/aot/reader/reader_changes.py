@@ -1,0 +1,49 @@
+"""Writes how a reader compares what a function both reads and changes; ``reader`` calls it."""
+
+from __future__ import annotations
+
+from funcaot.aot.closure.constants import is_setting
+from funcaot.aot.reader.reader_source import EnvironmentWriter
+from funcaot.aot.state.state import MISSING, Bag, name_of
+from funcaot.aot.state.state_effects import Change
+
+
+def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
+    """Write that what the function changes, and also reads, is what it was at the capture.
+
+    Args:
+        writer: The writer, which has written the other checks.
+        bag: A dictionary, cell, list, deque or set that it changes.
+        change: What it changes there.
+    """
+    if bag.holder not in writer.environment.objects:
+        return  # no code that ran reads it
+    if not isinstance(bag.before, dict):
+        writer.variable(bag.holder)
+        return
+    thing = writer.thing(bag)
+    path = writer.says(bag.holder)
+    if not isinstance(bag.thing, dict):
+        # The rest is read as tensors, or isn't read.
+        for key, _ in change.assigned:
+            old = bag.before.get(key, MISSING)
+            if is_setting(old) and key not in change.left_open:
+                at = f"__dict__[{key!r}]" if isinstance(bag.thing, type) else key
+                name = name_of(bag, key, writer.environment)
+                writer.require_setting(f"{thing}.{at}", old, f"{path}.{name}")
+        return
+    if not bag.named:
+        known = writer.source.constant([*bag.before], "keys")
+        writer.require(f"[*{thing}] == {known}", f"the keys of {path}")
+    for key, _ in change.assigned:
+        if key in change.left_open:
+            continue
+        text = writer.source.constant(key)
+        old = bag.before.get(key, MISSING)
+        says = f"{path}.{key}" if bag.named else f"{path}[{key!r}]"
+        if old is MISSING:
+            writer.require(f"{text} not in {thing}", f"{says} isn't there")
+        elif is_setting(old):
+            writer.require_setting(f"{thing}[{text}]", old, says)
+        else:
+            writer.require(f"{text} in {thing}", f"{says} is there")
