@@ -224,9 +224,14 @@ def remade_reader(
     if missing:
         raise LookupError(f"no tensor is at {''.join(missing[0])}")
     tensors = tuple(named[key] for key in keys)
+    # What the program keeps for itself was compared by identity, and the two readers differ.
+    environment.alike = tracker.environment.alike = tracker.alike(environment)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
-    stored = None if state is None else _stored(tracker, environment, positions, state.sites)[0]
+    stored, reached = None, list[int]()
+    if state is not None:
+        stored, reached = _stored(tracker, environment, positions, state.sites)
+    write_distinct(writer, reached)
     if not values and not writer.checks:
         return None, tensors, stored
     return _reader(writer, values, positions, tensors), tensors, stored
