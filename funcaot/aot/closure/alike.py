@@ -7,6 +7,7 @@ for itself, an object is compared by which one it is.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import functools
 import gc
@@ -37,6 +38,7 @@ __all__ = ["alike", "kept_in", "keys_in", "may_be_another", "reached_by"]
 _HEAP = 1 << 9  # A class that a class statement made.
 _OF_PYTHON = (*BY_ALL, *WRAPPED)
 _NEVER = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type, *CONTAINERS)
+_NEVER_IN, _OF_PYTHON_IN = frozenset(_NEVER), frozenset(_OF_PYTHON)
 # Code that names one of these sees which object it has.
 _SEES_WHICH = ("id", "hash", "__hash__", "__reduce_ex__", "object_id")
 # The same under another name.
@@ -55,12 +57,13 @@ _WHOLE = (type, types.ModuleType, types.FunctionType, types.FrameType, torch.nn.
 _DEPTH = 4
 
 
-@functools.lru_cache(maxsize=4096)
 def is_plain(kind: type) -> bool:
     """Whether all that objects of a class hold are attributes: nothing is hidden in C."""
-    if issubclass(kind, _NEVER) or hasattr(kind, "__torch_function__"):
+    # A metaclass may make up attributes, so the classes themselves are looked at.
+    takes_over = any("__torch_function__" in vars(each) for each in kind.__mro__)
+    if takes_over or not _NEVER_IN.isdisjoint(kind.__mro__):
         return False
-    if not issubclass(kind, _OF_PYTHON) and not is_users(kind):
+    if _OF_PYTHON_IN.isdisjoint(kind.__mro__) and not is_users(kind):
         return False
     layout: type | None = kind
     while layout is not None and layout.__flags__ & _HEAP:
@@ -175,7 +178,8 @@ def _keys_around(environment: Environment) -> Iterator[Any]:
 
 def _is_seen_which(environment: Environment) -> bool:
     """Whether code reaches what tells which object something is, by whatever name."""
-    things = [thing for _, thing in environment.identities]
+    # Of Python's functions as a whole, code calls those that it names.
+    things = [thing for p, thing in environment.identities if p.parent != id(vars(builtins))]
     return any(thing is seeing for thing in things for seeing in _SEEING) or any(
         name in _SEES_WHICH for thing in things for name in names_in(thing)
     )

@@ -61,7 +61,7 @@ def looked_for(names: Any, things: Iterable[Any], texts: Callable[[], Iterable[s
     kinds = [kind for kind in things if isinstance(kind, type)]
     found = {name for kind in kinds for name in _of_protocol(kind)}
     if names.matches_places:
-        found.update(name for kind in kinds for name in getattr(kind, "__match_args__", ()))
+        found.update(name for kind in kinds for name in _of_class(kind, "__match_args__", ()))
     if names.users_mention_any(FORMATTING):
         found |= names_in_texts(texts())
     return found
@@ -69,9 +69,14 @@ def looked_for(names: Any, things: Iterable[Any], texts: Callable[[], Iterable[s
 
 def _of_protocol(kind: type) -> set[str]:
     """The attributes by which ``isinstance`` tells whether an object follows a protocol."""
-    if not getattr(kind, "_is_runtime_protocol", False):
+    if not _of_class(kind, "_is_runtime_protocol", False):
         return set()
-    protocols = [base for base in kind.__mro__ if getattr(base, "_is_protocol", False)]
+    protocols = [base for base in kind.__mro__ if vars(base).get("_is_protocol", False)]
     own = [name for base in protocols for name in vars(base)]
-    own += [name for base in protocols for name in getattr(base, "__annotations__", ())]
+    own += [name for base in protocols for name in vars(base).get("__annotations__", ())]
     return {name for name in own if not name.startswith("_")}
+
+
+def _of_class(kind: type, name: str, default: Any) -> Any:
+    """What a class has under a name; its metaclass, which may make up attributes, isn't asked."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), default)

@@ -238,7 +238,12 @@ def test_a_constant_object_is_not_kept_alive():
     other = Options()
     other.scale = 3.0
     assert_close(compiled(torch.ones(2), other), torch.full((2,), 3.0))
-    assert len(compiled.entries) == 1, "the entry of a dead object goes with the next capture"
+    assert len(compiled.entries) == 2
+    again = Options()
+    assert_close(compiled(torch.ones(2), again), torch.full((2,), 2.0))
+    assert len(compiled.entries) == 2, (
+        "another object like it has the entry of the one that is gone"
+    )
 
 
 def test_slices_among_arguments():
