@@ -18,9 +18,9 @@ from funcaot.aot.runtime.outermost import follow_transforms
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
 from funcaot.backends.custom import from_functions
+from funcaot.base.torch_keywords import translated
 from funcaot.distributed.wrapped import compiled as compiled_module
 from funcaot.errors import FuncaotError, UnsupportedError
-from funcaot.torch_keywords import translated
 
 Backend = str | CompilerFunction | Compiler
 Residuals = str | Choice | Policy

@@ -22,8 +22,8 @@ import torch
 
 from funcaot import config
 from funcaot._torch.patch_table import PATCHES
+from funcaot.base.scopes import holding
 from funcaot.errors import FuncaotError, PatchWarning, UnsupportedError
-from funcaot.scopes import holding
 
 __all__ = ["applied", "is_usable", "require", "without_those_for_time"]
 

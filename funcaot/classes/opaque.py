@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from funcaot.base.scopes import holding
 from funcaot.errors import RuleError
-from funcaot.scopes import holding
 
 __all__ = [
     "Captor",

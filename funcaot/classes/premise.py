@@ -17,8 +17,8 @@ import torch
 
 from funcaot import config
 from funcaot._torch.tensors.seeding import random_states, restore_random_states
+from funcaot.base.scopes import holding
 from funcaot.errors import UnsupportedError
-from funcaot.scopes import holding
 
 __all__ = [
     "PremiseFailed",

@@ -34,6 +34,7 @@ from funcaot._torch.autograd.op_kernels import (
 )
 from funcaot._torch.levels.functorch import leaves_at_level, single_level_functions_allowed
 from funcaot._torch.patches import applied
+from funcaot.base.scopes import SharedPatch
 from funcaot.classes.opaque import current_captor
 from funcaot.derivatives.arguments import flat, has_tensors, lacks, with_tensors
 from funcaot.derivatives.batching import batched_kernel
@@ -41,7 +42,6 @@ from funcaot.derivatives.custom_ops import forward_rules
 from funcaot.derivatives.table import Derivative, derivatives, on_change
 from funcaot.derivatives.ways import entered, transposed
 from funcaot.errors import MissingRuleError, RuleError
-from funcaot.scopes import SharedPatch
 
 __all__ = ["install_derivatives", "uninstall_derivatives", "with_derivatives"]
 

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any
 
 from funcaot._torch.calls.interception import replaced_apply, require_interception
+from funcaot.base.scopes import SharedPatch, holding
 from funcaot.classes.class_cache import forget_classes
 from funcaot.derivatives import custom_ops
 from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
 from funcaot.functions.function import Function, custom_function_call
-from funcaot.scopes import SharedPatch, holding
 from funcaot.transforms.forms.without_levels import register_interception
 
 __all__ = ["install", "intercepting", "observing", "uninstall"]

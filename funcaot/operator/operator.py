@@ -25,11 +25,11 @@ from funcaot._torch.levels.functorch import (
     unwrap_dead,
 )
 from funcaot._torch.tensors.sizes.open_numbers import all_settled
+from funcaot.base.tracebacks import shortened
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defined_at, display_name
 from funcaot.errors import ArgumentError, MissingRuleError
 from funcaot.operator.plan import CallPlan, plan_of
-from funcaot.tracebacks import shortened
 
 __all__ = ["CustomFunctionCall", "custom_function_call"]
 

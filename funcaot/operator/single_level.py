@@ -10,6 +10,7 @@ from funcaot._torch.autograd.autograd import (
     compiled_autograd_key,
     new_function_class,
 )
+from funcaot.base.tracebacks import shortened
 from funcaot.classes.opaque import Captor, current_captor
 from funcaot.classes.protocol import values_of
 from funcaot.classes.traits import defined_at, display_name, has_backward, has_jvp, reverse_rule
@@ -18,7 +19,6 @@ from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
-from funcaot.tracebacks import shortened
 
 __all__ = ["RuleRunner", "single_level_class"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["functionalizing", "inline_functions", "inlined", "is_inlining"]
 

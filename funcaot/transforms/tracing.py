@@ -24,13 +24,13 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
+from funcaot.base.scopes import holding
 from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
 from funcaot.rules.stores import again, may_store
-from funcaot.scopes import holding
 from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining

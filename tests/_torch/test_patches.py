@@ -31,7 +31,7 @@ CHANGES = re.compile(
     r"|lowerings\.update\(|lowerings\[\w+\] =|constraints\.update\(|setattr\(Cpp|holding\(reinplace"
 )
 # Where the means stand by which changes are made.
-MEANS = {"funcaot/scopes.py", "funcaot/_torch/calls/code_swap.py"}
+MEANS = {"funcaot/base/scopes.py", "funcaot/_torch/calls/code_swap.py"}
 MEANS |= {"funcaot/_torch/dynamo/compile_lock.py", "funcaot/functions/interception.py"}
 
 

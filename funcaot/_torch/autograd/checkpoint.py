@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint as checkpoint
 
 from funcaot._torch.patches import require
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = ["observing_checkpoints", "sequence_number"]
 

@@ -16,7 +16,7 @@ import torch
 
 from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
 from funcaot._torch.patches import applied
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["with_open_zeros"]
 

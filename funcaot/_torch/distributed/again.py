@@ -17,7 +17,7 @@ import torch
 
 from funcaot._torch.distributed import choices
 from funcaot._torch.patches import require
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["recording_distributed_tensors"]
 

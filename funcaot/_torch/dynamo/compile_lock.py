@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["compiling", "import_dynamo", "replaced_here"]
 

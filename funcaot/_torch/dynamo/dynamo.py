@@ -16,7 +16,7 @@ from torch.compiler import is_dynamo_compiling
 
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.patches import require
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["hidden_from_dynamo", "is_dynamo_compiling", "without_dynamo"]
 

@@ -22,7 +22,7 @@ from torch._inductor import async_compile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import clear_on_fresh_cache
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 _LOG = logging.getLogger(__name__)
 

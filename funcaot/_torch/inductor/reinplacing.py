@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["TAG", "apart", "restriding_op"]
 

@@ -17,7 +17,7 @@ from torch._functorch import vmap as vmap_module
 from torch.overrides import handle_torch_function, has_torch_function
 
 from funcaot._torch.patches import applied
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = ["showing_what_enters"]
 

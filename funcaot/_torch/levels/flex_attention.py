@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from funcaot._torch.patches import applied
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = ["differentiating_flex_attention"]
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import applied
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["printable"]
 

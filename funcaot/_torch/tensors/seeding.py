@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import require
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 _PLACES = ((torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"))
 

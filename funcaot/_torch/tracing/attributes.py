@@ -13,7 +13,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tracing.seen_classes import is_by_name
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = ["attributes_of", "noticing_lookups"]
 

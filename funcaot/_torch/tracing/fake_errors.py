@@ -11,7 +11,7 @@ from traceback import walk_tb
 
 import torch
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["comes_of_symbolic_op", "without_reports"]
 

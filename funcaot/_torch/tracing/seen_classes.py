@@ -22,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
-from funcaot.scopes import PausableTrace, SharedPatch, tracing_here
+from funcaot.base.scopes import PausableTrace, SharedPatch, tracing_here
 
 __all__ = [
     "SHOWN_NAMES",

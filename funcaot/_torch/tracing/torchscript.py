@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import applied
+from funcaot.base.scopes import SharedPatch, holding
 from funcaot.errors import UnsupportedError
-from funcaot.scopes import SharedPatch, holding
 
 __all__ = ["running_scripts_in_python"]
 

@@ -50,8 +50,8 @@ from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eage
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes, turned_elsewhere
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
+from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, UnsupportedError
-from funcaot.scopes import untraced
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 

@@ -25,10 +25,10 @@ from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.segment.wanted_gradients import EngineNeeds
+from funcaot.base.tracebacks import shortened
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
-from funcaot.tracebacks import shortened
 
 
 class SegmentFunction:

@@ -27,7 +27,7 @@ from funcaot.aot.segment.forward_mode import (
 from funcaot.aot.segment.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.subclasses.refusals import level_refusal, refuse_behind_levels
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 
 class Calls(Protocol):

@@ -25,8 +25,8 @@ from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
+from funcaot.base.scopes import untraced
 from funcaot.errors import UnsupportedError
-from funcaot.scopes import untraced
 
 _RECORDED = contextlib.nullcontext()
 

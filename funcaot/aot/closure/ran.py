@@ -17,7 +17,7 @@ from typing import Any
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
-from funcaot.scopes import PausableTrace
+from funcaot.base.scopes import PausableTrace
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
 _MACHINERY = (

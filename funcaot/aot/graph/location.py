@@ -8,7 +8,7 @@ import warnings
 from types import FrameType
 from typing import NamedTuple
 
-from funcaot.tracebacks import is_users_file
+from funcaot.base.tracebacks import is_users_file
 
 _DEPTH = 200
 

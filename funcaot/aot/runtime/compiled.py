@@ -43,10 +43,10 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
+from funcaot.base.tracebacks import shortened
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
-from funcaot.tracebacks import shortened
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

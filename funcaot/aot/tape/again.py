@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from torch import fx
 
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["computed_again", "is_computed_again", "is_marked", "what_is_kept"]
 

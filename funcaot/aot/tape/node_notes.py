@@ -13,7 +13,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import calling_line
 from funcaot.aot.tape.again import is_computed_again
-from funcaot.scopes import holding
+from funcaot.base.scopes import holding
 
 __all__ = ["NodeNotes"]
 

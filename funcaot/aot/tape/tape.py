@@ -40,11 +40,11 @@ from funcaot.aot.tape.node_notes import NodeNotes
 from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
 from funcaot.aot.tape.severed import severs
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
+from funcaot.base.scopes import holding
 from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
 from funcaot.operator.operator import custom_function_call
-from funcaot.scopes import holding
 
 if TYPE_CHECKING:
     from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels.functorch import layers
+from funcaot.base.scopes import holding
 from funcaot.classes.opaque import current_captor
-from funcaot.scopes import holding
 
 __all__ = ["is_transposed", "transposing"]
 

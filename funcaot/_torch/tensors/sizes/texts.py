@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import require
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["told_as_numbers"]
 

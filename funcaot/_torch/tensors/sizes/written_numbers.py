@@ -18,7 +18,7 @@ import torch
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot.scopes import SharedPatch
+from funcaot.base.scopes import SharedPatch
 
 __all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
 

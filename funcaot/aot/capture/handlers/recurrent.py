@@ -15,7 +15,7 @@ from funcaot._torch.tensors import recurrent
 from funcaot._torch.tensors.guards import without_autocast
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.scopes import untraced
+from funcaot.base.scopes import untraced
 
 
 def run(call: Call, capture: InProgress) -> Any:

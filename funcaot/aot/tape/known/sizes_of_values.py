@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
+from funcaot.base.scopes import holding
 from funcaot.errors import FuncaotError
 from funcaot.rules.operands.flat_call import FlatCall, flatten_values
-from funcaot.scopes import holding
 
 __all__ = [
     "Answers",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from funcaot.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding
 
 
 def test_attributes_are_held_for_a_block():

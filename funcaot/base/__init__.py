@@ -1,0 +1,1 @@
+"""What all rooms stand on: scopes, tracebacks without our frames, torch.compile's keywords."""
