@@ -80,7 +80,9 @@ def gradients(function, size, order):
 
 
 def check(compiled, function, size, order):
-    ours, theirs = gradients(compiled, size, order), gradients(function, size, order)
+    ours = gradients(compiled, size, order)
+    with funcaot.install():  # For torch from 2.15 on, attention has one derivative.
+        theirs = gradients(function, size, order)
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-9, atol=1e-11)
     assert ours[1:] == theirs[1:]
 
