@@ -66,6 +66,7 @@ SAMPLED = {
     "slow": {
         "test_autograd_function_db": 2,
         "test_closures": 2,
+        "test_edits": 3,
         "test_control_flow": 3,
         "test_effects": 3,
         "test_effects_levels": 3,
@@ -77,6 +78,7 @@ SAMPLED = {
         "test_strided_windows": 9,
         "test_transforms_outside": 2,
         "test_values_at_open_sizes": 5,
+        "test_ways": 3,
         "test_what_is_stored": 7,
         "test_wrapped": 3,
         "test_wrappers": 3,
