@@ -97,7 +97,8 @@ def alike(
     if not found or _is_seen_which(environment):
         return frozenset()
     # Where one is was made a number or a text.
-    around = [*_scalars([*_keys_around(environment), *keys, *told])]
+    keys = [*_keys_around(environment), *keys]
+    around = [*_scalars([*keys, *told])]
     around += _scalars([value for _, value in environment.settings])
     if any(type(text) is str and _REPR.search(text) for text in around):
         return frozenset()
@@ -108,7 +109,7 @@ def alike(
         if i not in numbers and object.__hash__(thing) not in numbers
     }
     # A table knows an object by which one it is.
-    looked_up = {type(key) for key in _within([*_keys_around(environment), *keys])}
+    looked_up = {type(key) for key in _within(keys)}
     # Whether two of these are one decides before what they hold does.
     kinds = Counter(type(thing) for thing in found.values() if isinstance(thing, BY_ALL))
     looked_up.update(kind for kind, count in kinds.items() if count > 1)

@@ -51,12 +51,10 @@ def write_distinct(writer: EnvironmentWriter, changed: Iterable[int] = ()) -> No
     of_class: dict[type, list[int]] = {}
     for identity in used:
         of_class.setdefault(type(objects[identity]), []).append(identity)
-    known = writer.source.constant(id, "id")
     for kind, found in of_class.items():
         if len(found) > 1 and not free.isdisjoint(found):
-            each = ", ".join(map(writer.variable, found))
             says = f"{len(found)} things of {kind.__name__} are as many objects"
-            writer.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
+            _require_as_many(writer, [*map(writer.variable, found)], says)
 
 
 def write_shared(writer: EnvironmentWriter, changed: Iterable[int]) -> None:
@@ -80,12 +78,17 @@ def write_shared(writer: EnvironmentWriter, changed: Iterable[int]) -> None:
             says = f"{text_of(environment, place)} and {text_of(environment, first)} are one object"
             writer.require(f"{writer.at(place)} is {at[identity]}", says)
         kinds.add(type(environment.objects[identity]))
-    known = writer.source.constant(id, "id")
     for kind in kinds:
         each = [text for i, text in at.items() if type(environment.objects[i]) is kind]
         if len(each) > 1:
             says = f"{len(each)} things of {kind.__name__}, some changed, are as many objects"
-            writer.require(f"len({{*map({known}, ({', '.join(each)}))}}) == {len(each)}", says)
+            _require_as_many(writer, each, says)
+
+
+def _require_as_many(writer: EnvironmentWriter, each: Sequence[str], says: str) -> None:
+    """Expressions of several things give as many objects."""
+    known = writer.source.constant(id, "id")
+    writer.require(f"len({{*map({known}, ({', '.join(each)}))}}) == {len(each)}", says)
 
 
 def containers_read(environment: Environment) -> dict[int, list[Place]]:
@@ -124,11 +127,10 @@ def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[
             first = text_of(environment, places[0])
             says = f"{text_of(environment, place)} and {first} are one tensor"
             writer.require(f"{writer.at(place)} is {writer.at(places[0])}", says)
-    known = writer.source.constant(id, "id")
     each = [*(writer.at(places[0]) for places in found.values()), *arguments]
     if found and len(each) > 1:
         says = f"{len(each)} tensors among the arguments and around are as many objects"
-        writer.require(f"len({{*map({known}, ({', '.join(each)}))}}) == {len(each)}", says)
+        _require_as_many(writer, each, says)
 
 
 def _write_which_are_one(writer: EnvironmentWriter) -> None:
@@ -144,10 +146,8 @@ def _write_which_are_one(writer: EnvironmentWriter) -> None:
             says = f"{text_of(environment, place)} and {first} are one object"
             writer.require(f"{writer.at(place)} is {writer.at(places[0])}", says)
     if len(found) > 1:
-        each = ", ".join(writer.at(places[0]) for places in found.values())
-        known = writer.source.constant(id, "id")
         says = f"{len(found)} containers are as many objects"
-        writer.require(f"len({{*map({known}, ({each}))}}) == {len(found)}", says)
+        _require_as_many(writer, [writer.at(places[0]) for places in found.values()], says)
 
 
 def _write_methods_of_tensors(writer: EnvironmentWriter) -> None:

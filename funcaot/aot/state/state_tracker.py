@@ -62,9 +62,7 @@ class _Kept:
             if (isinstance(thing, _MADE_OF_OTHERS) or may_be_another(thing))
             and environment.places[identity]
         )
-        self._places.update(
-            (id(bag.thing), bag) for bag in bags if bag.access == "{parent}" and not bag.named
-        )
+        self._places.update((id(bag.thing), bag) for bag in bags if bag.is_container)
         self._places.update((id(thing), path) for path, thing, parts in given if parts is None)
         self._numbers: dict[int, int] = {}
 
