@@ -134,13 +134,8 @@ class Watch(Protocol):
         """What everything that the captured function reaches holds now."""
         ...
 
-    def take_back(self, looked: Any, *, everything: bool = False) -> bool:
-        """Undo what a rule counted or appended since a look; whether there was something.
-
-        Args:
-            looked: What everything held then.
-            everything: Also what is read. What holds tensors stays in any case.
-        """
+    def take_back(self, looked: Any) -> bool:
+        """Undo what a rule changed since a look; whether there was something."""
         ...
 
     def leave(self, looked: Any) -> None:

@@ -23,7 +23,7 @@ from funcaot.classes.traits import origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
 from funcaot.rules.returns import checked_gradients
-from funcaot.rules.stores import is_ours, watch_of
+from funcaot.rules.stores import is_ours, taken_back, watch_of
 
 __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -70,7 +70,7 @@ def traced_or_opaque(
     Returns:
         A gradient or None for each input.
     """
-    watch = _watch(function)
+    watch = _watch(function, ctx)
     looked = watch and watch.look()
     try:
         with refused():
@@ -83,18 +83,36 @@ def traced_or_opaque(
             raise
         reason = f"backward: {why_untraceable(error)}"
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
-    opaque = opaque_function(recorded.run, recorded.layouts, recorded.name, reason)
+    opaque = opaque_function(
+        recorded.run,
+        recorded.layouts,
+        recorded.name,
+        reason,
+        funcaot_again=recorded.run_again,
+    )
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
 
 
-def _watch(function: type) -> Watch | None:
-    """What looks at changes that a backward makes; None if it makes none.
+def _watch(function: type, ctx: Any) -> Watch | None:
+    """What looks at changes that a backward makes; None if they are its caller's.
 
     Those in a captured function that calls ``backward`` are that function's.
     """
-    rule = reverse_rule(origin_of(function))
-    return None if current_watch() is not None or is_ours(rule) else watch_of(rule, function)
+    if current_watch() is not None or is_ours(reverse_rule(origin_of(function))):
+        return None
+    return _watch_of(function, _attributes(ctx))
+
+
+def _watch_of(function: type, attributes: dict[str, Any]) -> Watch | None:
+    """What looks at a backward, and at what its ctx keeps besides tensors."""
+    kept = tuple(v for v in attributes.values() if not isinstance(v, torch.Tensor))
+    return watch_of(reverse_rule(origin_of(function)), function, kept)
+
+
+def _attributes(ctx: Any) -> dict[str, Any]:
+    attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
+    return attributes.pop("recorded_attributes", attributes)
 
 
 class _Recorded:
@@ -114,9 +132,8 @@ class _Recorded:
         self.rule = rule
         self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
-        attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
-        attributes = attributes.pop("recorded_attributes", attributes)
-        self.call, self.tensors = flatten_values((tuple(ctx.saved_tensors), attributes, cotangents))
+        given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
+        self.call, self.tensors = flatten_values(given)
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -126,6 +143,12 @@ class _Recorded:
         self.layouts = tuple(
             layout for layout, wanted in zip(layouts, self.wanted, strict=True) if wanted
         )
+
+    def run_again(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same for its own derivative, where eager runs nothing: nothing may change."""
+        _, attributes, _ = self.call.arguments(tensors)
+        with taken_back(_watch_of(self.function, attributes)):
+            return self.run(*tensors)
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the backward on these tensors; one gradient per input that needs one."""
@@ -246,9 +269,10 @@ def opaque_function(
             the operands' account.
         of_torch: What is known of code that is torch's; nothing is of the user's.
         **members: Further attributes of the class. ``funcaot_unread`` has, for a result's
-            position, those of operands that it doesn't depend on.
+            position, those of operands that it doesn't depend on; ``funcaot_again`` is what its
+            derivatives run instead of the code.
     """
-    rules = _Rules(run, layouts, name, reason, linear, of_torch)
+    rules = _Rules(members.get("funcaot_again", run), layouts, name, reason, linear, of_torch)
 
     def abstract(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(layout.empty() for layout in layouts)

@@ -30,7 +30,7 @@ from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
-from funcaot.rules.stores import again, may_store
+from funcaot.rules.stores import again, watch_of
 from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
@@ -263,7 +263,7 @@ def _value(
     watch, forward = current_watch(), getattr(origin_of(function), "forward", None)
     if watch is not None:
         watch.called.append((forward, *rest))
-    watch = watch if may_store(forward) else None
+        watch = watch_of(forward, function, rest)
     looked = watch and watch.look()
     try:
         repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()

@@ -7,6 +7,7 @@ looked at by themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -49,16 +50,11 @@ class OfFunctions:
         """What everything holds now."""
         return [bag.now() for bag in self.bags]
 
-    def take_back(self, looked: list[Contents], *, everything: bool = False) -> bool:
-        """Undo what a rule counted or appended since a look; whether there was something.
-
-        Args:
-            looked: What everything held then.
-            everything: Also what is read. What holds tensors stays in any case.
-        """
-        parts = [part for _, part in self._changed(looked, everything=everything)]
-        state.put_back(parts)
-        return bool(parts)
+    def take_back(self, looked: list[Contents]) -> bool:
+        """Undo what a rule changed since a look; whether there was something."""
+        changed = [bag for _, bag in self._since(looked) if self._changes.has_changed(bag)]
+        state.put_back(changed)
+        return bool(changed)
 
     def leave(self, looked: list[Contents]) -> None:
         """What a forward counted or appended that ran for this call isn't the caller's."""
@@ -71,15 +67,17 @@ class OfFunctions:
         """Undo everything: the call isn't going to be made this way."""
         state.put_back([self._first.get(index, bag) for index, bag in enumerate(self.bags)])
 
-    def _changed(
-        self, looked: list[Contents], *, everything: bool = False
-    ) -> list[tuple[int, Bag]]:
+    def _since(self, looked: list[Contents]) -> Iterator[tuple[int, Bag]]:
+        """Everything, as it was at a look, or when it was reached after that."""
+        for index, bag in enumerate(self.bags):
+            yield index, replace(bag, before=looked[index]) if index < len(looked) else bag
+
+    def _changed(self, looked: list[Contents]) -> list[tuple[int, Bag]]:
         """What changed since without any tensors, as things of which nothing else did."""
         found = []
-        for index, bag in enumerate(self.bags):
-            since = replace(bag, before=looked[index]) if index < len(looked) else bag
+        for index, since in self._since(looked):
             if self._changes.has_changed(since):
-                part = self._changes.plain_part(since, everything=everything)
+                part = self._changes.plain_part(since)
                 if part is not None:
                     found.append((index, part))
         return found

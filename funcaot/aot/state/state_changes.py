@@ -126,17 +126,13 @@ class Changes:
             left_open=frozenset(key for key, value in before.items() if is_written(value)),
         )
 
-    def plain_part(self, bag: Bag, *, everything: bool = False) -> Bag | None:
+    def plain_part(self, bag: Bag) -> Bag | None:
         """The part of a change that neither holds tensors nor is read.
-
-        Args:
-            bag: The thing and what was in it.
-            everything: Also what is read.
 
         Returns:
             The thing as if nothing else had changed in it; None if there is no such part.
         """
-        read = not everything and bag.holder not in self._environment.unread
+        read = bag.holder not in self._environment.unread
         before, now = bag.before, bag.now()
         if not (isinstance(before, dict) and isinstance(now, dict)):
             return None if read or any(map(holds_tensor, [*before, *now])) else bag

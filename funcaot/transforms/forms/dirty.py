@@ -102,11 +102,12 @@ def _could_mark(setup_context: Callable[..., Any]) -> bool:
 
 def _trial(function: type, operands: tuple[Any, ...]) -> Pairs:
     plain = [fully_unwrapped(v) if isinstance(v, torch.Tensor) else v for v in operands]
+    rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
     with (
         temporarily_clear_interpreter_stack(),
         disable_dispatch_modes(),
         torch.no_grad(),
-        again(function),
+        again(function, rest),
     ):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
