@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from funcaot.classes.opaque import Watch
-from funcaot.classes.traits import display_name, origin_of
+from funcaot.classes.traits import defines_setup_context, display_name, origin_of
 
 __all__ = ["again", "is_ours", "register_watches", "taken_back", "watch_of"]
 
@@ -55,11 +55,16 @@ def again(
 ) -> contextlib.AbstractContextManager[None]:
     """While forward runs that ran for this call, or is going to: what it counts is taken back.
 
+    So is what ``setup_context`` counts.
+
     Args:
         function: The Function.
         operands: Those of its operands that aren't tensors.
     """
-    return taken_back(watch_of(getattr(origin_of(function), "forward", None), function, operands))
+    origin = origin_of(function)
+    if defines_setup_context(origin):
+        operands = (origin.setup_context, *operands)  # type: ignore[attr-defined]
+    return taken_back(watch_of(getattr(origin, "forward", None), function, operands))
 
 
 def is_ours(rule: Any) -> bool:

@@ -24,7 +24,6 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
-from funcaot.base.scopes import holding
 from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
@@ -94,8 +93,11 @@ class FunctionNode:
             with self._again():
                 return self._through_operator(tensors)
         shown = classes_shown() if modes else contextlib.nullcontext()
+        # A trace reads of an opaque one how its output looks; below transforms it runs.
+        runs = self.opaque is not None and transforms_active()
+        repeated = contextlib.nullcontext() if runs else again(self.function, self._constants)
         # Without a mode, there are no symbolic tensors.
-        with shown, holding(_retracing, again=self.opaque is None):
+        with shown, repeated:
             return self._through_operator(tensors)
 
     def _through_operator(self, tensors: tuple[Any, ...]) -> Any:
@@ -109,7 +111,7 @@ class FunctionNode:
 
         Its rules see what the node computes; nothing new is recorded for its forward.
         """
-        repeated = holding(_retracing, again=self.opaque is None)
+        repeated = again(self.function, self._constants)
         with autocast_as(self.autocast), repeated, _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
@@ -161,7 +163,6 @@ def __distinct_value(value: Any, operands: Sequence[Any]) -> Any:
 class _Retracing(threading.local):
     known: Opaque | None = None
     node: fx.Node | None = None
-    again = False
 
     def take(self) -> tuple[Opaque | None, fx.Node | None]:
         """What is known of the next Function that is recorded, for that one only."""
@@ -247,8 +248,7 @@ def _value(
         return known.fake_output(), known
     rest = tuple(value for value in operands if not isinstance(value, _GIVEN))
     if captor is None:
-        with again(function, rest) if _retracing.again else contextlib.nullcontext():
-            return custom_function_call.below_autograd(function, *operands), None
+        return custom_function_call.below_autograd(function, *operands), None
     if getattr(function, "abstract", None) is not None:
         output = custom_function_call.below_autograd(function, *operands)
         reason = getattr(function, "funcaot_reason", "it has an abstract staticmethod")
@@ -266,8 +266,7 @@ def _value(
         watch = watch_of(forward, function, rest)
     looked = watch and watch.look()
     try:
-        repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
-        with repeated, _NoDataAccess():
+        with _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
