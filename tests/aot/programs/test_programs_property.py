@@ -162,7 +162,7 @@ def test_a_compiled_program_is_its_program(program, names, order):
 
 @pytest.mark.slow
 @given(programs, nestings, st.integers(0, 3))
-@settings(common, max_examples=150)
+@settings(common, max_examples=60)
 def test_some_compiled_programs_are_their_programs(program, names, order):
     compare(program, names, order)
 

@@ -87,7 +87,7 @@ def test_functions_of_one_factory(reader):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_cells(seed):
-    assert not wrong(random_cells(150, seed=1000 + seed))
+    assert not wrong(random_cells(80, seed=1000 + seed))
 
 
 def wrong(cells) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 import funcaot
 
 CALLS = int(os.environ.get("FUNCAOT_SOAK_CALLS", "10_000"))
-SECONDS = float(os.environ.get("FUNCAOT_SOAK_SECONDS", "30"))
+SECONDS = float(os.environ.get("FUNCAOT_SOAK_SECONDS", "15"))
 BOUND = 24
 KINDS = ("no grad", "constant", "forward", "dense", "expanded", "twice", "written", "vmap")
 
