@@ -87,9 +87,11 @@ class FunctionNode:
 
     def _call(self, tensors: tuple[Any, ...]) -> Any:
         modes = dispatch_mode_count()
-        if not (transforms_active() or modes or torch.is_grad_enabled()):
-            return self._execute(tensors)
-        if not (modes or transforms_active()):
+        executes = not (transforms_active() or modes)
+        if executes and not (torch.is_grad_enabled() and any(map(_requires_grad, tensors))):
+            with torch.no_grad():
+                return self._execute(tensors)
+        if executes:
             with self._again():
                 return self._through_operator(tensors)
         shown = classes_shown() if modes else contextlib.nullcontext()
@@ -148,6 +150,10 @@ def distinct(output: Any, operands: Sequence[Any]) -> Any:
     if isinstance(output, tuple):
         return tuple(__distinct_value(value, operands) for value in output)
     return __distinct_value(output, operands)
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _tensors(output: Any) -> list[torch.Tensor]:

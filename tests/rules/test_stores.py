@@ -225,7 +225,7 @@ def shown(kept):
 
 
 def history(case, kind, backend):
-    """What is there after each of four calls, and what they return."""
+    """What is there after each of six calls, and what they return."""
     place, change, holder, style, way, inside = case
     kept = kind()
     function = function_of(place, change, holder(kept), style)
@@ -239,7 +239,7 @@ def history(case, kind, backend):
 
     compiled = call if backend is None else funcaot.compile(call, backend=backend)
     found = []
-    for index, size in enumerate((3, 3, 2, 3)):
+    for index, size in enumerate((3, 3, 3, 3, 2, 3)):
         x = torch.linspace(0.1, 1.0 + index, size).requires_grad_()
         result = WAYS[way](lambda x: compiled(x, kept))(x)
         found.append((result.detach().tolist(), shown(kept)))
