@@ -29,7 +29,12 @@ from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.inlined import inline, is_inlined
 from funcaot.aot.runtime.open_captures import OpenCaptures
-from funcaot.aot.runtime.raised import RaisedInCaptureError, call_plainly, is_of_function
+from funcaot.aot.runtime.raised import (
+    RaisedCalls,
+    RaisedInCaptureError,
+    call_plainly,
+    is_of_function,
+)
 from funcaot.aot.runtime.refused import Refusals
 from funcaot.aot.runtime.routes.grown_calls import GrownCalls
 from funcaot.aot.runtime.sized_calls import Answered, NotStagedError, SizedCalls, without_effects
@@ -84,6 +89,7 @@ class CompiledFunction(Generic[P, R]):
         self._history = SizeHistory(settings.dynamic)
         self._captures = OpenCaptures(function, settings, self._history)
         self.refusals = Refusals(settings.fullgraph)
+        self._raised = RaisedCalls(settings)
         self._static: frozenset[str] = frozenset()
         self._stacks: Derived[Hashable, _TriedFunction] = Derived()
         self._sized: SizedCalls | None = None
@@ -217,6 +223,7 @@ class CompiledFunction(Generic[P, R]):
             self._history.clear()
             self.settings.numbers.clear()
             self.refusals.clear()
+            self._raised.clear()
             self._stacks.clear()
             self._grown.clear()
             self._sized, self._in_stages = None, self.settings.dynamic is not False
@@ -287,8 +294,8 @@ class CompiledFunction(Generic[P, R]):
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
-        if self.refusals.stand(signature):
-            return self._call_plainly(call, None)
+        if self.refusals.stand(signature) or self._raised.stand(signature):
+            return self._call_watched(signature, call, None)
         raised: Exception | None = None
         with self.settings.lock, StateKept(), without_dynamo():
             found = self._cache.find(signature, leaves, tried) or self._loaded(signature, leaves)
@@ -321,7 +328,7 @@ class CompiledFunction(Generic[P, R]):
                     found[0].reason, found[0].made_for = reason, signature
                     self.adopt(found[0])
         if found is None:
-            return self._call_plainly(call, raised)
+            return self._call_watched(signature, call, raised)
         entry, lifted = found
         entry.refuse_missing_memory(leaves, lifted)
         try:
@@ -352,6 +359,15 @@ class CompiledFunction(Generic[P, R]):
         if raised is not None and isinstance(self.function, Answered):
             raise RaisedInCaptureError from raised
         return call_plainly(self.function, self.settings.name, call, raised)
+
+    def _call_watched(self, signature: Signature, call: Call, raised: Exception | None) -> Any:
+        """Make a call as it is, and note whether it raises; a stage leaves that to the whole."""
+        if raised is not None and not is_of_function(raised):
+            return self._call_plainly(call, raised)
+        watch = partial(self._raised.watch, signature)
+        if isinstance(self.function, Answered):
+            raise RaisedInCaptureError(watch) from raised
+        return watch(partial(self._call_plainly, call, raised))
 
     def _loaded(
         self, signature: Signature, leaves: list[Any]
@@ -385,13 +401,14 @@ class CompiledFunction(Generic[P, R]):
         try:
             return self._sized(args, kwargs)
         except RaisedInCaptureError as error:
-            raised = error.__cause__
+            raised, watch = error.__cause__, error.watch
         except (NotStagedError, UnsupportedError) as error:
             if isinstance(error, UnsupportedError) and self.refusals.are_errors:
                 raise
             self._sized, self._in_stages = None, False
             return self._call(args, kwargs)
-        return call_plainly(self.function, self.settings.name, (args, kwargs), raised)
+        call = args, kwargs
+        return watch(partial(call_plainly, self.function, self.settings.name, call, raised))
 
     def size_refusal(self, signature: Signature) -> str | None:
         """Why calls like this one are compiled for their own sizes, if something forbids more."""

@@ -7,29 +7,116 @@ So the function is called as it is, where it raises again, and does all that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Hashable
 from typing import Any
 
+from funcaot._torch.levels.situation import situation
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.graph.location import warn_user
+from funcaot.aot.graph.lru import Derived
+from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
+from funcaot.aot.signature.signature import Signature
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.classes.premise import PremiseFailed
 from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
 
-__all__ = ["RaisedInCaptureError", "call_plainly", "is_of_function"]
+__all__ = ["RaisedCalls", "RaisedInCaptureError", "call_plainly", "is_of_function"]
 
 _OURS = (FuncaotError, NotCapturedError, PremiseFailed)
 
 
 class RaisedInCaptureError(Exception):
-    """The function itself raised, in a capture of a part of it; ``__cause__`` is what it raised."""
+    """The function itself raised, in a capture of a part of it; ``__cause__`` is what it raised.
+
+    Attributes:
+        watch: Makes the call of the whole as it is, and notes how that ends.
+    """
+
+    def __init__(self, watch: Callable[[Callable[[], Any]], Any] = operator.call) -> None:
+        """Nobody sees it."""
+        super().__init__()
+        self.watch = watch
 
 
 def is_of_function(error: Exception) -> bool:
     """Whether an error in a capture is one of the function, not a refusal of the library."""
     return not (isinstance(error, (*_OURS, RaisedInCaptureError)) or is_untraceable(error))
+
+
+class RaisedCalls:
+    """Calls that raised in their capture and raised again when they were made as they are.
+
+    A call that looks like one of them isn't captured, which would take long and end the same way:
+    it is made as it is, so it raises what eager does, or returns what eager does if the cause is
+    gone. Then the next one like it is captured. Sizes and numbers may be others: a loop that
+    catches the error goes on with other data.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """No call has raised yet.
+
+        Args:
+            settings: Those of the function, for their lock.
+        """
+        self._settings = settings
+        self._raised: Derived[Hashable, bool] = Derived()
+        self._returned: Derived[Hashable, bool] = Derived()
+
+    def stand(self, signature: Signature) -> bool:
+        """Whether a call isn't captured, since one like it raised."""
+        if not self._raised or self._raised.get(_key(_roughly(signature))) is None:
+            return False
+        return self._returned.get(_key(signature)) is None
+
+    def watch(self, signature: Signature, call: Callable[[], Any]) -> Any:
+        """Make a call as it is that raised in its capture, or that looks like one that did.
+
+        Args:
+            signature: What it looks like.
+            call: Makes it.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            Exception: What it raises.
+        """
+        try:
+            result = call()
+        except Exception:
+            if not self.stand(signature):
+                with self._settings.lock:
+                    self._raised[_key(_roughly(signature))] = True
+                    self._returned.pop(_key(signature), None)
+            raise
+        with self._settings.lock:
+            if self._raised:
+                self._returned[_key(signature)] = True
+        return result
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._raised.clear()
+        self._returned.clear()
+
+
+def _key(looks: Hashable) -> Hashable:
+    return looks, situation().derives
+
+
+def _roughly(signature: Signature) -> Hashable:
+    """What a call looks like whatever its sizes and numbers are."""
+    leaves = tuple(
+        (leaf.dtype, leaf.device, len(leaf.shape), leaf.requires_grad)
+        if isinstance(leaf, TensorSpec)
+        else (leaf.kind if leaf.kind in (int, float) else leaf)
+        for leaf in signature.leaves
+    )
+    return signature.tree, leaves, signature.kinds, signature.repeats, signature.ambient
 
 
 def call_plainly(
