@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.closure.environment import scan
+from funcaot.aot.closure.walk import scan
 from funcaot.aot.closure.where import path_of
 
 _KEY = re.compile(r"\[['\"]?(.*?)['\"]?\]")

@@ -20,7 +20,7 @@ from funcaot.aot.capture.handlers.table import handled
 from funcaot.aot.capture.number_calls import one_by_one, with_numbers, with_written
 from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.capture.wrapped_inside import WrappedInside
-from funcaot.aot.closure.ran import calls_no_user
+from funcaot.aot.closure.ran import CALLS_WHAT_IT_IS_GIVEN, calls_no_user
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape.memory import writes
@@ -86,6 +86,8 @@ class Lifting(TorchFunctionMode):
         stale: dict[int, torch.Tensor] = {}
         if self.capture.events.history.changes:
             (args, keywords), stale = self._with_fresh_views(func, args, keywords)
+        if func is CALLS_WHAT_IT_IS_GIVEN:
+            keywords = {key: self._seen_inside(value) for key, value in keywords.items()}
         try:
             refuse_mixed_products(self.capture.tape, func, args, keywords)
             with untraced() if calls_no_user(func) else _RECORDED:
@@ -100,6 +102,17 @@ class Lifting(TorchFunctionMode):
             result = stale.get(id(result), result)
             return self._real.get(id(result), result)
         return result
+
+    def _seen_inside(self, value: Any) -> Any:
+        """A function of the user's that torch calls where this mode doesn't see what it does."""
+        if not callable(value):
+            return value
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return called
 
     def _with_fresh_views(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments without views that were made before a base changed its shape."""

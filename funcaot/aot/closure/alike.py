@@ -30,8 +30,9 @@ from funcaot.aot.closure.children import (
     names_in,
 )
 from funcaot.aot.closure.constants import is_scalar
-from funcaot.aot.closure.environment import Environment, Walk
+from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.ran import is_users
+from funcaot.aot.closure.walk import Walk
 
 __all__ = ["alike", "kept_in", "keys_in", "may_be_another", "reached_by"]
 

@@ -19,10 +19,10 @@ import torch
 
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
-from funcaot.aot.closure.code_names import ReadNames, names_of
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
 from funcaot.aot.closure.look import dictionary_of, in_slot, module_of
+from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.ran import is_users
 
 MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
@@ -225,11 +225,30 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
         yield from entries(own.get(name, {}), f"{{parent}}.{name}")
     for name, value in list(own.items()):
         private = name.startswith("_") and not names.uses(name) and not _is_users(value)
-        # Which buffers state_dict() has is told by a set that torch alone reads, and only there.
-        told = name == "_non_persistent_buffers_set" and names.uses(name)
+        told = name == _TOLD and names.uses(name)
         if told or (name not in MODULE_OWN and not private):
-            yield Step(f"{{parent}}.__dict__[{quoted(name)}]", name, value)
+            yield in_module(name, value)
     yield from _of_slots(module)
+
+
+# Which buffers state_dict() has is told by a set that torch alone reads, and only there.
+_TOLD = "_non_persistent_buffers_set"
+
+
+def left_out(module: torch.nn.Module, names: ReadNames) -> list[str]:
+    """Private attributes of a module that aren't looked into unless code has their name in it."""
+    return [
+        name
+        for name, value in list(vars(module).items())
+        if name.startswith("_")
+        and not names.uses(name)
+        and (name == _TOLD or not (name in MODULE_OWN or _is_users(value)))
+    ]
+
+
+def in_module(name: str, value: Any) -> Step:
+    """The step from a module to one of its attributes."""
+    return Step(f"{{parent}}.__dict__[{quoted(name)}]", name, value)
 
 
 def _of_scripted(module: Any) -> Iterator[Step]:
@@ -410,12 +429,12 @@ def _code_of(raw: Any) -> types.CodeType | None:
     return raw.__code__ if isinstance(raw, types.FunctionType) else None
 
 
-def globals_of(code: types.CodeType, namespace: dict[str, Any]) -> set[str]:
-    """The globals that code names, in parts where it looks them up by names that it makes."""
+def globals_of(code: types.CodeType) -> set[str]:
+    """The globals that code names."""
     names = names_of(code)
     found = {*names.loaded, *names.stored}
     if "globals" in names.used:
-        found |= {*names.fragments, *names.used, *named_with(namespace, names.fragments)}
+        found |= names.used
     # What isn't an identifier was put there by a rewriter of assert statements.
     return {name for name in found if name.isidentifier()}
 

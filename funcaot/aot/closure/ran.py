@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
@@ -38,6 +40,15 @@ _RANDOM_STATES = frozenset(
 ) | {"initial_seed", "fork_rng"}
 _LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
 _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
+# Python's functions that have other threads run something.
+_TO_THREADS = {
+    ("threading", "start"),
+    ("concurrent.futures.thread", "submit"),
+    ("multiprocessing.pool", "apply_async"),
+    ("multiprocessing.pool", "imap"),
+    ("multiprocessing.pool", "imap_unordered"),
+    ("multiprocessing.pool", "_map_async"),
+}
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
 
@@ -129,6 +140,7 @@ class Ran:
         users: Code objects of the user's, each with the globals that it ran with.
         libraries: Those of libraries that read attributes of what a user gives them.
         reads_environ: Whether environment variables were read.
+        uses_threads: Whether users' code had another thread do something, which nobody sees.
         random_states: Functions of torch that users' code called for random states.
         asked: Names by which users' code got or set attributes of things (``getattr(x, name)``).
     """
@@ -136,6 +148,7 @@ class Ran:
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
     libraries: set[types.CodeType] = field(default_factory=set)
     reads_environ: bool = False
+    uses_threads: bool = False
     random_states: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
@@ -158,6 +171,9 @@ class Ran:
             if module == "os" and code.co_qualname.startswith("_Environ."):
                 self._seen.discard(code)  # Each time somebody else may ask.
                 self.reads_environ |= not _is_asked_by_machinery()
+            if (module, code.co_name) in _TO_THREADS:
+                self._seen.discard(code)
+                self.uses_threads |= not _is_asked_by_machinery()
             return False
         self.users[code] = namespace
         return True
@@ -254,8 +270,11 @@ class Recorder(PausableTrace):
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
         if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):
-            if self._started is not None:
-                self._started(code, frame.f_globals)
+            recorder: Recorder | None = self
+            while recorder is not None:
+                if recorder._started is not None:
+                    recorder._started(code, frame.f_globals)
+                recorder = recorder._outer
             show_classes(code, frame.f_globals)
         return self.passed_on(frame, event, argument)
 
@@ -293,10 +312,15 @@ _BUILTIN = (
 )
 
 
+CALLS_WHAT_IT_IS_GIVEN = torch.nn.functional.triplet_margin_with_distance_loss
+
+
 def calls_no_user(function: Any) -> bool:
     """Whether a function of torch's runs no code of the user's."""
     if isinstance(function, _BUILTIN):
         return True
+    if function is CALLS_WHAT_IT_IS_GIVEN:
+        return False
     module = getattr(function, "__module__", None)
     return isinstance(function, types.FunctionType) and (
         module in ("torch.nn.functional", "torch.functional")

@@ -17,9 +17,10 @@ import torch
 
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.children import has_tensors_as_keys
-from funcaot.aot.closure.environment import Environment, Place, scan_what_ran
+from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
+from funcaot.aot.closure.walk import scan_what_ran
 from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors

@@ -10,8 +10,8 @@ import torch
 
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot.aot.closure.children import has_tensors_as_keys
-from funcaot.aot.closure.code_names import names_of
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.told import shown

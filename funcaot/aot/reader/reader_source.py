@@ -16,10 +16,10 @@ from funcaot._torch.tensors.guards import dict_version
 from funcaot.aot.closure import children
 from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
-from funcaot.aot.closure.code_names import PROTOCOL
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of, own_names
+from funcaot.aot.closure.named.code_names import PROTOCOL
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source

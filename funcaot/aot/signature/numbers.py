@@ -17,7 +17,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.open_numbers import NumberLog
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot.aot.closure.code_names import names_of
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Constant, Signature

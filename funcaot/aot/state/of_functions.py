@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from funcaot.aot.closure.environment import Environment, Walk
+from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag, Snapshots

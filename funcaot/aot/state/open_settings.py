@@ -20,7 +20,8 @@ from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written,
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import is_exact
-from funcaot.aot.closure.environment import Environment, Place, Walk
+from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import key_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import state

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ class Snapshots:
         self._looked_at = 0
         self._seen: set[int] = set()
         self._named: dict[int, set[str]] = {}
-        self._keys: dict[int, set[str]] = {}
+        self._keys: dict[int, tuple[int, str, set[str]]] = {}
         self.update()
 
     def update(self) -> None:
@@ -92,30 +92,41 @@ class Snapshots:
         new = list(itertools.islice(objects.items(), self._looked_at, None))
         self._looked_at = len(objects)
         for identity, holder in new:
-            if identity not in self._environment.namespaces:
+            if isinstance(holder, types.ModuleType):
+                space = vars(holder)
+                self._keys.setdefault(id(space), (identity, "{parent}.__dict__", {*space}))
+                self._add_names(identity, "{parent}.__dict__", space, space)
+            elif identity not in self._environment.namespaces:
                 for access, thing, names, is_named in _things(holder):
                     if id(thing) not in self._seen:
                         self._seen.add(id(thing))
                         before = contents_of(thing, names)
                         self.bags.append(Bag(identity, access, thing, before, names, is_named))
-        for identity in self._environment.parts.keys() - self._keys.keys():
-            self._keys[identity] = {*objects[identity]}
+        for identity in self._environment.parts:
+            self._keys.setdefault(identity, (identity, "{parent}", {*objects[identity]}))
         for identity, used in self._environment.namespaces.items():
-            names = frozenset(used.difference(self._named.get(identity, ())))
-            if names:
-                self._named.setdefault(identity, set()).update(names)
-                namespace = objects[identity]
-                before = contents_of(namespace, names)
-                self.bags.append(Bag(identity, "{parent}", namespace, before, names, named=True))
+            self._add_names(identity, "{parent}", objects[identity], used)
+
+    def _add_names(
+        self, holder: int, access: str, namespace: dict[str, Any], names: Iterable[str]
+    ) -> None:
+        """Look at globals, which a module leads to and the functions that run with them."""
+        known = self._named.setdefault(id(namespace), set())
+        new = frozenset(names) - known
+        if new:
+            known |= new
+            before = contents_of(namespace, new)
+            self.bags.append(Bag(holder, access, namespace, before, new, named=True))
 
     def note_new_globals(self) -> None:
-        """See globals that code made by names which it put together."""
-        for identity, known in self._keys.items():
-            namespace = self._environment.objects[identity]
+        """See globals that code made by names which it put together, or as a module's."""
+        objects = self._environment.objects
+        for identity, (holder, access, known) in self._keys.items():
+            namespace = objects[holder] if access == "{parent}" else vars(objects[holder])
             new = namespace.keys() - known - self._named.get(identity, set())
             new = frozenset(name for name in new if not is_shown(namespace[name]))
             if new:
-                self.bags.append(Bag(identity, "{parent}", namespace, {}, new, named=True))
+                self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
 
 
 def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:

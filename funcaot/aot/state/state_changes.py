@@ -13,8 +13,9 @@ from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
-from funcaot.aot.closure.environment import Environment, scan
+from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.lazy import holds_traced
+from funcaot.aot.closure.walk import scan
 from funcaot.aot.state import state
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import MISSING, Bag

@@ -17,8 +17,9 @@ from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, reached_by
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
-from funcaot.aot.closure.environment import Environment, Place, Walk, scan_what_ran
+from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
+from funcaot.aot.closure.walk import Walk, scan_what_ran
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
@@ -142,7 +143,7 @@ class StateTracker:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
-        walk = Walk(self.root)
+        walk = Walk(self.root, waits=True)
         walk.go()
         self.environment = environment = walk.found
         self.open.put(environment)
@@ -179,10 +180,7 @@ class StateTracker:
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
-            draws.refuse_drawn(self.name)
-            self.resting = draws.resting()
-            held.refuse_changed(self.name)
-            refuse_states(self.name, environment, self.ran)
+            self._refuse(draws, held)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
             self.computed = tuple(changes.computed)
@@ -199,6 +197,20 @@ class StateTracker:
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
         return self._outcome(result, changes, _Kept(bags, given, environment))
+
+    def _refuse(self, draws: Draws, held: Held) -> None:
+        """Refuse what would happen once: draws, changes in extensions, states, other threads."""
+        draws.refuse_drawn(self.name)
+        self.resting = draws.resting()
+        held.refuse_changed(self.name)
+        refuse_states(self.name, self.environment, self.ran)
+        if self.ran.uses_threads:
+            raise UnsupportedError(
+                f"{self.name} has another thread run something, which would happen once, when it "
+                "is captured, and not at every call.",
+                remedy="keep threads outside of the compiled function, or compile what runs in "
+                "them.",
+            )
 
     def _refuse_iterators(self) -> None:
         """Refuse what an iterator that was read may have given before an error."""

@@ -2,7 +2,7 @@
 
 import dis
 
-from funcaot.aot.closure import code_names
+from funcaot.aot.closure.named import code_names
 
 
 def test_code_of_a_large_library_is_read_once(monkeypatch):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.aot.closure.environment import scan
+from funcaot.aot.closure.walk import scan
 
 SCALE = 2.0
 OFFSETS = [1.0, 2.0]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from funcaot.aot.closure.look import module_of
-from funcaot.aot.closure.patterns import (
+from funcaot.aot.closure.named.patterns import (
     FORMATTING,
     looks_at_all,
     matched_in,
@@ -41,6 +41,7 @@ _BY_NAME = {
     "attrgetter",
     "methodcaller",
     "globals",
+    "__globals__",
     "setattr",
     "delattr",
 }
@@ -157,6 +158,7 @@ class ReadNames:
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
         self._all = False
+        self.texts_of_globals: set[str] = set()
         self.sets_any = False
         self.is_dynamic = False
         self.compares_identity = False
@@ -194,8 +196,9 @@ class ReadNames:
         return made
 
     def add_names(self, names: Names) -> None:
-        """Add what a code object uses."""
+        """Add what the code of a function uses."""
         self._add(names)
+        self._functions_ask |= bool(names.fragments)
 
     def users_mention(self, name: str) -> bool:
         """Whether code of the user's has this name in it."""
@@ -244,9 +247,7 @@ class ReadNames:
     def add(self, holder: object) -> None:
         """Add what an object's code may read: a function's, or that of its class's methods."""
         if isinstance(holder, types.FunctionType):
-            names = names_of(holder.__code__)
-            self._add(names)
-            self._functions_ask |= bool(names.fragments)
+            self.add_names(names_of(holder.__code__))
         for kind in type(holder).__mro__:
             if kind not in self._kinds and module_of(kind) != "builtins":
                 self._kinds.add(kind)
@@ -310,6 +311,8 @@ class ReadNames:
         self._used |= names.used
         self._read |= names.read
         self._fragments |= names.fragments
+        if "__globals__" in names.used:
+            self.texts_of_globals |= names.fragments
         self._add_assigned(names)
 
     def _add_assigned(self, names: Names) -> None:

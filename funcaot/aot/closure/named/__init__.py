@@ -1,0 +1,1 @@
+"""Which names code reads and writes, as far as its bytecode says."""
