@@ -27,6 +27,7 @@ from funcaot._torch.autograd.autograd import (
 from funcaot._torch.autograd.op_kernels import (
     KernelLibrary,
     devices,
+    has_own_kernel,
     op_name,
     run_below,
     schema_of,
@@ -469,6 +470,8 @@ def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
     kernels: dict[str, Callable[..., Any]] = {}
     for device in devices():
         key = f"Autograd{device}"
+        if has_own_kernel(rule.op, key) and (rule.later or not rule.reverse):
+            continue  # It is composed of other ops, or knows its derivative itself.
         original = torch_kernel(rule.op, key)
         if original is not None:
             kernels[key] = _autograd_kernel(rule, original)

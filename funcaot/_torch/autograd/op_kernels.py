@@ -22,6 +22,7 @@ __all__ = [
     "OpOverload",
     "devices",
     "draws_at_random",
+    "has_own_kernel",
     "op_name",
     "ops_of_users",
     "run_below",
@@ -117,6 +118,16 @@ def torch_kernel(op: OpOverload, key: str) -> Callable[..., Any] | None:
         return get_kernel(op, key).call_boxed
     except RuntimeError:
         return None
+
+
+def has_own_kernel(op: OpOverload, key: str) -> bool:
+    """Whether ``torch.library`` gave an op a kernel in Python at exactly this key.
+
+    Where a mode or a subclass of tensors is around, torch looks such a kernel up by op and key. So
+    one that is registered in its place is called instead of it, by itself too.
+    """
+    namespace, _, name = op.name().partition("::")
+    return f"{namespace}/{name.removesuffix('.default')}/{key}" in registered_kernels
 
 
 def run_below(op: OpOverload, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
