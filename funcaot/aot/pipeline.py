@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +29,7 @@ from funcaot.aot.lowering.lower import (
     promised,
 )
 from funcaot.aot.lowering.wrappers import peeled
-from funcaot.aot.reader.reader import make_check, make_reader
+from funcaot.aot.reader.reader import ReachedArgumentError, make_check, make_reader
 from funcaot.aot.segment.backward import Backward, BackwardKey, arrive, derived, pull_back
 from funcaot.aot.segment.backward_effects import reachable
 from funcaot.aot.segment.backward_sizes import refuse_opaque
@@ -43,6 +44,7 @@ from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.errors import UnsupportedError
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
 
@@ -74,14 +76,27 @@ def compile_forward(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
+    names = leaf_names(function, signature.tree)
+    track = partial(StateTracker, function, leaves, call, settings.name, names=names)
+    tracker = track(open=OpenSettings(settings.numbers))
+    try:
+        return _compile_forward(tracker, signature, settings, opening)
+    except ReachedArgumentError as error:
+        again = track(as_they_are=error.arguments, open=OpenSettings(settings.numbers))
+        try:
+            return _compile_forward(again, signature, settings, opening)
+        except UnsupportedError:
+            raise error from None
+
+
+def _compile_forward(
+    tracker: StateTracker, signature: Signature, settings: Settings, opening: Opening | None
+) -> tuple[Forward, tuple[torch.Tensor, ...]]:
+    """One go at `compile_forward`."""
     run = Stages(settings.name)
     name = settings.name
     under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    names = leaf_names(function, signature.tree)
-    tracker = StateTracker(
-        function, leaves, call, name, names=names, open=OpenSettings(settings.numbers)
-    )
     settled = settle(run, tracker, signature, opening)
     captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)

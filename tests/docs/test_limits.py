@@ -78,11 +78,6 @@ def reading_in_a_hook():
     compiled(function)(torch.ones(2, requires_grad=True), torch.tensor(4)).sum().backward()
 
 
-def asking_for_a_tensor_around():
-    x = ones()
-    compiled(lambda y: y * 2 if y is x else y)(x)
-
-
 def without_values(function):
     with funcaot.config.patch(specialize_on_values=False):
         return compiled(function)(ones())
@@ -308,7 +303,6 @@ LIMITS = {
         UnsupportedError,
         lambda: compiled(lambda x: (x * 2, x.register_hook(torch.sin)))(ones().requires_grad_()),
     ),
-    "one object": (UnsupportedError, asking_for_a_tensor_around),
     "a value": (UnsupportedError, lambda: without_values(lambda x: x * x.sum().item())),
     "a branch": (UnsupportedError, lambda: without_values(lambda x: x if x.sum() > 0 else -x)),
     "a batched branch": (

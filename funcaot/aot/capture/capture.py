@@ -197,22 +197,21 @@ def capture(
         UnsupportedError: For what can't be captured (data-dependent values, and so on).
         Exception: Whatever the function raises, unchanged.
     """
-    sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    tape = Tape(None if sizes is None else sizes.environment)
-    if signature.ambient.forward_mode or functorch.transforms_active():
-        tape.expect_tangents()
+    numbers = None if opening is None else opening.numbers
+    tape = _tape_for(signature, opening)
     sharing = sharing or Sharing()
     given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
     attributes = Attributes(name)
     entrance = _Entrance(tape, signature, sharing, [*given.values(), *sharing.lifted], attributes)
     known = entrance.add_arguments(leaves, signature)
-    args, kwargs = tree_unflatten(_traced(leaves, known, numbers), signature.tree)
+    seen = {**known, **function.themselves}
+    args, kwargs = tree_unflatten(_traced(leaves, seen, numbers), signature.tree)
     grad_mode, forward_mode = signature.ambient.grad_mode, signature.ambient.forward_mode
     events = InputEvents(fixed=entrance.fixed(), shared=bool(sharing.regions))
     in_progress = InProgress(
         tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events, entrance.facts
     )
-    lifting = Lifting(in_progress, known, entrance.add)
+    lifting = Lifting(in_progress, known, entrance.add, function.themselves)
     for tensor in sharing.lifted:
         lifting.lift(tensor)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
@@ -249,6 +248,15 @@ def capture(
         facts=entrance.facts.noted(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
+
+
+def _tape_for(signature: Signature, opening: Opening | None) -> Tape:
+    """A tape for a call, with the symbols of its open sizes."""
+    sizes = None if opening is None else opening.sizes
+    tape = Tape(None if sizes is None else sizes.environment)
+    if signature.ambient.forward_mode or functorch.transforms_active():
+        tape.expect_tangents()
+    return tape
 
 
 def _entered(lifting: Lifting, values: Sequence[Any]) -> tuple[Any, ...]:

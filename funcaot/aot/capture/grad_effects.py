@@ -166,15 +166,23 @@ class _Slot:
 class GradientTracker(TorchFunctionMode):
     """Runs inside a capture, where it still sees real tensors, and enters their ``.grad``."""
 
-    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        leaves: Sequence[Any],
+        name: str,
+        as_they_are: frozenset[int] = frozenset(),
+    ) -> None:
         """Wrap a function that is about to be captured.
 
         Args:
             function: The user's function.
             leaves: Flat leaves of the call.
             name: The user's function, for messages.
+            as_they_are: Tensors among the leaves that it is given themselves, by ``id``.
         """
         super().__init__()
+        self.themselves = {id(leaf): leaf for leaf in leaves if id(leaf) in as_they_are}
         self._function = function
         self._leaves = leaves
         self._name = name

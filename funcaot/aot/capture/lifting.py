@@ -44,6 +44,7 @@ class Lifting(TorchFunctionMode):
         capture: InProgress,
         known: dict[int, torch.Tensor],
         add: Callable[[torch.Tensor], torch.Tensor],
+        themselves: dict[int, torch.Tensor],
     ) -> None:
         """Start with the arguments.
 
@@ -51,12 +52,13 @@ class Lifting(TorchFunctionMode):
             capture: The capture in progress.
             known: The tape's tensor for each real tensor that is an argument, by ``id``.
             add: Makes the tape's input for a real tensor.
+            themselves: Arguments that the function sees as they are, by ``id``.
         """
         super().__init__()
         self.lifted: list[torch.Tensor] = []
         self.capture = capture
         self._known = known
-        self._real: dict[int, torch.Tensor] = {}
+        self._real = {id(known[identity]): real for identity, real in themselves.items()}
         self._add = add
         self._wrapped = WrappedInside(capture.name)
         self._saw_written = False

@@ -133,7 +133,7 @@ def _captured(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
-    gradients = GradientTracker(tracker, tracker.leaves, tracker.name)
+    gradients = GradientTracker(tracker, tracker.leaves, tracker.name, tracker.as_they_are)
     captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, opening)
     arrays = [array for _, array in tracker.environment.arrays]
     captured.tape.outside_memory.refuse_changed(tracker.name)

@@ -48,6 +48,16 @@ from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.errors import UnsupportedError
 
 
+class ReachedArgumentError(UnsupportedError):
+    """A function that asks by ``is`` saw two tensors in the place of one.
+
+    Attributes:
+        arguments: Arguments that it also reaches, by ``id``.
+    """
+
+    arguments: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, eq=False)
 class Reader:
     """Reads a function's environment.
@@ -302,28 +312,41 @@ def _written(
 
 
 def _seen_twice(tracker: StateTracker, reached: dict[int, int]) -> dict[int, int]:
-    """Arguments that the function sees as arguments."""
+    """Arguments that the function sees as arguments, and as other tensors than it reaches."""
     hidden = getattr(tracker.function, "funcaot_reaches", 0)
-    return {identity: index for identity, index in reached.items() if index >= hidden}
+    return {
+        identity: index
+        for identity, index in reached.items()
+        if index >= hidden and identity not in tracker.as_they_are
+    }
 
 
 def _refuse_reached(environment: Environment, arguments: Container[int], name: str) -> None:
     """Refuse a tensor that the function is given and also reaches, where its code asks by ``is``.
 
-    It has seen two tensors. A module's parameters are left out: passing them is common, and asking
-    whether an argument is one of them isn't.
+    It has seen two tensors; then it is captured again and sees one. A module's parameters are left
+    out: passing them is common, and asking whether an argument is one of them isn't.
+
+    Raises:
+        ReachedArgumentError: If there is one.
     """
-    for identity, thing in environment.objects.items():
-        if not isinstance(thing, torch.Tensor) or isinstance(thing, torch.nn.Parameter):
-            continue
-        read = any(map(environment.is_read, environment.places[identity]))
-        if identity in arguments and read:
-            raise UnsupportedError(
-                f"{name} asks which things are one object, and is called with a tensor that it "
-                f"also reaches as {path_of(environment, identity)}.",
-                remedy="pass x.view_as(x), which is another tensor of the same memory, or keep "
-                "one tensor from being both.",
-            )
+    found = [
+        identity
+        for identity, thing in environment.objects.items()
+        if isinstance(thing, torch.Tensor)
+        and not isinstance(thing, torch.nn.Parameter)
+        and identity in arguments
+        and any(map(environment.is_read, environment.places[identity]))
+    ]
+    if found:
+        error = ReachedArgumentError(
+            f"{name} asks which things are one object, and is called with a tensor that it also "
+            f"reaches as {path_of(environment, found[0])}.",
+            remedy="pass x.view_as(x), which is another tensor of the same memory, or keep one "
+            "tensor from being both.",
+        )
+        error.arguments = frozenset(found)
+        raise error
 
 
 def _reader(

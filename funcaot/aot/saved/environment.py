@@ -60,7 +60,10 @@ def environment_from(
     try:
         ran = found(users, libraries, reads_environ=data["reads_environ"])
         ran.asked.update(data.get("asked", ()))
-        tracker = StateTracker(function, leaves, ((), {}), "the function", ran=ran)
+        given = frozenset(map(id, leaves))  # Whoever saved it has captured it so.
+        tracker = StateTracker(
+            function, leaves, ((), {}), "the function", ran=ran, as_they_are=given
+        )
         tracker.root = (function, *[leaves[index] for index in tracker.holders()])
         keys = [tuple(key) for key in data["keys"]]
         reader, _, state = remade_reader(tracker, keys, stored)

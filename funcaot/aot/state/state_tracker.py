@@ -108,6 +108,8 @@ class StateTracker:
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
         told: Texts and numbers that it returns and stores.
+        as_they_are: Tensors among the leaves that the function sees as themselves, by ``id``: it
+            reaches them otherwise too, and asks which things are one object.
         open: Numbers that the function reads besides its arguments, and that are left open.
     """
 
@@ -126,6 +128,7 @@ class StateTracker:
     pinned: frozenset[int] = frozenset()
     keys: tuple[Any, ...] = ()
     told: tuple[Any, ...] = ()
+    as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
