@@ -16,6 +16,7 @@ from torch._C import _len_torch_function_stack as function_mode_count
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch.autograd import _profiler_enabled as profiler_enabled
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
 
 __all__ = [
@@ -191,3 +192,9 @@ def matmul_precision() -> tuple[Any, ...]:
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
     )
+
+
+def optimizer_hooks() -> tuple[Any, ...]:
+    """What torch runs before and after each step of any optimizer."""
+    before, after = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
+    return (*before.values(), *after.values()) if before or after else ()

@@ -53,10 +53,18 @@ class InPlace:
         effects: What is left to the epilogue.
     """
 
-    def __init__(self, plan: InPlacePlan, settings: Settings) -> None:
-        """Make what runs by a plan; nothing is compiled yet."""
+    def __init__(
+        self, plan: InPlacePlan, settings: Settings, program: GraphProgram | None = None
+    ) -> None:
+        """Make what runs by a plan; nothing is compiled yet.
+
+        Args:
+            plan: What is written where.
+            settings: Those of the compiled function.
+            program: The graph, if it was compiled in another process.
+        """
         self.plan = plan
-        self.program = WritingProgram(plan.form.graph, settings, plan.writes)
+        self.program = program or WritingProgram(plan.form.graph, settings, plan.writes)
         self.written = plan.written
         self.others = plan.others
         self.effects = plan.effects
@@ -78,7 +86,7 @@ class InPlace:
         counts = zip(versions, self.plan.versions, strict=True)
         autograd.set_versions(written, [before + count for before, count in counts])
         results: list[Any] = [None] * self.plan.count
-        for position, value in zip(self.program.writes.kept, made, strict=True):
+        for position, value in zip(self.plan.writes.kept, made, strict=True):
             results[position] = value
         return results
 

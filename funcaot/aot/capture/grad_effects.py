@@ -9,6 +9,7 @@ or zeroed is a mutated input like any other. Of a tensor that autograd wouldn't 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.guards import optimizer_hooks
 from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
@@ -68,6 +70,7 @@ class Gradient:
         hooks: How many hooks it had; None if autograd wouldn't accumulate into it.
         assigned: Whether it is replaced after the call.
         value: Which of the extra outputs replaces it; None to set it to None.
+        tensor: The leaf that was captured, as long as somebody has it.
     """
 
     source: Source
@@ -75,6 +78,7 @@ class Gradient:
     hooks: int | None
     assigned: bool = False
     value: int | None = None
+    tensor: weakref.ref[torch.Tensor] | None = None
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has a ``.grad`` and hooks exactly if the captured one had."""
@@ -85,6 +89,14 @@ class Gradient:
         if self.hooks:
             return len(_hooks(tensor)) == self.hooks
         return not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
+
+    def change_of(self, tensor: torch.Tensor) -> str:
+        """In what a tensor doesn't fit, in words."""
+        if self.lifted is None and tensor.grad is not None:
+            return "a .grad was None and is there"
+        if self.lifted is not None and tensor.grad is None:
+            return "a .grad was there and is None"
+        return "the hooks of a tensor that has a .grad"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +111,8 @@ class GradientEffects:
         of_results: Flat outputs that were made inside and have a ``.grad``, with the extra output
             that it is.
         replaced: Tensors of optimizers' state that are replaced, by which extra output.
+        hooks: Those that torch ran for all optimizers, if it steps any.
+        settings: Hyperparameters that are tensors, with their positions among the lifted ones.
     """
 
     gradients: tuple[Gradient, ...]
@@ -107,6 +121,8 @@ class GradientEffects:
     count: int
     of_results: tuple[tuple[int, int], ...] = ()
     replaced: tuple[tuple[StateTensor, int], ...] = ()
+    hooks: tuple[Any, ...] = ()
+    settings: tuple[tuple[weakref.ref[torch.Tensor], int], ...] = ()
 
     @cached_property
     def hidden(self) -> frozenset[int]:
@@ -120,6 +136,8 @@ class GradientEffects:
         """All lifted tensors, from those found in the environment; None if something changed."""
         if not all(item.hold() for item in self.hyperparameters):
             return None
+        if self.hyperparameters and not self.has_its_hooks():
+            return None
         rest = iter(found)
         hidden = self.hidden
         lifted: list[Any] = [None if i in hidden else next(rest) for i in range(self.count)]
@@ -132,6 +150,29 @@ class GradientEffects:
             if gradient.lifted is not None:
                 lifted[gradient.lifted] = tensor.grad
         return None if any(tensor is None for tensor in lifted) else tuple(lifted)
+
+    def explain(self, leaves: Sequence[Any], found: Sequence[torch.Tensor]) -> str:
+        """What isn't as it was, in words; empty if everything that is looked at here is."""
+        if not all(item.hold() for item in self.hyperparameters):
+            return "the groups of an optimizer"
+        if self.hyperparameters and not self.has_its_hooks():
+            return "the hooks that torch runs for all optimizers"
+        rest, hidden = iter(found), self.hidden
+        lifted = [None if i in hidden else next(rest, None) for i in range(self.count)]
+        for gradient in self.gradients:
+            tensor = gradient.source.read(leaves, lifted)
+            if isinstance(tensor, torch.Tensor) and not gradient.fits(tensor):
+                return gradient.change_of(tensor)
+        if all(item.read(lifted) for item in self.state):
+            return ""
+        return "the state of an optimizer, which it has yet to make"
+
+    def has_its_hooks(self) -> bool:
+        """Whether torch runs the hooks for all optimizers that it ran in the capture."""
+        now = hooks_of_all_optimizers()
+        return len(now) == len(self.hooks) and all(
+            one is other for one, other in zip(now, self.hooks, strict=True)
+        )
 
     def apply(
         self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], values: Sequence[Any]
@@ -327,6 +368,7 @@ class GradientTracker(TorchFunctionMode):
                 len(_hooks(slot.real)) if slot.accumulates else None,
                 assigned,
                 value,
+                weakref.ref(slot.real),
             )
             for slot, assigned, value in self._results
             if slot.leaf is not None or id(slot.real) in places
@@ -336,7 +378,26 @@ class GradientTracker(TorchFunctionMode):
         )
         steps, count = tuple(self._steps.hyperparameters), len(lifted)
         results = tuple(self._of_results)
-        return GradientEffects(gradients, state, steps, count, results, self._replaced)
+        hooks = hooks_of_all_optimizers() if steps else ()
+        values = [value for step in steps for group in step.groups for value in group.values()]
+        settings = tuple(
+            (weakref.ref(value), places[id(value)])
+            for value in values
+            if isinstance(value, torch.Tensor) and id(value) in places
+        )
+        return GradientEffects(
+            gradients, state, steps, count, results, self._replaced, hooks, settings
+        )
+
+
+def hooks_of_all_optimizers() -> tuple[Any, ...]:
+    """The hooks that torch runs before and after each optimizer's step, without a capture's own."""
+    found = optimizer_hooks()
+    if not found:
+        return ()
+    owners = [getattr(hook, "__self__", None) for hook in found]
+    own = [isinstance(owner, StepWatcher) for owner in owners]
+    return tuple(hook for hook, is_own in zip(found, own, strict=True) if not is_own)
 
 
 def _run_in_python(func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -31,7 +31,10 @@ _MACHINERY = (
     "torch.library",
 )
 _READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
-_OF_TORCH = {"torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree"}
+_OF_TORCH = {
+    "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree",
+    "typing_extensions",  # It puts functions of its own into the module typing.
+}  # fmt: skip
 # Torch's functions that read or set the state of its random generators.
 _RANDOM_STATES = frozenset(
     f"{name}{which}"
@@ -130,6 +133,20 @@ def _import_in_progress(frame: types.FrameType) -> tuple[str, bool] | None:
     by = "" if asker is None else _module_of(asker)
     name = _module_of(found)
     return name, is_library(name) or is_library(by)
+
+
+def _looks_for_module(frame: types.FrameType) -> bool:
+    """Whether a frame runs for a finder of modules, which Python asks in an import.
+
+    Installers put finders of their own into ``sys.meta_path``, which no library is. What they read
+    says where modules are.
+    """
+    asker: types.FrameType | None = frame.f_back
+    while asker is not None:
+        if asker.f_code.co_name == "_find_spec" and _module_of(asker) == "importlib._bootstrap":
+            return True
+        asker = asker.f_back
+    return False
 
 
 @dataclass(eq=False)
@@ -281,11 +298,15 @@ class Recorder(PausableTrace):
     def _is_importing(self, frame: types.FrameType) -> bool:
         """Whether a frame of the user's belongs to an import that a library asked for.
 
-        What a module does when it is imported, it does once: it can be neither undone nor replayed.
+        What a module does when it is imported, it does once: it can be neither undone nor
+        replayed. What looks for it belongs to the import, whoever asked.
 
         Raises:
             ImportedError: The user's code asked for it, and this is its first try.
         """
+        if _looks_for_module(frame):
+            self.ran.forget(frame.f_code)
+            return True
         found = _import_in_progress(frame) if self._started is not None else None
         if found is None:
             return False

@@ -9,6 +9,7 @@ references.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,6 +75,7 @@ class Reader:
         names: The same as one would write it.
         leaves_open: Numbers that may be others in each call, as `NumbersRead` names them.
         reached: Finds the tensors that were closed over whatever else is as it was.
+        optimizers: Those that the code that ran leads to, by where they were found.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -85,6 +87,7 @@ class Reader:
     names: tuple[str, ...] = ()
     leaves_open: frozenset[tuple[Any, Any]] = frozenset()
     reached: ReachedTensors | None = None
+    optimizers: tuple[tuple[Key, weakref.ref[torch.optim.Optimizer]], ...] = ()
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -366,6 +369,11 @@ def _reader(
         tuple(
             path_of(environment, id(tensor)) if id(tensor) in environment.places else "a number"
             for tensor in tensors
+        ),
+        optimizers=tuple(
+            (key_of(environment, identity), weakref.ref(thing))
+            for identity, thing in environment.objects.items()
+            if isinstance(thing, torch.optim.Optimizer)
         ),
     )
 

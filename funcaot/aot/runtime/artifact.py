@@ -22,7 +22,7 @@ from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.saved import file
 from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.environment import environment_from
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.errors import NotLoadedError, NotMadeYetError, NotSavedError
 from funcaot.aot.saved.executables import Contents
 from funcaot.aot.saved.forwards import (
     Remade,
@@ -71,7 +71,7 @@ class LoadedEntry(Entry):
     def __init__(self, remade: Remade, settings: Settings, source: str, saved: SavedData) -> None:
         """Make what runs it."""
         super().__init__(remade.forward, settings)
-        self.functions = remade.functions
+        self.functions, self.in_place = remade.functions, remade.in_place
         self.source = source
         self.saved = saved
         known = {
@@ -122,7 +122,7 @@ def _data_of(entry: Entry, blobs: Blobs) -> tuple[Any, list[str]]:
             blobs.add(content)
         return entry.saved.data, []
     own = Blobs()
-    found = forward_data(entry.forward, entry.derived, entry.functions, own)
+    found = forward_data(entry.forward, entry.derived, entry.functions, entry.in_place, own)
     for content in own.content.values():
         blobs.add(content)
     return found
@@ -134,12 +134,16 @@ class Artifacts:
     Attributes:
         path: The file.
         why: Why the call that was looked for last isn't in it.
+        is_first_step: Whether that is since an optimizer has yet to make its state, which eager
+            does. Of each program this is said once.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read nothing yet; there needn't be such a file."""
         self.path = os.fspath(path)
         self.why = ""
+        self.is_first_step = False
+        self._waiting: set[SavedData] = set()
         self._programs: dict[str, list[SavedData]] | None = None
         self._known: dict[str, Any] = {}
 
@@ -151,13 +155,14 @@ class Artifacts:
         settings: Settings,
     ) -> tuple[Entry, tuple[torch.Tensor, ...]] | None:
         """The program of a call and the tensors that it closes over now; None with ``why``."""
+        self.is_first_step = False
         try:
             found = self._found(function, signature, leaves, settings)
         except (NotLoadedError, NotSavedError) as error:
             self.why = f"{self.path} doesn't serve this call: {error}"
             _LOG.info("%s: %s", settings.name, self.why)
             return None
-        self.why = ""
+        self.why, self.is_first_step = "", False
         return found
 
     def _found(
@@ -185,6 +190,9 @@ class Artifacts:
             try:
                 return self._entry(saved, function, signature, leaves, settings)
             except NotLoadedError as error:
+                if isinstance(error, NotMadeYetError) and saved not in self._waiting:
+                    self._waiting.add(saved)
+                    self.is_first_step = True
                 reason = error
         raise reason
 
@@ -212,15 +220,15 @@ class Artifacts:
         if change:
             raise NotLoadedError(change)
         served = _served(saved.data, signature)
-        environment = environment_from(saved.data["reader"], function, list(leaves))
+        environment = environment_from(saved.data, function, list(leaves))
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
-        def capture() -> tuple[Any, Any]:
+        def capture() -> Entry:
             opened = _served(saved.data, signature, traces=True)
             return _captured(function, signature, plain, settings, opened)
 
         remade = forward_from(saved.data, served, environment, saved.contents, settings, capture)
-        load_executables(remade.functions)
+        load_executables(remade)
         entry = LoadedEntry(remade, settings, self.path, saved)
         lifted = entry.lifted(function, leaves)
         if lifted is None:
@@ -250,7 +258,7 @@ def _captured(
     plain: Sequence[Any],
     settings: Settings,
     served: Signature | Sizes,
-) -> tuple[Any, Any]:
+) -> Entry:
     """Capture a call that a saved program serves, on tensors that look like its own."""
     kinds = iter(signature.kinds)
     leaves: list[Any] = [
@@ -267,7 +275,7 @@ def _captured(
         else:
             entry, _ = make_entry(function, signature, leaves, call, settings)
         entry.capture.tape.forget_values()
-    return entry.functions, entry.capture.tape
+    return entry
 
 
 def _like(spec: TensorSpec, kind: type) -> torch.Tensor:

@@ -43,7 +43,7 @@ from funcaot.aot.signature.dynamic import SizeHistory
 from funcaot.aot.signature.leaf_names import positions_of
 from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
-from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.optimizer_step import STEPS_FIRST, FirstStepError
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
@@ -385,6 +385,8 @@ class CompiledFunction(Generic[P, R]):
         self, signature: Signature, leaves: list[Any], call: Call
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
         """Capture a call, with open sizes and numbers where that is asked for and possible."""
+        if self.artifacts is not None and self.artifacts.is_first_step:
+            raise FirstStepError(STEPS_FIRST)
         return self._captures.capture(signature, leaves, call, self._cache.that_read_values)
 
     def _answers(self, leaves: list[Any]) -> Answers | None:

@@ -191,6 +191,8 @@ class Entry:
         if reader is not None:
             told = reader.explain(function, leaves)
             told = told or self._changed_tensor(reader.names, found or ())
+        if not told and found is not None and self.capture.gradients is not None:
+            told = self.capture.gradients.explain(leaves, found)
         lifted = self._with_hidden(leaves, found)
         if not told and lifted is not None:
             names = leaf_names(function, self.signature.tree)

@@ -188,7 +188,10 @@ def _mutation_data(mutation: Mutation) -> Data:
 
 def _output_data(output: Output) -> Data:
     if output.origin is not None:
-        raise NotSavedError("it returns a tensor that shares memory with another of its results")
+        raise NotSavedError(
+            "it returns a tensor that shares memory with another of its results, or a leaf that it "
+            f"made ({output})"
+        )
     view = None if output.view is None else _view_data(output.view)
     return [scalar_data(output.value), output.result, output.source, view]
 

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
+from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.described import described, first_change
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.whole_steps import gradients_from
 from funcaot.aot.state.state_effects import Change, Site, StateEffects, Stored
 from funcaot.aot.state.state_tracker import StateTracker
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What a saved program has in this process.
+
+    Attributes:
+        reader: Reads it again at each call; None if it reads nothing.
+        state: What its calls store.
+        gradients: What its calls do to ``.grad`` and to optimizers.
+    """
+
+    reader: Reader | None = None
+    state: StateEffects | None = None
+    gradients: GradientEffects | None = None
 
 
 def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
@@ -42,16 +61,27 @@ def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
     }
 
 
-def environment_from(
-    data: Data, function: Callable[..., Any], leaves: list[Any]
-) -> tuple[Reader | None, StateEffects | None]:
-    """The reader of a saved program in this process, and what its calls store.
+def environment_from(data: Data, function: Callable[..., Any], leaves: list[Any]) -> Surroundings:
+    """What a saved program reads, stores and steps, as this process has it.
+
+    Args:
+        data: The program.
+        function: The function.
+        leaves: Flat leaves of a call.
 
     Raises:
         NotLoadedError: If the environment isn't the one that the program was made for.
     """
+    reader, tensors, state = _read(data["reader"], function, leaves)
+    gradients = gradients_from(data["gradients"], reader, tensors, leaves)
+    return Surroundings(reader, state, gradients)
+
+
+def _read(
+    data: Data, function: Callable[..., Any], leaves: list[Any]
+) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None]:
     if data is None:
-        return None, None
+        return None, (), None
     users, libraries = (
         [CodeKey(*key) for key in data["users"]],
         [CodeKey(*key) for key in data["libraries"]],
@@ -66,7 +96,7 @@ def environment_from(
         )
         tracker.root = (function, *[leaves[index] for index in tracker.holders()])
         keys = [tuple(key) for key in data["keys"]]
-        reader, _, state = remade_reader(tracker, keys, stored)
+        reader, tensors, state = remade_reader(tracker, keys, stored)
         now = described(reader)
     except LookupError as error:
         raise NotLoadedError(str(error.args[0])) from error
@@ -75,7 +105,7 @@ def environment_from(
     change = first_change(data["lines"], now)
     if change:
         raise NotLoadedError(f"no longer so: {change}")
-    return reader, state
+    return reader, tensors, state
 
 
 # --- what is stored -------------------------------------------------------------------------------

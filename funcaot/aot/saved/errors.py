@@ -9,3 +9,7 @@ class NotSavedError(Exception):
 
 class NotLoadedError(Exception):
     """A program of a file isn't this call's, or can't be trusted; the text says why."""
+
+
+class NotMadeYetError(NotLoadedError):
+    """A program takes state from an optimizer that has none yet; it makes it in its first step."""

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.calls.in_place_call import InPlace
+from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Fact
+from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.capture.shared_inputs import Touched
 from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.ran_code import digest_of
@@ -25,7 +28,6 @@ from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
     Data,
@@ -37,7 +39,7 @@ from funcaot.aot.saved.codec import (
     tree_data,
     tree_from,
 )
-from funcaot.aot.saved.environment import reader_data
+from funcaot.aot.saved.environment import Surroundings, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
@@ -50,13 +52,13 @@ from funcaot.aot.saved.open_sizes import (
     sizes_data,
 )
 from funcaot.aot.saved.segments import Token, form_data, segment_data
+from funcaot.aot.saved.whole_steps import gradients_data, in_place_data, in_place_from
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
 from funcaot.aot.signature.sizes import Sizes
-from funcaot.aot.state.state_effects import StateEffects
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -140,9 +142,20 @@ def _leaf_data(leaf: TensorSpec | Constant) -> Data:
 
 
 def forward_data(
-    forward: Forward, derived: Derived, functions: SegmentFunctions, blobs: Blobs
+    forward: Forward,
+    derived: Derived,
+    functions: SegmentFunctions,
+    in_place: InPlace | None,
+    blobs: Blobs,
 ) -> tuple[Data, list[str]]:
     """A program, and what of it is left out.
+
+    Args:
+        forward: The program.
+        derived: What only its tape knows.
+        functions: What runs it.
+        in_place: What runs it where its graph may write to inputs.
+        blobs: Gets what isn't text.
 
     Raises:
         NotSavedError: If a file can't hold it.
@@ -153,6 +166,11 @@ def forward_data(
     left_out: list[str] = []
     names = {watched.root.name for watched in forward.watched}
     writer = _Writer(blobs, names, left_out, forward.made_under)
+    writes = None
+    if in_place is not None and in_place.program.is_compiled:
+        writes = in_place_data(in_place, forward.effects, writer.program(in_place.program))
+    if forward.segment.output_nodes and not (functions.made or writes):
+        raise NotSavedError("it hasn't run yet")
     data = {
         "name": settings.name,
         "settings": settings_data(settings),
@@ -175,9 +193,9 @@ def forward_data(
         "watched": [[item.input, item.result, item.root.name] for item in forward.watched],
         "reachable": list(forward.reachable),
         "segment": writer.segment(forward.segment, functions),
+        "in place": writes,
+        "gradients": gradients_data(captured.gradients, forward.reader),
     }
-    if forward.segment.output_nodes and not functions.made:
-        raise NotSavedError("it hasn't run yet")
     return data, left_out
 
 
@@ -193,7 +211,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
         ),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
-        (captured.gradients is not None, "it reads or writes .grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
         (
             any(
@@ -203,7 +220,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
             "it takes sparse, conjugated or negated tensors",
         ),
         (bool(captured.pattern), "it takes tensors that wrap others"),
-        (forward.in_place is not None, "it writes to inputs inside its graph"),
     ):
         if holds:
             raise NotSavedError(what)
@@ -226,12 +242,6 @@ class _Writer:
         }
 
     def _form(self, function: SegmentFunction) -> Data:
-        program = function.program
-        executables = []
-        for assumed, lowered in program.variants:
-            self._compare(lowered)
-            described = {"assumed": conditions_data(assumed)}
-            executables.append(described | executable_data(lowered, self._blobs))
         backwards = []
         for key, (backward, functions) in function.derivatives.backwards.items():
             try:
@@ -242,15 +252,23 @@ class _Writer:
             **form_data(function.segment, function.form, keeping=function.keeping),
             "digest": graph_digest(function.form.graph.module),
             "backward sizes": backward_sizes_data(function.derivatives.sizes),
-            "program": {
-                "arity": program.arity,
-                "used": list(program.used),
-                "kept": list(program.kept),
-                "draws": program.draws,
-                "sizes": graph_sizes_data(program.sizes),
-                "executables": executables,
-            },
+            "program": self.program(function.program),
             "backwards": backwards,
+        }
+
+    def program(self, program: GraphProgram) -> Data:
+        executables = []
+        for assumed, lowered in program.variants:
+            self._compare(lowered)
+            described = {"assumed": conditions_data(assumed)}
+            executables.append(described | executable_data(lowered, self._blobs))
+        return {
+            "arity": program.arity,
+            "used": list(program.used),
+            "kept": list(program.kept),
+            "draws": program.draws,
+            "sizes": graph_sizes_data(program.sizes),
+            "executables": executables,
         }
 
     def _compare(self, lowered: Lowered) -> None:
@@ -301,20 +319,22 @@ class Remade:
         forward: The program.
         functions: What runs it.
         derived: What only a tape knows.
+        in_place: What runs it where its graph may write to inputs.
     """
 
     forward: Forward
     functions: LoadedFunctions
     derived: Derived
+    in_place: InPlace | None
 
 
 def forward_from(
     data: Data,
     call: Signature | Sizes,
-    environment: tuple[Reader | None, StateEffects | None],
+    environment: Surroundings,
     contents: Contents,
     settings: Settings,
-    capture: Callable[[], tuple[SegmentFunctions, Any]],
+    capture: Callable[[], Any],
 ) -> Remade:
     """Make a program again.
 
@@ -324,7 +344,7 @@ def forward_from(
         environment: What ``environment_from`` made.
         contents: The file, whose code the caller trusts.
         settings: Those of the compiled function.
-        capture: Captures the call, for what only a tape can answer; also gives that tape.
+        capture: Captures the call, for what only a tape can answer; gives an entry of it.
 
     Raises:
         NotLoadedError: If its code can't be run here.
@@ -333,20 +353,22 @@ def forward_from(
     loaded = Loaded(contents, settings, sizes)
 
     def captured() -> SegmentFunctions:
-        functions, loaded.tape.captured = capture()
-        return functions
+        entry = capture()
+        loaded.tape.captured = entry.capture.tape
+        return entry.functions
 
     functions = LoadedFunctions(data["segment"], loaded, captured)
     results = functions.loaded_segment.outputs
+    effects = effects_from(data["effects"], results)
     forward = Forward(
         signature=call.signature if isinstance(call, Sizes) else call,
-        capture=_capture_from(data, loaded),
-        effects=effects_from(data["effects"], results),
+        capture=_capture_from(data, loaded, environment.gradients),
+        effects=effects,
         touched=Touched(*map(frozenset, data["touched"])),
         segment=functions.loaded_segment,
         in_place=None,
-        reader=environment[0],
-        state=environment[1],
+        reader=environment.reader,
+        state=environment.state,
         sizes=sizes,
         numbers=None,
         watched=tuple(
@@ -358,10 +380,13 @@ def forward_from(
     )
     forward.__dict__["grown"] = frozenset(data["grown"])
     derived = Derived(frozenset(data["unreached"]), frozenset(data["used"]), False, ())
-    return Remade(forward, functions, derived)
+    in_place = None
+    if data["in place"] is not None:
+        in_place = in_place_from(data["in place"], effects, loaded, lambda: capture().in_place)
+    return Remade(forward, functions, derived, in_place)
 
 
-def _capture_from(data: Data, loaded: Loaded) -> Capture:
+def _capture_from(data: Data, loaded: Loaded, gradients: GradientEffects | None) -> Capture:
     nothing: Any = None
     inputs = []
     for index, (spec, argument, kind) in enumerate(data["inputs"]):
@@ -379,17 +404,23 @@ def _capture_from(data: Data, loaded: Loaded) -> Capture:
         (),
         InputEvents(reads_data=data["reads_data"]),
         data["leaves_grad_mode"],
+        gradients=gradients,
         absent=tuple((position, name) for position, name in data["absent"]),
         facts=tuple(Fact(*fact) for fact in data["facts"]),
     )
 
 
-def load_executables(functions: LoadedFunctions) -> None:
+def load_executables(remade: Remade) -> None:
     """Make the executables of a program that its next call runs.
 
     Raises:
         NotLoadedError: If one can't be made.
     """
+    program: Any = None if remade.in_place is None else remade.in_place.program
+    if program is not None:
+        program.load()
+        return
+    functions = remade.functions
     segment = functions.loaded_segment
     if not segment.output_nodes:
         return

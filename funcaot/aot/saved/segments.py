@@ -170,8 +170,7 @@ class LoadedSegment(Segment):
             residuals.append(Residual(node, operand, output))
             if unchecked:
                 loose.add(node)
-        graph: Any = _NO_GRAPH
-        return Form(graph, tuple(data["positions"]), tuple(residuals))
+        return loaded_form(data, residuals)
 
 
 def _token(kind: str, index: int) -> Any:
@@ -182,7 +181,12 @@ class _NoGraph:
     """What stands where a form has its graph: the program of the form makes it when it is asked."""
 
 
-_NO_GRAPH = _NoGraph()
+_NO_GRAPH: Any = _NoGraph()
+
+
+def loaded_form(data: Data, residuals: Sequence[Residual] = ()) -> Form:
+    """A form that was saved; its graph is in its program."""
+    return Form(_NO_GRAPH, tuple(data["positions"]), tuple(residuals))
 
 
 def same_residuals(form: Form, known: Sequence[Residual]) -> bool:

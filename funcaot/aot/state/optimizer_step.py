@@ -30,6 +30,9 @@ class FirstStepError(Exception):
     """
 
 
+STEPS_FIRST = "steps an optimizer for the first time, which makes its state"
+
+
 @dataclass(frozen=True, eq=False)
 class StateTensor:
     """A tensor of an optimizer's state, by where it is found again."""
@@ -274,7 +277,7 @@ class StepWatcher:
         if made:
             optimizer.state.clear()
             optimizer.state.update(before)
-            raise FirstStepError("steps an optimizer for the first time, which makes its state")
+            raise FirstStepError(STEPS_FIRST)
         self._refuse_counting(optimizer, before)
 
     def _take_replaced(self) -> Iterator[tuple[StateTensor, Any]]:

@@ -1,5 +1,6 @@
 """A module that a function imports is imported once, as in eager, and never undone."""
 
+import contextlib
 import itertools
 import sys
 
@@ -93,3 +94,28 @@ def test_lowering_says_that_a_module_is_imported(make_module):
         funcaot.lower(function, torch.ones(2))
     function(torch.ones(2))
     assert funcaot.lower(function, torch.ones(2)).cost.flops == 2
+
+
+def test_what_looks_for_modules_is_no_code_of_the_function(monkeypatch):
+    """An installer's finder, which compares objects by identity, ran in the import of a library."""
+    asked = []
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            asked.append(name)
+            return None
+
+    def imports(x):
+        with contextlib.suppress(ImportError):
+            import no_module_of_this_name  # noqa: F401
+        return x.sin()
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    compiled = funcaot.compile(imports, backend="eager")
+    x = torch.ones(3)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), x.sin())
+    assert "no_module_of_this_name" in asked
+    names = [code.co_name for code, _ in compiled.entries[0].forward.reader.ran.users]
+    assert names == ["imports"]

@@ -7,6 +7,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.testing import assert_close
 
 import funcaot
@@ -130,3 +134,40 @@ def test_a_step_that_is_refused_leaves_the_state_as_it_was(kind):
         assert all(value < 2 for value in values if type(value) is int)
     with pytest.raises(UnsupportedError, match=r"Untraceable\.step"):
         compiled(torch.ones(1, 2))
+
+
+HOOKS = {
+    "before": register_optimizer_step_pre_hook,
+    "after": register_optimizer_step_post_hook,
+}
+
+
+@pytest.mark.parametrize("when", HOOKS)
+@pytest.mark.parametrize("comes", [True, False])
+def test_hooks_of_all_optimizers_come_and_go(when, comes):
+    def run(compiling):
+        w = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([w], lr=0.1)
+
+        def hook(optimizer, args, kwargs):
+            with torch.no_grad():
+                w.mul_(0.5)
+
+        def step(x):
+            optimizer.zero_grad()
+            (x * w).square().sum().backward()
+            optimizer.step()
+
+        target = funcaot.compile(step, backend="eager") if compiling else step
+        found, handle = [], None
+        for index in range(6):
+            if index == (3 if comes else 0):
+                handle = HOOKS[when](hook)
+            if index == 3 and not comes:
+                handle.remove()
+            target(torch.arange(3.0) + index)
+            found.append(w.detach().clone())
+        handle.remove()
+        return found
+
+    assert_close(run(compiling=True), run(compiling=False))

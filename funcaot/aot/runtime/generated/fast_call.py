@@ -344,7 +344,7 @@ class _Writer:
             for index, count in zip(in_place.written, in_place.plan.versions, strict=True)
         ]
         source.line(f"versions = ({listed(counted)},)")
-        names = {position: source.name("r") for position in in_place.program.writes.kept}
+        names = {position: source.name("r") for position in in_place.plan.writes.kept}
         given = [operands[index] for index in in_place.plan.form.positions]
         run = run_program(source, in_place.program, given)
         self._write_inference(f"made = {run}")
