@@ -104,7 +104,7 @@ def test_what_looks_for_modules_is_no_code_of_the_function(monkeypatch):
         @staticmethod
         def find_spec(name, path=None, target=None):
             asked.append(name)
-            return None
+            return
 
     def imports(x):
         with contextlib.suppress(ImportError):
