@@ -21,6 +21,7 @@ LIBRARIES = {
     "zuko_backwards": "zuko",
     "torchpme": "torch-pme",
     "schnet_of_pytorch_geometric": "torch-geometric",
+    "graph_convolutions": "torch-geometric",
     "egnn": "egnn-pytorch",
     "pytorch_optimizer": "pytorch-optimizer",
     "structural_similarity": "pytorch-msssim",

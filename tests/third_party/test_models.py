@@ -319,3 +319,22 @@ def test_entmax():
             return sum(each.pow(2).sum() for each in found)
 
     check(Model, lambda function, x: function(x), lambda step: (torch.randn(5, 6),))
+
+
+def test_graph_convolutions():
+    """The counts of edges change, and the library's messages are passed by name."""
+    from torch_geometric.nn import GCNConv
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = GCNConv(8, 16), GCNConv(16, 4)
+
+        def forward(self, x, edges):
+            return self.second(self.first(x, edges).relu(), edges)
+
+    def batch(step):
+        nodes = 10 + step % 2
+        return torch.randn(nodes, 8), torch.randint(0, nodes, (2, 20 + step % 3))
+
+    check(Net, lambda function, x, edges: function(x, edges).pow(2).mean(), batch, programs=8)

@@ -2,10 +2,12 @@
 
 import os
 import time
+import warnings
 
 import torch
 
 import funcaot
+from funcaot.errors import CaptureWarning
 
 BACKEND = os.environ.get("FUNCAOT_THIRD_PARTY_BACKEND", "inductor")
 # For the table: programs made, and the time of a compiled step by that of eager, per check.
@@ -21,6 +23,8 @@ def close(found, expected, tolerance):
 
 def check(make, loss, batch, *, steps=5, programs=2, tolerance=1e-4):
     """Train for some steps, and compare losses, gradients and parameters with eager's.
+
+    A call that runs without being compiled is an error.
 
     Args:
         make: Makes the model.
@@ -43,8 +47,10 @@ def check(make, loss, batch, *, steps=5, programs=2, tolerance=1e-4):
             torch.manual_seed(step)
             given = batch(step)
             optimizer.zero_grad()
-            losses.append(loss(function, *given))
-            losses[-1].backward()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", CaptureWarning)
+                losses.append(loss(function, *given))
+                losses[-1].backward()
         close(losses[1].detach(), losses[0].detach(), tolerance)
         for first, second in zip(*(model.parameters() for model in models), strict=True):
             assert (first.grad is None) == (second.grad is None)
