@@ -140,7 +140,7 @@ def _bag(x):
 
 
 def _weight_norm(x):
-    return torch._weight_norm(x, fixed(x, ROWS, 1, seed=4), 0)  # noqa: SLF001
+    return torch._weight_norm(x, fixed(x, ROWS, 1, seed=4), 0)
 
 
 def _grid(x):
@@ -162,7 +162,7 @@ def _pool(x):
 
 def _plain_pool(x):
     padded = F.pad(x, (1, 1), value=-100.0)
-    return padded.unfold(1, 3, 1).amax(-1)
+    return torch.stack([padded[:, i : i + COLUMNS] for i in range(3)]).amax(0)
 
 
 def _conv(x):
@@ -170,9 +170,9 @@ def _conv(x):
 
 
 def _plain_conv(x):
-    return torch.einsum(
-        "oik,ijk->oj", fixed(x, ROWS, ROWS, 3, seed=7), F.pad(x, (1, 1)).unfold(1, 3, 1)
-    )
+    padded = F.pad(x, (1, 1))
+    windows = torch.stack([padded[:, i : i + COLUMNS] for i in range(3)], -1)
+    return torch.einsum("oik,ijk->oj", fixed(x, ROWS, ROWS, 3, seed=7), windows)
 
 
 def _solved(x):

@@ -22,6 +22,7 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.classes.premise import PremiseFailed
+from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
 
 __all__ = ["RaisedCalls", "RaisedInCaptureError", "call_plainly", "is_of_function"]
@@ -137,7 +138,9 @@ def call_plainly(
         Exception: Whatever the function raises.
     """
     args, kwargs = call
-    result = function(*args, **kwargs)
+    # With the rules that the capture had: without them torch's lack of one would hide the error.
+    with with_derivatives():
+        result = function(*args, **kwargs)
     if raised is not None:
         warn_user(_why(name, raised), CaptureWarning)
     return result
