@@ -41,7 +41,11 @@ _RANDOM_STATES = frozenset(
     for name in ("manual_seed", "seed", "get_rng_state", "set_rng_state")
     for which in ("", "_all")
 ) | {"initial_seed", "fork_rng"}
-_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *sys.stdlib_module_names} - {"__main__"}
+# What pytest writes into the asserts of tests leads to everything that pytest holds.
+_OF_TESTS = {"pytest", "_pytest", "pluggy"}
+_LIBRARIES = {
+    "torch", "funcaot", "numpy", *_OF_TORCH, *_OF_TESTS, *sys.stdlib_module_names,
+} - {"__main__"}  # fmt: skip
 _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
 # Python's functions that have other threads run something.
 _TO_THREADS = {
