@@ -39,6 +39,12 @@ def test_drawn(seed):
     attempt(drawn(seed), "eager")
 
 
+@pytest.mark.slow
+def test_stand_ins_for_zeros_have_memory_on_inductor():
+    """A tangent that torch leaves out has none, and a kernel read it at address 0."""
+    check(drawn(12))
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", None], ids=["eager", "inductor"])

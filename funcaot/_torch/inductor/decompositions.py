@@ -23,6 +23,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     """A table of decompositions with those replaced that aren't what eager computes."""
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
+    found[aten._efficientzerotensor.default] = _zeros
     for op in (aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default):
         found[op] = _in_usual_layouts(found.get(op))
     found[aten.avg_pool2d_backward.default] = _with_two_sizes
@@ -41,6 +42,12 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     if aten.celu.default in found:
         found[aten.celu.default] = _checked_celu(found[aten.celu.default])
     return found
+
+
+def _zeros(size: Sequence[Any], **settings: Any) -> torch.Tensor:
+    """Zeros in memory: torch's stand-in for them has none, and a kernel would read at address 0."""
+    kept = {name: settings.get(name) for name in ("dtype", "device")}
+    return torch.zeros(size, **kept)
 
 
 def _abs(x: torch.Tensor) -> Any:
