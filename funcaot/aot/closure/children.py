@@ -367,18 +367,22 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
         yield Step("{0}({parent})", "", subclasses_of(kind), (subclasses_of,))
     known: set[str] = set()
     hidden: set[str] = set()
+    supers = names.users_mention("super")
     for index, base in enumerate(kind.__mro__):
         users = is_users(base)
         for name, raw in list(vars(base).items()):
             has_run = _code_of(raw) in ran
             if name in hidden:
-                if has_run and users:
+                if users and (has_run or (supers and names.mentions(name))):
                     # Code of a subclass calls it, by super() or the name of the class.
                     yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", "", raw)
                 continue
             inherited = name == "forward" and not users
             if has_run or (names.mentions(name) and not name.startswith("__")):
                 known.add(name)
+                if supers:
+                    found = bases_with(kind, name)
+                    yield Step(f"{{0}}({{parent}}, {quoted(name)})", "", found, (bases_with,))
                 if users or inherited:
                     for step in _of_member(kind, index, name, raw):
                         # Python itself looks special methods up.
@@ -388,7 +392,35 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
         for name, raw in list(vars(meta).items()):
             if name not in known and names.mentions(name) and not name.startswith("__"):
                 known.add(name)
-                yield Step(f"type({{parent}}).__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
+                place = f"type({{parent}}).__mro__[{index}].__dict__[{quoted(name)}]"
+                yield Step(place, name, raw)
+                yield _not_hidden(kind, name, len(kind.__mro__))
+                if index:
+                    yield _not_hidden(kind, name, index, metas=True)
+
+
+def _not_hidden(kind: type, name: str, count: int, *, metas: bool = False) -> Step:
+    """The step to whether lookup finds an attribute in one of the first classes."""
+    text = f"{{0}}({{parent}}, {quoted(name)}, {count}, metas={metas})"
+    return Step(text, name, is_in_any(kind, name, count, metas=metas), (is_in_any,))
+
+
+def is_in_any(kind: type, name: str, count: int, *, metas: bool) -> bool:
+    """Whether one of the first classes in the order of lookup has an attribute.
+
+    Args:
+        kind: Where lookup starts.
+        name: The attribute's.
+        count: How many classes.
+        metas: Whether those of its metaclass are meant.
+    """
+    order = type(kind).__mro__ if metas else kind.__mro__
+    return any(name in vars(base) for base in order[:count])
+
+
+def bases_with(kind: type, name: str) -> tuple[int, ...]:
+    """Where in the order of lookup an attribute is: ``super()`` finds the next one."""
+    return tuple(index for index, base in enumerate(kind.__mro__) if name in vars(base))
 
 
 def subclasses_of(kind: type) -> tuple[type, ...]:
@@ -406,6 +438,8 @@ def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
     if access is None or not simple or not _is_looked_up_plainly(raw):
         # Looking it up would run somebody's code.
         yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
+        if index:
+            yield _not_hidden(kind, name, index)
     elif isinstance(raw, classmethod):
         yield Step(f"{access}.__func__", name, raw.__func__)
     elif isinstance(raw, staticmethod):
