@@ -414,7 +414,7 @@ def is_in_any(kind: type, name: str, count: int, *, metas: bool) -> bool:
         count: How many classes.
         metas: Whether those of its metaclass are meant.
     """
-    order = type(kind).__mro__ if metas else kind.__mro__
+    order = (type(kind) if metas else kind).__mro__
     return any(name in vars(base) for base in order[:count])
 
 
