@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextvars
 import functools
+import inspect
 import operator
 import types
 import weakref
@@ -414,7 +415,7 @@ def is_in_any(kind: type, name: str, count: int, *, metas: bool) -> bool:
         count: How many classes.
         metas: Whether those of its metaclass are meant.
     """
-    order = (type(kind) if metas else kind).__mro__
+    order = inspect.getmro(type(kind) if metas else kind)
     return any(name in vars(base) for base in order[:count])
 
 
