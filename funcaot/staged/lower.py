@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from typing import Any
 
@@ -26,6 +27,7 @@ from funcaot.aot.runtime.module import compiled_of
 from funcaot.aot.segment.backward import BackwardKey
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.signature import Signature, read_signature
+from funcaot.aot.state.first_state import with_states
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.api import compile as compile_function
 from funcaot.errors import UnsupportedError
@@ -77,8 +79,11 @@ def lower(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Lowered:
     settings = compiled.settings
     signature, leaves = read_signature(settings.name, args, kwargs)
     with settings.lock, StateKept(), without_dynamo():
+        call = args, kwargs
         try:
-            entry, _ = make_entry(compiled.function, signature, leaves, (args, kwargs), settings)
+            with contextlib.ExitStack() as made:
+                capture = partial(make_entry, compiled.function, signature, leaves, call, settings)
+                (entry, _), _ = with_states(capture, made)
         except FirstStepError as error:
             raise UnsupportedError(
                 f"{settings.name} {error}.",

@@ -19,7 +19,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.guards import optimizer_hooks
 from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
@@ -30,6 +29,7 @@ from funcaot.aot.state.optimizer_step import (
     StateTensor,
     StepWatcher,
     by_parameter,
+    hooks_of_all_optimizers,
     with_tensor_scalars,
 )
 from funcaot.errors import UnsupportedError
@@ -388,16 +388,6 @@ class GradientTracker(TorchFunctionMode):
         return GradientEffects(
             gradients, state, steps, count, results, self._replaced, hooks, settings
         )
-
-
-def hooks_of_all_optimizers() -> tuple[Any, ...]:
-    """The hooks that torch runs before and after each optimizer's step, without a capture's own."""
-    found = optimizer_hooks()
-    if not found:
-        return ()
-    owners = [getattr(hook, "__self__", None) for hook in found]
-    own = [isinstance(owner, StepWatcher) for owner in owners]
-    return tuple(hook for hook, is_own in zip(found, own, strict=True) if not is_own)
 
 
 def _run_in_python(func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

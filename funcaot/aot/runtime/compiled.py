@@ -22,7 +22,7 @@ from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.observed.logs import show_recompile
 from funcaot.aot.graph.policy import Policy
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.runtime import warm_up
+from funcaot.aot.runtime import warm_steps, warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
@@ -208,13 +208,21 @@ class CompiledFunction(Generic[P, R]):
         args, kwargs = tree_map(warm_up.on_the_cpu, (args, kwargs))
         signature, leaves = read_signature(self.settings.name, args, kwargs)
         with self.settings.lock, StateKept(), without_dynamo():
-            found = self._cache.find(signature, leaves) or self._loaded(signature, leaves)
-            if found is None:
-                self.settings.statistics.cache_misses += 1
-                with warm_up.without_first_steps(self.settings.name):
-                    found = self._captured(signature, leaves, (args, kwargs))
-                self._cache.add(found[0])
-            warm_up.warm(found[0], leaves, found[1], orders)
+            find = partial(self._found, signature, leaves, (args, kwargs))
+            warm_steps.warm_calls(self.settings.name, find, leaves, orders)
+
+    def _found(
+        self, signature: Signature, leaves: list[Any], call: Call
+    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
+        """The program of a call, captured if there is none."""
+        found = self._cache.find(signature, leaves) or self._loaded(signature, leaves)
+        if found is None:
+            if self.artifacts is not None:
+                self.artifacts.is_first_step = False  # There is going to be a state.
+            self.settings.statistics.cache_misses += 1
+            found = self._captured(signature, leaves, call)
+            self._cache.add(found[0])
+        return found
 
     def clear(self) -> None:
         """Forget every captured program."""

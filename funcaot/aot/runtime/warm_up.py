@@ -75,7 +75,8 @@ def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], or
     tape = entry.capture.tape
     nodes = getattr(tape, "graph", _NOTHING).nodes
     opaque = any(graphs.is_opaque(node) and not graphs.is_premise(node) for node in nodes)
-    if not segment.output_nodes or entry.capture.regions or opaque or tape.wrappers.used:
+    waits = tape.wrappers.used and entry.waits_for_ranks
+    if not segment.output_nodes or entry.capture.regions or opaque or waits:
         return
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(entry.differentiable):
         try:
@@ -95,7 +96,8 @@ _NOTHING: Any = _Nothing()
 
 
 def _given(entry: Entry, leaves: Sequence[Any]) -> list[torch.Tensor]:
-    return [leaves[slot.argument] for slot in entry.capture.inputs if slot.argument is not None]
+    given = entry.opened(leaves)
+    return [given[slot.argument] for slot in entry.capture.inputs if slot.argument is not None]
 
 
 def _run(entry: Entry, tensors: Sequence[torch.Tensor], orders: int) -> None:
@@ -107,15 +109,51 @@ def _run(entry: Entry, tensors: Sequence[torch.Tensor], orders: int) -> None:
         entry.functions.plain.forward(*operands)
         return
     wanted = [operand for operand in operands if operand.requires_grad]
-    made: Sequence[Any] = entry.functions.keeping(operands)
-    for order in range(orders):
-        made = [value for value in made if value is not None and value.requires_grad]
+    made = _differentiable(entry.functions.keeping(operands))
+    for order in range(1, orders + 1):
+        # The last gradient isn't differentiated again: that backward is another one.
+        for first in _tangents(made):
+            _differentiate(made, wanted, first, order)
+
+
+def _differentiate(
+    made: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    orders: int,
+) -> None:
+    """Take gradients of gradients, each time of all of them."""
+    for order in range(1, orders + 1):
         if not made or not wanted:
             return
-        made = torch.autograd.grad(
+        found = torch.autograd.grad(
             made,
             wanted,
-            [torch.ones_like(value, memory_format=torch.contiguous_format) for value in made],
-            create_graph=order + 1 < orders,
+            tangents,
+            retain_graph=True,
+            create_graph=order < orders,
             allow_unused=True,
         )
+        made = _differentiable(found)
+        tangents = _ones(made)
+
+
+def _differentiable(values: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in values if value is not None and value.requires_grad]
+
+
+def _ones(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.ones_like(value, memory_format=torch.contiguous_format) for value in values]
+
+
+def _tangents(values: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Gradients as they usually arrive: dense ones, and those of sums, with strides of 0."""
+    dense = _ones(values)
+    sums = [
+        value.new_ones(()).expand(value.shape)
+        if value.layout is torch.strided and value.numel() > 1
+        else ones
+        for value, ones in zip(values, dense, strict=True)
+    ]
+    alike = all(one is other for one, other in zip(sums, dense, strict=True))
+    return [dense] if alike else [dense, sums]

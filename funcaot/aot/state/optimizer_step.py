@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from funcaot._torch.tensors.guards import optimizer_hooks
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
@@ -27,7 +28,12 @@ class FirstStepError(Exception):
 
     An optimizer makes its state, which would be symbolic tensors if a capture made it; a module
     makes parameters or layers that it keeps; something is imported. The next call is captured.
+
+    Attributes:
+        optimizer: The one that makes its state.
     """
+
+    optimizer: Optimizer | None = None
 
 
 STEPS_FIRST = "steps an optimizer for the first time, which makes its state"
@@ -277,7 +283,9 @@ class StepWatcher:
         if made:
             optimizer.state.clear()
             optimizer.state.update(before)
-            raise FirstStepError(STEPS_FIRST)
+            error = FirstStepError(STEPS_FIRST)
+            error.optimizer = optimizer
+            raise error
         self._refuse_counting(optimizer, before)
 
     def _take_replaced(self) -> Iterator[tuple[StateTensor, Any]]:
@@ -305,6 +313,16 @@ class StepWatcher:
                         f"Python number, {key!r}: a captured step wouldn't count.",
                         remedy="step this optimizer outside of the compiled function.",
                     )
+
+
+def hooks_of_all_optimizers() -> tuple[Any, ...]:
+    """The hooks that torch runs before and after each optimizer's step, without a capture's own."""
+    found = optimizer_hooks()
+    if not found:
+        return ()
+    owners = [getattr(hook, "__self__", None) for hook in found]
+    own = [isinstance(owner, StepWatcher) for owner in owners]
+    return tuple(hook for hook, is_own in zip(found, own, strict=True) if not is_own)
 
 
 def _put_back(optimizer: Optimizer, states: Sequence[tuple[Any, Any, dict[Any, Any]]]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import funcaot
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -139,4 +140,124 @@ def test_a_branch_on_values_is_compiled_for_those_of_the_example():
     compiled.warm_up(torch.ones(3, requires_grad=True))
     before = counters(compiled)
     compiled(torch.ones(3, requires_grad=True)).backward(torch.ones(3))
+    assert counters(compiled) == before
+
+
+def rows(x, w):
+    return (x @ w).tanh()
+
+
+def summed(function, x, w):
+    function(x, w).sum().backward()
+
+
+def dense(function, x, w):
+    function(x, w).square().sum().backward()
+
+
+def of_a_sum(function, x, w):
+    found = torch.autograd.grad(function(x, w).sum(), (x, w), create_graph=True)
+    sum(each.square().sum() for each in found).backward()
+
+
+USES = {0: [], 1: [summed, dense], 2: [summed, dense, of_a_sum]}
+
+
+@pytest.mark.parametrize("orders", USES)
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_derivatives_of_all_orders_up_to_the_last(orders, backend):
+    compiled = funcaot.compile(rows, backend=backend)
+    compiled.warm_up(meta(5, 4), meta(4, 3), orders=orders)
+    before = counters(compiled)
+    for use in USES[orders] * 2:
+        found = []
+        for target in (compiled, rows):
+            x, w = example(5, 4), example(4, 3, seed=1)
+            use(target, x, w)
+            found.append((x.grad, w.grad))
+        torch.testing.assert_close(*found)
+        assert counters(compiled) == before, use
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "AdamW, amsgrad": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
+}
+
+
+def training(make, when):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)).double()
+    spare = nn.Parameter(torch.ones(2))
+    optimizer = make([*network.parameters(), spare])
+
+    def step(x):
+        if when == "before":
+            optimizer.zero_grad()
+        loss = network(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        if when == "after":
+            optimizer.zero_grad()
+        return loss.detach()
+
+    def left():
+        values = [p.detach().clone() for p in network.parameters()]
+        return values, [p.grad for p in network.parameters()], [*optimizer.state.values()]
+
+    return step, left
+
+
+@pytest.mark.parametrize("when", ["before", "after", "never"])
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_steps_that_make_gradients_and_state(make, when):
+    """A call that makes an optimizer's state is eager's; what follows is compiled by then."""
+    step, left = training(OPTIMIZERS[make], when)
+    eager, left_by_eager = training(OPTIMIZERS[make], when)
+    compiled = funcaot.compile(step, backend="eager")
+    before = left()
+    x = example(5, 4).detach()
+    compiled.warm_up(x)
+    torch.testing.assert_close(left(), before)
+    known = counters(compiled)
+    for index in range(3):
+        torch.testing.assert_close(compiled(x + index), eager(x + index))
+        torch.testing.assert_close(left(), left_by_eager())
+        first = counters(compiled)[0] - known[0]
+        assert first <= bool(left()[2])
+    assert counters(compiled)[2] == known[2]
+
+
+def test_hooks_of_optimizers_do_not_run():
+    """Neither those of one nor those of all: what these do, nobody knows."""
+    called = []
+    step, left = training(OPTIMIZERS["Adam"], "before")
+    optimizer = step.__closure__[[*step.__code__.co_freevars].index("optimizer")].cell_contents
+    optimizer.register_step_post_hook(lambda *_: called.append("own"))
+    compiled = funcaot.compile(step, backend="eager")
+    x = example(5, 4).detach()
+    handle = register_optimizer_step_post_hook(lambda *_: called.append("all"))
+    try:
+        with pytest.raises(UnsupportedError, match="call it once"):
+            compiled.warm_up(x)
+    finally:
+        handle.remove()
+    assert not left()[2]
+
+
+def test_jagged_tensors():
+    def rows_of():
+        parts = [torch.randn(n, 4) for n in (2, 3)]
+        return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+
+    compiled = funcaot.compile(lambda x: x.sin() * 2, backend="eager")
+    compiled.warm_up(rows_of())
+    before = counters(compiled)
+    assert before[2] == 2
+    x = rows_of()
+    y = compiled(x)
+    y.backward(torch.ones_like(y))
+    torch.testing.assert_close(x.grad.values(), 2 * x.values().detach().cos())
     assert counters(compiled) == before
