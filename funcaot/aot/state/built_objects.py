@@ -250,6 +250,8 @@ class _Search:
             return False
         if _is_copied(value) or recipe_of(value, self._made_code) is not None:
             return True
+        if _is_weak_tensor(value):
+            return True
         return base_of_object(value) is not None and (is_users(type(value)) or self._holds(value))
 
     def _holds(self, value: Any) -> bool:
@@ -267,6 +269,11 @@ class _Search:
         if isinstance(value, CONTAINERS):
             own += _contents(value)
         return any(map(self._holds, own))
+
+
+def _is_weak_tensor(value: Any) -> bool:
+    """Whether a value refers weakly to a tensor of this call: recurrent layers keep such ones."""
+    return type(value) is weakref.ref and isinstance(value(), torch.Tensor)
 
 
 def _is_copied(value: Any) -> bool:
@@ -341,6 +348,8 @@ class _Walk:
             return Ref("copied", value)
         if isinstance(value, weakref.ref) and value() is not None:
             target = value()
+            if _is_weak_tensor(value):
+                return Ref("weak", self.ref(target, path))
             made = not self._is_old(target) and base_of_object(target) is not None
             return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
         if (recipe := self._recipe(value)) is not None:
