@@ -83,6 +83,7 @@ __all__ = [
     "differentiating_levels",
     "disable_dispatch_modes",
     "dispatch_mode_count",
+    "ended_layer",
     "fully_unwrapped",
     "function_mode_active",
     "gradients_leave_level",
@@ -152,6 +153,24 @@ def unwrap_dead(values: Sequence[Any]) -> tuple[Any, ...]:
             for value in values
         ]
     )
+
+
+def ended_layer(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int | None] | None:
+    """What is inside of a tensor of a level that has ended.
+
+    Returns:
+        The tensor inside, the level and the dimension of a batch, None for other levels; None for a
+        tensor of no such level.
+    """
+    if not is_functorch_wrapped_tensor(tensor):
+        return None
+    level = maybe_get_level(tensor)
+    if is_batchedtensor(tensor):
+        if level <= len(interpreter_stack()):
+            return None
+        return get_unwrapped(tensor), level, maybe_get_bdim(tensor)
+    inner = unwrap_if_dead(tensor)
+    return None if inner is tensor else (inner, level, None)
 
 
 def _holds_dead(value: Any) -> bool:

@@ -31,7 +31,7 @@ from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
-from funcaot.aot.state.recipes import Recipe, recipe_of
+from funcaot.aot.state.recipes import Recipe, is_escaped, recipe_of
 from funcaot.errors import UnsupportedError
 
 _HEAP = 1 << 9  # A class that a class statement made.
@@ -238,7 +238,7 @@ class _Search:
     def finds_object(self, value: Any) -> bool:
         """Whether there is one in the containers that a value consists of."""
         if isinstance(value, torch.Tensor) or is_scalar(value):
-            return False
+            return is_escaped(value)
         if self._kept(value) is not None:
             return True
         if id(value) in self._seen:
@@ -249,8 +249,6 @@ class _Search:
         if self._is_old(value):
             return False
         if _is_copied(value) or recipe_of(value, self._made_code) is not None:
-            return True
-        if _is_weak_tensor(value):
             return True
         return base_of_object(value) is not None and (is_users(type(value)) or self._holds(value))
 
@@ -269,11 +267,6 @@ class _Search:
         if isinstance(value, CONTAINERS):
             own += _contents(value)
         return any(map(self._holds, own))
-
-
-def _is_weak_tensor(value: Any) -> bool:
-    """Whether a value refers weakly to a tensor of this call: recurrent layers keep such ones."""
-    return type(value) is weakref.ref and isinstance(value(), torch.Tensor)
 
 
 def _is_copied(value: Any) -> bool:
@@ -334,7 +327,7 @@ class _Walk:
         return known
 
     def _new(self, value: Any, path: str) -> Ref:
-        if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
+        if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)) and not is_escaped(value):
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)
         kept = self._kept(value)
@@ -346,14 +339,12 @@ class _Walk:
             return Ref("constant", value)
         if _is_copied(value):
             return Ref("copied", value)
-        if isinstance(value, weakref.ref) and value() is not None:
-            target = value()
-            if _is_weak_tensor(value):
-                return Ref("weak", self.ref(target, path))
-            made = not self._is_old(target) and base_of_object(target) is not None
-            return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
         if (recipe := self._recipe(value)) is not None:
             return self._add(value, lambda: self._by_recipe(value, recipe, path))
+        if isinstance(value, weakref.ref) and value() is not None:
+            target = value()
+            made = not self._is_old(target) and base_of_object(target) is not None
+            return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
         base = base_of_object(value)
         if not is_container and (base is None or not _is_made(value)):
             # What hides a tensor is refused where outputs are looked at.

@@ -10,14 +10,18 @@ import functools
 import gc
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from funcaot._torch.levels.functorch import add_batch_dimension, ended_layer
 from funcaot.aot.closure.children import VIEWS, base_of
 from funcaot.aot.closure.lazy import is_iterator
 
-__all__ = ["Recipe", "recipe_of"]
+__all__ = ["Recipe", "is_escaped", "recipe_of"]
 
 # These share with others what they haven't handed out yet, or would come out as other classes.
 _NOT_MADE = ("_grouper", "_tee", "groupby", "dict_", "odict_", "set_")
@@ -44,6 +48,10 @@ def recipe_of(value: Any, made: Collection[types.CodeType]) -> Recipe | None:
         made: Code of functions that are new where they are met.
     """
     kind = type(value)
+    if is_escaped(value):
+        return _of_escaped(value)
+    if kind is weakref.ref and isinstance(target := value(), torch.Tensor):
+        return Recipe((target,), weakref.ref)  # Recurrent layers know their weights by these.
     if kind is slice:
         return Recipe((value.start, value.stop, value.step), slice)
     if kind in (set, frozenset):
@@ -61,6 +69,22 @@ def recipe_of(value: Any, made: Collection[types.CodeType]) -> Recipe | None:
         name = kind.__name__.rpartition("_")[2]
         return Recipe((mapping,), getattr(base_of(mapping), name))
     return _of_iterator(value) if is_iterator(value) else None
+
+
+def is_escaped(value: Any) -> bool:
+    """Whether a value is a tensor of a transform that has ended."""
+    return isinstance(value, torch.Tensor) and ended_layer(value) is not None
+
+
+def _of_escaped(value: torch.Tensor) -> Recipe | None:
+    """The tensor inside; what ``vmap`` left of a batch is as unusable as it is in eager."""
+    layer = ended_layer(value)
+    if layer is None:
+        return None
+    inner, level, dim = layer
+    if dim is None:  # Torch, too, takes such a one for the tensor inside.
+        return Recipe((inner,), lambda tensor: tensor)
+    return Recipe((inner,), lambda tensor: add_batch_dimension(tensor, dim, level))
 
 
 def _partial(func: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Any:

@@ -1,12 +1,14 @@
-"""Closures, iterators, slices and views that a function returns: each call's own."""
+"""Closures, iterators, slices, views, weak references that a function returns: each call's own."""
 
 import functools
 import itertools
 import types
+import weakref
 from collections import OrderedDict
 
 import pytest
 import torch
+from torch.func import grad, jvp, vmap
 
 import funcaot
 from tests.hostile import COMPILER
@@ -181,3 +183,65 @@ def test_what_is_kept(case):
         x = torch.randn(3)
         assert torch.equal(compiled(x), x * 2)
         assert shown(keeper.kept, x) == shown(MADE[case](x), x)
+
+
+# What a function keeps of a transform that ends in it.
+TRANSFORMS = {
+    "grad": lambda f: grad(lambda x: f(x).sum()),
+    "jvp": lambda f: lambda x: jvp(f, (x,), (x,))[1],
+    "grad of jvp": lambda f: grad(lambda x: jvp(f, (x,), (x,))[1].sum()),
+}
+
+
+def keeping(transform, kept):
+    def inner(x):
+        y = x.sin()
+        kept[:] = [x, y, y]
+        return y * 2
+
+    return transform(inner)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_tensor_of_a_level_that_has_ended_is_the_one_inside(transform):
+    stored, expected = [], []
+    compiled = funcaot.compile(keeping(transform, stored), backend=COMPILER)
+    eager = keeping(transform, expected)
+    for step in range(3):
+        x = torch.linspace(0, 1, 4) + step
+        torch.testing.assert_close(compiled(x), eager(x))
+        for found, wanted in zip(stored, expected, strict=True):
+            torch.testing.assert_close(found + 0, wanted + 0)
+        assert stored[1] is stored[2]
+
+
+def test_a_tensor_of_a_batch_is_as_unusable_as_in_eager():
+    stored, expected = [], []
+    compiled = funcaot.compile(keeping(vmap, stored), backend=COMPILER)
+    eager = keeping(vmap, expected)
+    for step in range(3):
+        x = torch.linspace(0, 1, 4) + step
+        torch.testing.assert_close(compiled(x), eager(x))
+        for found, wanted in zip(stored, expected, strict=True):
+            assert found.shape == wanted.shape == ()
+            assert repr(found) == repr(wanted)
+            with pytest.raises(RuntimeError, match="escaped from inside a function being vmapped"):
+                found + 0
+
+
+def test_a_weak_reference_is_to_the_calls_own_tensor():
+    kept = {}
+
+    def function(x, y):
+        z = x * y
+        kept["given"], kept["made"], kept["gone"] = map(weakref.ref, (x, z, x + 1))
+        return z, weakref.ref(y)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for step in range(3):
+        x, y = torch.ones(3) + step, torch.ones(3) * step
+        z, reference = compiled(x, y)
+        assert kept["given"]() is x and kept["made"]() is z and reference() is y
+        assert kept["gone"]() is None
+        del x, z
+        assert kept["given"]() is None and kept["made"]() is None

@@ -1,4 +1,4 @@
-"""Recurrent layers of ``torch.nn`` as functions of parameters, beside the same in elementary ops."""
+"""Recurrent layers of ``torch.nn`` as functions of parameters, and in elementary ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-WIDTH, HIDDEN, STEPS, BATCH = 3, 2, 4, 2
+WIDTH, HIDDEN, STEPS, BATCH = 3, 2, 3, 2
 Parameters = dict[str, Tensor]
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers called with given parameters, compiled, at every order, against elementary ops."""
+"""Recurrent layers called with given parameters, compiled, at every order, against others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vjp, vmap
 
 import funcaot
-from tests.derivatives.recurrent import LAYERS, drawn
+from tests.derivatives.modules.recurrent import LAYERS, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 BACKENDS = ["eager", pytest.param(None, id="inductor", marks=pytest.mark.slow)]
@@ -135,8 +135,37 @@ WAYS = {
 }
 INSIDE = [way for way in WAYS if way != "double_backward"]
 # What runs in each run of the tests; the others are slow.
-FAST = {"LSTM", "GRU_deep", "tanh_cell_state", "LSTM_projected"}
-NAMES = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in LAYERS]
+FAST = {
+    ("LSTM", "gradient"),
+    ("LSTM", "forward_over_reverse"),
+    ("tanh_cell_state", "pushed_twice"),
+    ("LSTM_projected", "ensemble"),
+    ("GRU_alone", "gradients_of_an_ensemble"),
+    ("GRU_cell_state", "double_backward"),
+}
+FAST_INSIDE = {("LSTM", "gradients_of_an_ensemble"), ("GRU", "gradient")}
+ON_INDUCTOR = [
+    ("LSTM", "gradient"),
+    ("GRU", "double_backward"),
+    ("LSTM_projected", "gradients_of_an_ensemble"),
+    ("GRU_cell_state", "products_of_an_ensemble"),
+    ("relu", "forward_over_reverse"),
+]
+
+
+SLOW = {"LSTM", "GRU", "LSTM_projected", "tanh_cell_state"}
+
+
+def chosen(ways, fast):
+    """Each layer in each way; two layers in both directions take half a minute for some."""
+
+    def marks(name, way):
+        if (name, way) in fast:
+            return []
+        return [pytest.mark.slow] if name in SLOW else [pytest.mark.slow, pytest.mark.long]
+
+    cases = [pytest.param(name, way, marks=marks(name, way)) for name in LAYERS for way in ways]
+    return pytest.mark.parametrize(("name", "way"), cases)
 
 
 def agree(call, layer, parameters, way):
@@ -154,17 +183,14 @@ def parts(name):
     return layer, module, {n: p.detach() for n, p in module.named_parameters()}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("way", WAYS)
+@chosen(WAYS, FAST)
 def test_a_compiled_layer(name, way):
     layer, module, parameters = parts(name)
     function = compiled(layer.fused(module), "eager")
     agree(lambda p, x: WAYS[way](function, p, x), layer, parameters, way)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("way", INSIDE)
+@chosen(INSIDE, FAST_INSIDE)
 def test_a_compiled_derivative(name, way):
     layer, module, parameters = parts(name)
     fused = layer.fused(module)
@@ -172,8 +198,7 @@ def test_a_compiled_derivative(name, way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "tanh", "LSTM_projected", "GRU_cell"])
-@pytest.mark.parametrize("way", ["gradient", "double_backward", "products_of_an_ensemble"])
+@pytest.mark.parametrize(("name", "way"), ON_INDUCTOR)
 def test_on_inductor(name, way):
     layer, module, parameters = parts(name)
     function = compiled(layer.fused(module), None)
@@ -209,9 +234,53 @@ def test_an_ensemble_of_modules(kind, backend):
         found = run(scaled, x)
         for place, module in enumerate(modules):
             one = {name: value[place].requires_grad_() for name, value in scaled.items()}
-            total = loss(one, x) if module is modules[0] else None
-            if total is None:
-                total = (functional_call(module, one, (x,))[0] * 2).sin().sum()
+            total = (functional_call(module, one, (x,))[0] * 2).sin().sum()
             wanted = torch.autograd.grad(total, list(one.values()))
             for value, name in zip(wanted, one, strict=True):
                 torch.testing.assert_close(found[name][place], value)
+
+
+def kept_by(module):
+    return [*module._flat_weights, *(reference() for reference in module._flat_weight_refs)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_layer_knows_of_its_weights(backend):
+    """It keeps lists of those that it was last called with, also weakly."""
+    torch.manual_seed(0)
+    module, eager = torch.nn.GRU(3, 2), torch.nn.GRU(3, 2)
+    x = torch.randn(4, 2, 3)
+    run = compiled(lambda values, x: functional_call(module, values, (x,))[0], backend)
+    for step in range(3):
+        values = {n: p.detach() * (step + 1) for n, p in module.named_parameters()}
+        torch.testing.assert_close(run(values, x), functional_call(eager, values, (x,))[0])
+        pairs = zip(kept_by(module), kept_by(eager), strict=True)
+        assert all(found is wanted for found, wanted in pairs)
+    eager.load_state_dict(module.state_dict())
+    torch.testing.assert_close(module(x), eager(x))  # which looks whether they are others now
+    assert all(a is b for a, b in zip(kept_by(module), 2 * [*module.parameters()], strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_layer_between_eager_and_compiled_transforms(backend):
+    """What a transform leaves in a layer is of a level that has ended."""
+    torch.manual_seed(0)
+    module, eager = torch.nn.LSTM(3, 2), torch.nn.LSTM(3, 2)
+    eager.load_state_dict(module.state_dict())
+    x = torch.randn(4, 2, 3)
+
+    def gradients(layer):
+        def loss(values, x):
+            return functional_call(layer, values, (x,))[0].sin().sum()
+
+        return lambda values, x: vmap(grad(loss), (0, None))(values, x)
+
+    whole, layer = compiled(gradients(module), backend), compiled(module, backend)
+    values = {n: torch.stack([p.detach(), p.detach() * 2]) for n, p in eager.named_parameters()}
+    for step in range(3):
+        wanted = gradients(eager)(values, x + step)
+        torch.testing.assert_close(whole(values, x + step), wanted)
+        torch.testing.assert_close(gradients(module)(values, x + step), wanted)
+        torch.testing.assert_close(layer(x + step), eager(x + step))
+        torch.testing.assert_close(whole(values, x), gradients(eager)(values, x))
+        torch.testing.assert_close(module(x), eager(x))
