@@ -22,7 +22,7 @@ from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.observed.logs import show_recompile
 from funcaot.aot.graph.policy import Policy
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.runtime import warm_steps, warm_up
+from funcaot.aot.runtime import warm_up
 from funcaot.aot.runtime.artifact import Artifacts, Saved, save
 from funcaot.aot.runtime.cache import EntryCache
 from funcaot.aot.runtime.entry import Entry
@@ -209,7 +209,7 @@ class CompiledFunction(Generic[P, R]):
         signature, leaves = read_signature(self.settings.name, args, kwargs)
         with self.settings.lock, StateKept(), without_dynamo():
             find = partial(self._found, signature, leaves, (args, kwargs))
-            warm_steps.warm_calls(self.settings.name, find, leaves, orders)
+            warm_up.warm_calls(self.settings.name, find, leaves, orders)
 
     def _found(
         self, signature: Signature, leaves: list[Any], call: Call
