@@ -17,7 +17,6 @@ from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import FuncaotError, UnsupportedError
 
-
 Found: TypeAlias = tuple[Entry, tuple[torch.Tensor, ...]]
 _After: TypeAlias = list[tuple[torch.Tensor, torch.Tensor | None]]
 
