@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.autograd import in_dual_level, new_function_class
-from funcaot._torch.levels.functorch import any_jvp_level, pytree
+from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.levels.functorch import pytree
 from funcaot._torch.tracing.tracing_errors import READS_BATCHED_VALUES
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import RecordingContext
@@ -148,8 +148,6 @@ class _Vmapped:
         self.batch_size = batch_size
         # A class that asks for the generated rule means the batched one, and hears if it can't be.
         self.batches_outputs = getattr(origin_of(function), "batches_outputs", False)
-        # Its jvp takes all operands at once: what one leads to has a tangent for each example.
-        self.compiled = hasattr(origin_of(function), "funcaot_program")
         self.may_loop = not asks_for(origin_of(function), "generate_vmap_rule")
 
     def as_class(self) -> type:
@@ -194,7 +192,7 @@ class _Vmapped:
         size = self._size(operands)
         output, dims = self._run(self.function.forward, operands, self.in_dims, size)
         if isinstance(output, tuple):
-            if self.batches_outputs or (self.compiled and _may_be_pushed_forward()):
+            if self.batches_outputs:
                 output, dims = _all_batched(output, dims, size)
             return (*output, BatchDimensions(dims, single=False))
         returned = any(output is operand for operand in operands)
@@ -359,10 +357,6 @@ class _Vmapped:
                 where=defined_at(self.function),
             )
         return with_dimension(tangent, dim, wanted, record.batch_size)
-
-
-def _may_be_pushed_forward() -> bool:
-    return any_jvp_level() or in_dual_level()
 
 
 def _all_batched(output: Any, dims: Any, size: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -463,11 +463,6 @@ def pushes_forward() -> bool:
     return bool(others) and others[-1] == TransformType.Jvp
 
 
-def any_jvp_level() -> bool:
-    """Whether a jvp is among the transforms in progress."""
-    return any(level.key() == TransformType.Jvp for level in interpreter_stack())
-
-
 def differentiating_levels(tensors: Sequence[torch.Tensor]) -> int:
     """How many levels differentiate, base autograd among them if one of the tensors needs it."""
     kinds = (TransformType.Grad, TransformType.Jvp)
