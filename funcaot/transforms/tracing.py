@@ -24,6 +24,7 @@ from funcaot._torch.tracing.tracing import (
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
+from funcaot.base.scopes import holding
 from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
@@ -83,6 +84,10 @@ class FunctionNode:
         """While forward runs that was captured; an opaque one runs for the call."""
         if self.opaque is not None:
             return contextlib.nullcontext()
+        return self._taken_back()
+
+    def _taken_back(self) -> contextlib.AbstractContextManager[None]:
+        """While forward or setup_context run once more: what they count is taken back."""
         return again(self.function, self._constants)
 
     def _call(self, tensors: tuple[Any, ...]) -> Any:
@@ -95,11 +100,10 @@ class FunctionNode:
             with self._again():
                 return self._through_operator(tensors)
         shown = classes_shown() if modes else contextlib.nullcontext()
-        # A trace reads of an opaque one how its output looks; below transforms it runs.
-        runs = self.opaque is not None and transforms_active()
-        repeated = contextlib.nullcontext() if runs else again(self.function, self._constants)
+        # Below transforms other rules run too, and what these change is theirs.
+        taken = contextlib.nullcontext if transforms_active() else self._taken_back
         # Without a mode, there are no symbolic tensors.
-        with shown, repeated:
+        with shown, taken(), holding(_retracing, again=self.opaque is None):
             return self._through_operator(tensors)
 
     def _through_operator(self, tensors: tuple[Any, ...]) -> Any:
@@ -113,7 +117,7 @@ class FunctionNode:
 
         Its rules see what the node computes; nothing new is recorded for its forward.
         """
-        repeated = again(self.function, self._constants)
+        repeated = holding(_retracing, again=self.opaque is None)
         with autocast_as(self.autocast), repeated, _known_output(self.opaque, node):
             return custom_function_call(self.function, *self.operands(*tensors))
 
@@ -169,6 +173,7 @@ def __distinct_value(value: Any, operands: Sequence[Any]) -> Any:
 class _Retracing(threading.local):
     known: Opaque | None = None
     node: fx.Node | None = None
+    again = False
 
     def take(self) -> tuple[Opaque | None, fx.Node | None]:
         """What is known of the next Function that is recorded, for that one only."""
@@ -254,7 +259,8 @@ def _value(
         return known.fake_output(), known
     rest = tuple(value for value in operands if not isinstance(value, _GIVEN))
     if captor is None:
-        return custom_function_call.below_autograd(function, *operands), None
+        with again(function, rest) if _retracing.again else contextlib.nullcontext():
+            return custom_function_call.below_autograd(function, *operands), None
     if getattr(function, "abstract", None) is not None:
         output = custom_function_call.below_autograd(function, *operands)
         reason = getattr(function, "funcaot_reason", "it has an abstract staticmethod")
@@ -272,7 +278,8 @@ def _value(
         watch = watch_of(forward, function, rest)
     looked = watch and watch.look()
     try:
-        with _NoDataAccess():
+        repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
+        with repeated, _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
