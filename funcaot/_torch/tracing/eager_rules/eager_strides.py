@@ -42,6 +42,10 @@ _OPS = {
     aten.native_layer_norm_backward.default,
     aten.native_batch_norm_backward.default,
     aten.native_group_norm_backward.default,
+    aten.nll_loss2d_forward.default,
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.huber_loss_backward.default,
 }
 # With more elements, what eager would do isn't worth its time.
 _LARGE = 1 << 20
