@@ -106,6 +106,10 @@ LOSSES: dict[str, Case] = {
     "cross_entropy_of_sequences": Case(
         lambda x: F.cross_entropy(x, CLASSES[:, 0], reduction="none"), shape=(2, 3, 5)
     ),
+    "nll_of_one_class": Case(
+        lambda x: F.nll_loss(x.log_softmax(1), 0 * TURNED_CLASSES, reduction="none"),
+        shape=(2, 1, 4, 5),
+    ),
     "cross_entropy_of_volumes": Case(
         lambda x: F.cross_entropy(x, CLASSES[:, None].repeat(1, 2, 1, 1), label_smoothing=0.1),
         shape=(2, 3, 2, 4, 5),

@@ -2,14 +2,15 @@
 
 Of a transposed tensor, ``copysign`` and ``roll`` are transposed in eager and contiguous on fake
 tensors, and everything that follows would be computed for that. The strides are asked of eager
-itself, on tensors of ones, where an argument isn't contiguous; the result is laid out like them.
-So they are for every op on tensors with a dimension of size 1 that aren't laid out as new ones,
-and on tensors without elements.
+itself, on tensors of ones or zeros, where an argument isn't contiguous; the result is laid out like
+them. So they are for every op on tensors with a dimension of size 1 that aren't laid out as new
+ones, and on tensors without elements.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,11 +74,9 @@ def laid_out_as_in_eager(
     if not laid and not (odd and not func._schema.is_mutable and _is_torchs(func)):
         return result
     shows = any(returned.alias_info is not None for returned in func._schema.returns)
-    try:
-        with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func):
-            like_eager = func(*tree_map(_ones, list(args)), **tree_map(_ones, dict(kwargs)))
-    except (RuntimeError, IndexError, ValueError):
-        return result  # of ones, it may be something that can't be computed
+    like_eager = _by_eager(func, args, kwargs)
+    if like_eager is None:
+        return result
 
     def laid_out(value: Any, like: Any) -> Any:
         if not (isinstance(value, torch.Tensor) and isinstance(like, torch.Tensor)):
@@ -190,13 +189,25 @@ def _has_odd_strides(value: torch.Tensor) -> bool:
     return tuple(map(present_number, value.stride())) != make_contiguous_strides_for(shape)
 
 
-def _ones(value: Any) -> Any:
+def _by_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What eager returns for ones, or for zeros where 1 is no index; None if it can't say."""
+    for number in (1, 0):
+        filled = functools.partial(_filled, number)
+        try:
+            with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func):
+                return func(*tree_map(filled, list(args)), **tree_map(filled, dict(kwargs)))
+        except (RuntimeError, IndexError, ValueError):
+            continue
+    return None
+
+
+def _filled(number: int, value: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return present_number(value)
     if not isinstance(value, torch.Tensor):
         return value
     shape, stride = map(present_number, value.shape), map(present_number, value.stride())
-    return torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype).fill_(1)
+    return torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype).fill_(number)
 
 
 def present_number(size: Any) -> int:
