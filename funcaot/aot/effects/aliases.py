@@ -176,7 +176,7 @@ class Aliases:
         if value.layout is not torch.strided:
             return Output(result=self.results.of(value))
         origin = self.origin(value)
-        if origin.parent is None and not origin.kind and origin.graft is None and not origin.leaf:
+        if _is_plain(origin):
             return Output(result=origin.result, source=origin.source, view=origin.view)
         return Output(origin=origin)
 
@@ -377,7 +377,7 @@ class Aliases:
             leaf = True
         elif value.requires_grad:
             graft = self.results.of(value)
-        return Origin(source, result, parent, kind, view, graft, leaf)
+        return Origin(source, result, parent, kind, view, graft, leaf, _is_parameter(value))
 
     def _own(self, key: int, value: torch.Tensor) -> Origin:
         """The first tensor met of a storage that the function made."""
@@ -397,7 +397,7 @@ class Aliases:
             return self._alias(owner, whole, value)
         self._check_strides(value, node)
         position = self.results.silent(value) if leaf else self.results.of(value)
-        origin = Origin(result=position, leaf=leaf)
+        origin = Origin(result=position, leaf=leaf, parameter=_is_parameter(value))
         self.owners[key] = (origin, value)
         return origin
 
@@ -433,6 +433,17 @@ class Aliases:
             "something that depends on it, or a view of such a leaf.",
             remedy="make the leaf outside and pass it as an argument.",
         )
+
+
+def _is_plain(origin: Origin) -> bool:
+    """Whether an ``Output`` says all of it: an input, a result or a view of one."""
+    alone = origin.parent is None and not origin.kind and origin.graft is None
+    return alone and not origin.leaf and not origin.parameter
+
+
+def _is_parameter(value: torch.Tensor) -> bool:
+    """Whether the function made a ``torch.nn.Parameter``, which a capture only marks."""
+    return isinstance(value, torch.nn.Parameter)
 
 
 def _is_reshaped(slot: Input) -> bool:

@@ -115,7 +115,7 @@ class _Maker:
         if origin.leaf and not _is_leaf_already(origin, tensor):
             is_view = origin.view is not None and not origin.kind
             tensor = (tensor if is_view else tensor.detach()).requires_grad_()
-        return tensor
+        return torch.nn.Parameter(tensor, origin.leaf) if origin.parameter else tensor
 
 
 def _is_leaf_already(origin: Origin, tensor: torch.Tensor) -> bool:

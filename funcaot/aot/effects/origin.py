@@ -19,6 +19,7 @@ class Origin:
         view: The chain of views from there.
         graft: Result whose place in autograd's graph it takes.
         leaf: Whether it is made a leaf that requires grad.
+        parameter: Whether it is made a ``torch.nn.Parameter``.
     """
 
     source: int | None = None
@@ -28,6 +29,7 @@ class Origin:
     view: views.View | None = None
     graft: int | None = None
     leaf: bool = False
+    parameter: bool = False
 
     def __str__(self) -> str:
         """``input 1.detach().select(0, 1)`` style."""
@@ -41,4 +43,4 @@ class Origin:
             text += f".{self.view}"
         if self.graft is not None:
             text += f" with the gradient of result {self.graft}"
-        return text + (" as a leaf" if self.leaf else "")
+        return text + (" as a leaf" * self.leaf) + (" as a parameter" * self.parameter)

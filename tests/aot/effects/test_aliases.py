@@ -15,6 +15,11 @@ OWN_LEAVES = {
     "a view of an intermediate": lambda x, y: (x * 2)[:1].requires_grad_(),
     "of a detached input": lambda x, y: x.detach().requires_grad_().sin(),
     "of a clone, and a view": lambda x, y: (lambda z: (z[0], z))(x.clone().requires_grad_() * 2),
+    "a parameter": lambda x, y: torch.nn.Parameter(torch.ones(3, dtype=x.dtype) * 2),
+    "a parameter of an input": lambda x, y: (torch.nn.Parameter(x.detach()), y * 2),
+    "a parameter of an input's view": lambda x, y: torch.nn.Parameter(x.detach()[1:]),
+    "a frozen parameter": lambda x, y: torch.nn.Parameter(y.detach() * 2, requires_grad=False),
+    "a buffer": lambda x, y: torch.nn.Buffer(x * 2),
     "and its gradient": lambda x, y: _with_gradient(x.detach().requires_grad_()),
 }
 

@@ -101,6 +101,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
 def describe(tensor: torch.Tensor, *, versions: bool) -> dict[str, Any]:
     """A tensor's metadata and its place in autograd's graph."""
     found: dict[str, Any] = {
+        "class": (type(tensor), isinstance(tensor, torch.nn.Parameter)),
         "shape": tuple(tensor.shape),
         "stride": tuple(tensor.stride()),
         "offset": tensor.storage_offset(),
