@@ -92,7 +92,18 @@ def compile_forward(
 def _compile_forward(
     tracker: StateTracker, signature: Signature, settings: Settings, opening: Opening | None
 ) -> tuple[Forward, tuple[torch.Tensor, ...]]:
-    """One go at `compile_forward`."""
+    """One go at `compile_forward`, which leaves everything as it was if it fails."""
+    try:
+        return _forward(tracker, signature, settings, opening)
+    except BaseException:
+        tracker.take_back()
+        raise
+
+
+def _forward(
+    tracker: StateTracker, signature: Signature, settings: Settings, opening: Opening | None
+) -> tuple[Forward, tuple[torch.Tensor, ...]]:
+    """The program of a call, from a run on a tape to what is checked in later calls."""
     run = Stages(settings.name)
     name = settings.name
     under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}

@@ -64,9 +64,13 @@ class OfFunctions:
             self._first.setdefault(index, bag)
             self.bags[index] = replace(bag, before=self._moved(bag, part))
 
+    def before(self) -> list[Bag]:
+        """Everything as it was before."""
+        return [self._first.get(index, bag) for index, bag in enumerate(self.bags)]
+
     def put_back(self) -> None:
         """Undo everything: the call isn't going to be made this way."""
-        state.put_back([self._first.get(index, bag) for index, bag in enumerate(self.bags)])
+        state.put_back(self.before())
 
     def _since(self, looked: list[Contents]) -> Iterator[tuple[int, Bag]]:
         """Everything, as it was at a look, or when it was reached after that."""

@@ -169,6 +169,10 @@ class OpenSettings:
         """What was in things before, with the numbers themselves."""
         return tuple((_plain_bag(bag), change) for bag, change in found)
 
+    def plain_bags(self, bags: Iterable[Bag]) -> list[Bag]:
+        """What was in things, with the numbers themselves."""
+        return list(map(_plain_bag, bags))
+
     def refuse_functions(self, called: Sequence[tuple[Any, ...]]) -> None:
         """Refuse Functions that may read a number: their forwards run again, and see it itself.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,12 @@ from funcaot.classes import class_cache
 
 MISSING: Any = object()
 _CELL = "cell_contents"
+# Where a module keeps its hooks, and names of buffers; what torch itself puts there, too.
+_HOOKS = frozenset(
+    name for name, held in vars(torch.nn.Module()).items() if isinstance(held, OrderedDict)
+)
+_REGISTERED = (*sorted(_HOOKS), "_non_persistent_buffers_set")
+_OWN = MODULE_OWN - {"_is_full_backward_hook"}  # which a hook that is registered says, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +70,11 @@ class Bag:
         """Whether it is a list, deque, set or dictionary of the user's."""
         return self.access == "{parent}" and not self.named
 
+    @property
+    def is_of_hooks(self) -> bool:
+        """Whether it is where a module keeps hooks."""
+        return self.access.removeprefix("{parent}.") in _HOOKS
+
     def now(self) -> dict[Any, Any] | tuple[Any, ...]:
         """What is in it."""
         return contents_of(self.thing, self.names)
@@ -74,11 +85,13 @@ class Snapshots:
 
     Attributes:
         bags: The things so far.
+        classes: Objects, with the classes that they had.
     """
 
     def __init__(self, environment: Environment) -> None:
         """Look at what was reached so far."""
         self.bags: list[Bag] = []
+        self.classes: list[tuple[Any, type]] = []
         self._environment = environment
         self._looked_at = 0
         self._seen: set[int] = set()
@@ -97,6 +110,7 @@ class Snapshots:
                 self._keys.setdefault(id(space), (identity, "{parent}.__dict__", {*space}))
                 self._add_names(identity, "{parent}.__dict__", space, space)
             elif identity not in self._environment.namespaces:
+                self.classes.append((holder, type(holder)))
                 for access, thing, names, is_named in _things(holder):
                     if id(thing) not in self._seen:
                         self._seen.add(id(thing))
@@ -129,6 +143,13 @@ class Snapshots:
                 self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
 
 
+def put_back_classes(before: Iterable[tuple[Any, type]]) -> None:
+    """Give objects the classes again that they had."""
+    for holder, kind in before:
+        if type(holder) is not kind:
+            object.__setattr__(holder, "__class__", kind)
+
+
 def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:
     """Access, thing, the keys that count, and whether these are names."""
     if isinstance(holder, type):
@@ -145,8 +166,11 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
             yield "{parent}.__dict__", vars(holder), None, True
         return
     if isinstance(holder, torch.nn.Module):
+        own = vars(holder)
         for name in MODULE_DICTIONARIES:
-            yield f"{{parent}}.{name}", vars(holder)[name], None, True
+            yield f"{{parent}}.{name}", own[name], None, True
+        for name in filter(own.__contains__, _REGISTERED):
+            yield f"{{parent}}.{name}", own[name], None, True
     if isinstance(holder, types.FunctionType):
         for index, cell in enumerate(holder.__closure__ or ()):
             yield f"{{parent}}.__closure__[{index}]", cell, None, True
@@ -214,7 +238,7 @@ def changed_keys(bag: Bag) -> list[Any]:
         raise TypeError("a sequence has no keys")
     keys = [key for key in before if key not in now or now[key] is not before[key]]
     keys += [key for key in now if key not in before]
-    own = MODULE_OWN if bag.access == "{parent}.__dict__" else ()
+    own = _OWN if bag.access == "{parent}.__dict__" else ()
     return [key for key in keys if key not in own]
 
 

@@ -60,7 +60,12 @@ class Changes:
 
         Returns:
             The change; None if there is none after all.
+
+        Raises:
+            FirstStepError: If a module has other hooks now.
         """
+        if bag.is_of_hooks:
+            raise FirstStepError("registers or removes a hook of a module")
         if isinstance(bag.before, dict):
             return self._of_entries(bag, path, read=read)
         before, items = tuple(bag.before), tuple(bag.now())

@@ -130,6 +130,8 @@ class StateTracker:
     told: tuple[Any, ...] = ()
     as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
+    _before: Sequence[Bag] = ()
+    _classes: Sequence[tuple[Any, type]] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
@@ -142,8 +144,10 @@ class StateTracker:
         finally:
             self.open.restore()
             self.found = self.open.plain(self.found)
+            self._before = self.open.plain_bags(self._before)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.take_back()
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root, waits=True)
@@ -195,11 +199,19 @@ class StateTracker:
             self._refuse_iterators()
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
+            state.put_back_classes(snapshots.classes)
             raise
-        self._put_back(of_functions.called)
+        self._put_back(of_functions, changes)
+        self._classes = snapshots.classes
         for path, thing, parts in given:
             self._check_own(path, thing, parts)
         return self._outcome(result, changes, _Kept(bags, given, environment))
+
+    def take_back(self) -> None:
+        """Undo what else the last run changed, which only libraries look at: it isn't to count."""
+        state.put_back(self._before)
+        state.put_back_classes(self._classes)
+        self._before = self._classes = ()
 
     def _refuse(self, draws: Draws, held: Held) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
@@ -224,11 +236,12 @@ class StateTracker:
             texts = [leaf for leaf in self.leaves if type(leaf) is str]
             refuse_iterators(scan_what_ran(self.root, self.ran, texts), self.name)
 
-    def _put_back(self, called: Sequence[tuple[Any, ...]]) -> None:
+    def _put_back(self, of_functions: OfFunctions, changes: Changes) -> None:
         """Undo what was changed, after a note of what Functions that were called keep, and keys."""
-        self.pinned = frozenset(reached_by(called))
+        self.pinned = frozenset(reached_by(of_functions.called))
         self.keys = tuple(key for bag, _ in self.found for key in keys_in(bag.now()))
         state.put_back([bag for bag, _ in self.found])
+        self._before = [bag for bag in of_functions.before() if changes.has_changed(bag)]
 
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
