@@ -139,7 +139,7 @@ class Aliases:
 
     def _refuse_moved(self, value: torch.Tensor) -> None:
         self.capture.tape.outside_memory.refuse_given_out(value, self.name)
-        whole = value if value._base is None else value._base
+        whole = value if _base_of(value) is None else value._base
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
         if moved or id(value) in events.sources:
@@ -164,6 +164,8 @@ class Aliases:
         for index, slot in enumerate(self.capture.inputs):
             if value is slot.tensor:
                 return Output(source=index)
+        if any(value is part for _, part in self.wrapped.parts):
+            return Output(origin=self.origin(value))
         self.results.node(value)
         if self.wrapped.exist and (again := made_again(self.capture, value, self.results.of)):
             return again
@@ -192,16 +194,19 @@ class Aliases:
         for index, slot in enumerate(self.slots):
             if value is slot.tensor:
                 return Origin(source=index)
-        if value._is_view() and value._base is not None:
+        for start, part in self.wrapped.parts:
+            if value is part:
+                return start
+        if value._is_view() and (base := _base_of(value)) is not None:
             joined = self._joined_start(value)
-            return self._view(value._base if joined is None else self.slots[joined].tensor, value)
+            return self._view(base if joined is None else self.slots[joined].tensor, value)
         key = tracing.storage_key(value)
         slots = self.storages.get(key)
         if slots is not None:
             joined = self._joined_start(value)
             index = self._related(value, slots) if joined is None else joined
             return self._alias(Origin(source=index), self.slots[index].tensor, value)
-        owner = self.owners.get(key)
+        owner = self.owners.get(key) or self.wrapped.part_with(value)
         if owner is None:
             return self._own(key, value)
         return self._alias(*owner, value)
@@ -298,7 +303,8 @@ class Aliases:
             return Origin(source, result, parent, view=view, leaf=True)
         if start.parent is None and start == Origin(start.source, start.result):
             return Origin(start.source, start.result, view=view)
-        if start.view is None and not start.kind and start.graft is None and not start.leaf:
+        whole = start.view is None and not start.kind and not start.part
+        if whole and start.graft is None and not start.leaf:
             return Origin(start.source, start.result, view=view)
         return Origin(parent=start, view=view)
 
@@ -338,7 +344,7 @@ class Aliases:
 
     def _owns(self, key: int, value: torch.Tensor) -> bool:
         """Whether this memory is no input's and that of no other output."""
-        known = key in self.storages or key in self.owners
+        known = key in self.storages or key in self.owners or self.wrapped.holds(key)
         return not known and self._is_sole(key, value)
 
     def _steps(self, base: torch.Tensor, value: torch.Tensor) -> views.Steps:
@@ -358,7 +364,7 @@ class Aliases:
         if value.is_inference():
             # No graph and no versions: a view is only a view.
             view = views.View(steps or (views.SAME,), recorded=False)
-            if start.parent is None and start.view is None:
+            if start.parent is None and start.view is None and not start.part:
                 return Origin(start.source, start.result, view=view)
             return Origin(parent=start, view=view)
         twin = self._twins.get(id(base), base)
@@ -367,7 +373,7 @@ class Aliases:
         steps = tuple(step for step in steps if not step.is_alias)
         view = views.View(steps, recorded=False) if steps else None
         parent = None if start.source is not None or start.result is not None else start
-        if start.view is not None or start.kind:
+        if start.view is not None or start.kind or start.part:
             parent = start
         source = start.source if parent is None else None
         result = start.result if parent is None else None
@@ -438,7 +444,12 @@ class Aliases:
 def _is_plain(origin: Origin) -> bool:
     """Whether an ``Output`` says all of it: an input, a result or a view of one."""
     alone = origin.parent is None and not origin.kind and origin.graft is None
-    return alone and not origin.leaf and not origin.parameter
+    return alone and not origin.leaf and not origin.parameter and not origin.part
+
+
+def _base_of(value: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a view is one of; None if that is a wrapper, whose parts hold the memory."""
+    return None if value._base is None or is_wrapper(value._base) else value._base
 
 
 def _is_parameter(value: torch.Tensor) -> bool:

@@ -18,6 +18,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
 from funcaot.aot.effects.origin import Origin
+from funcaot.aot.subclasses.structure import inside
 
 
 def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
@@ -96,7 +97,7 @@ class _Maker:
         if origin.parent is not None:
             tensor = self.origin(origin.parent)
         elif origin.source is not None:
-            tensor = self.tensors[origin.source]
+            tensor = inside(self.tensors[origin.source], origin.part)
         else:
             tensor = self.result(origin.result or 0)
         if origin.view is not None and not origin.kind:

@@ -20,6 +20,7 @@ class Origin:
         graft: Result whose place in autograd's graph it takes.
         leaf: Whether it is made a leaf that requires grad.
         parameter: Whether it is made a ``torch.nn.Parameter``.
+        part: Attributes that lead from the input, a wrapper, to a tensor inside; it starts there.
     """
 
     source: int | None = None
@@ -30,6 +31,7 @@ class Origin:
     graft: int | None = None
     leaf: bool = False
     parameter: bool = False
+    part: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """``input 1.detach().select(0, 1)`` style."""
@@ -37,6 +39,7 @@ class Origin:
             text = f"({self.parent})"
         else:
             text = f"result {self.result}" if self.source is None else f"input {self.source}"
+            text = ".".join((text, *self.part))
         if self.kind:
             text += f".{self.kind}"
         if self.view is not None:

@@ -25,11 +25,17 @@ from funcaot.aot.effects.actions.overwrite_inside import OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
 from funcaot.aot.effects.effects import Mutation, Output
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.subclasses.nodes import is_part, is_wrapped, way_to
 from funcaot.aot.subclasses.refusals import forward_refusal
-from funcaot.aot.subclasses.structure import Structure, metadata_without_grad, paths_of
+from funcaot.aot.subclasses.structure import (
+    Structure,
+    metadata_without_grad,
+    paths_inside,
+    paths_of,
+)
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -209,10 +215,26 @@ class DetachedAgain:
         return "detach()"
 
 
+@dataclass(frozen=True)
+class WrappedAgain:
+    """A wrapper of the same class and metadata around the same tensors."""
+
+    def __call__(self, base: torch.Tensor) -> torch.Tensor:
+        """The same of another wrapper."""
+        structure = spec_of(base).structure
+        if structure is None:
+            raise TypeError(f"a {type(base).__name__} isn't a wrapper")
+        return structure.made_of(structure.parts(base), tuple(base.shape), tuple(base.stride()))
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return "wrapped again"
+
+
 def made_again(
     capture: Capture, value: torch.Tensor, result: Callable[[torch.Tensor], int]
 ) -> Output | None:
-    """How the epilogue makes a view of a wrapper that comes in or goes out, or a detached one.
+    """How the epilogue makes a view of a wrapper that comes in or goes out, or one like it.
 
     Args:
         capture: What the function did.
@@ -220,15 +242,15 @@ def made_again(
         result: Makes a tensor a result of the graph.
 
     Returns:
-        None if it is neither, or if a Function or an op with several results made it.
+        None if it is neither, or if a Function made it.
     """
     base = value._base
     if base is None:
-        return _detached_again(capture, value)
+        return _detached_again(capture, value) or _wrapped_again(capture, value)
     meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
-    if not is_wrapper(base) or meta not in (kinds.DEFAULT, kinds.NO_GRAD_MODE):
+    if not is_wrapper(base) or meta in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
         return None
-    view: Any = ViewAgain(value, meta == kinds.DEFAULT)
+    view: Any = ViewAgain(value, meta != kinds.NO_GRAD_MODE)
     for index, slot in enumerate(capture.inputs):
         if slot.tensor is base:
             return Output(source=index, view=view)
@@ -251,8 +273,31 @@ def _detached_again(capture: Capture, value: torch.Tensor) -> Output | None:
     return None
 
 
+def _parts_inside(capture: Capture, index: int) -> Iterator[tuple[Origin, torch.Tensor]]:
+    """The tensors inside of an input that is a wrapper, and how a call finds them."""
+    slot, wrappers = capture.inputs[index], capture.tape.wrappers
+    for path, part in paths_inside(slot.tensor) if slot.spec.structure is not None else ():
+        if wrappers.entered(part) and (is_wrapper(part) or not tracing.has_storage_change(part)):
+            yield Origin(source=index, part=path), part
+
+
+def _wrapped_again(capture: Capture, value: torch.Tensor) -> Output | None:
+    """A wrapper that the function makes of all that an argument was made of."""
+    if not is_wrapper(value) or value.requires_grad:
+        return None
+    node = capture.tape.node_of(value)
+    for index, slot in enumerate(capture.inputs):
+        if slot.node is node and slot.spec.structure is not None:
+            return Output(source=index, view=WrappedAgain())  # type: ignore[arg-type]
+    return None
+
+
 class Memory:
-    """The memory inside of wrappers that come in and go out."""
+    """The memory inside of wrappers that come in and go out.
+
+    Attributes:
+        parts: The tensors inside of inputs, and how a call finds them.
+    """
 
     def __init__(self, capture: Capture, name: str) -> None:
         """Look at all of it.
@@ -266,12 +311,14 @@ class Memory:
         """
         inputs, outputs, tape = capture.inputs, capture.outputs, capture.tape
         self.name = name
+        self.parts: list[tuple[Origin, torch.Tensor]] = []
         self._at_level = tape.is_at_level
         if self._at_level and tape.wrappers.used:
             raise forward_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
         self._given: list[torch.Tensor] = []
-        for slot in inputs:
+        for index, slot in enumerate(inputs):
+            self.parts += _parts_inside(capture, index)
             if slot.spec.structure is None:
                 # What was written to it is a result, which isn't the input.
                 self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
@@ -289,6 +336,20 @@ class Memory:
     def exist(self) -> bool:
         """Whether there are wrappers."""
         return bool(self._owners)
+
+    def part_with(self, value: torch.Tensor) -> tuple[Origin, torch.Tensor] | None:
+        """The tensor inside of an input that has the memory of another one, and how to find it."""
+        key, parts = tracing.storage_key(value), self.parts
+        plain = [
+            each for each in parts if each[1].layout is torch.strided and not is_wrapper(each[1])
+        ]
+        found = [each for each in plain if tracing.storage_key(each[1]) == key]
+        related = [each for each in found if autograd.shares_version(each[1], value)]
+        return next(iter(related or found), None)
+
+    def holds(self, key: int) -> bool:
+        """Whether this memory is inside of an input."""
+        return key in self._inputs
 
     def check(self, value: torch.Tensor, plain: dict[int, list[int]]) -> None:
         """Refuse a result that shares memory in a way that a call can't make.
@@ -308,6 +369,8 @@ class Memory:
                 remedy="return x.resolve_conj() or x.resolve_neg().",
             )
         if not self._owners or value.layout not in (torch.strided, torch.jagged):
+            return
+        if not is_wrapper(value) and self.part_with(value) is not None:
             return
         for key, part in _storages(value):
             if is_wrapper(value) and any(part is given for given in self._given):

@@ -233,6 +233,16 @@ def paths_of(value: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
             yield from (((name, *path), leaf) for path, leaf in paths_of(part))
 
 
+def paths_inside(wrapper: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    """The tensors inside a wrapper, wrappers among them, with the attributes that lead to each."""
+    for name in wrapper.__tensor_flatten__()[0]:
+        part = getattr(wrapper, name)
+        if isinstance(part, torch.Tensor):
+            yield (name,), part
+            if is_wrapper(part):
+                yield from (((name, *path), leaf) for path, leaf in paths_inside(part))
+
+
 def inside(wrapper: torch.Tensor, path: Sequence[str]) -> torch.Tensor:
     """The tensor that some attributes lead to."""
     for name in path:
