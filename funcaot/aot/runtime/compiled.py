@@ -302,7 +302,7 @@ class CompiledFunction(Generic[P, R]):
     def _capture_and_run(
         self, signature: Signature, leaves: list[Any], call: Call, tried: Sequence[Entry]
     ) -> Any:
-        if self.refusals.stand(signature) or self._raised.stand(signature):
+        if self._runs_plainly(signature):
             return self._call_watched(signature, call, None)
         raised: Exception | None = None
         with self.settings.lock, StateKept(), without_dynamo():
@@ -359,6 +359,11 @@ class CompiledFunction(Generic[P, R]):
         self._captures.close(entry, signature, leaves, failure)
         return self._capture_and_run(signature, leaves, call, ())
 
+    def _runs_plainly(self, signature: Signature) -> bool:
+        """Whether a call isn't captured, since captures of others like it failed."""
+        raised = self._raised
+        return self.refusals.stand(signature) or raised.stand(signature) or raised.let_by(signature)
+
     def _runs_uncaptured(self, signature: Signature | None, error: Exception) -> bool:
         """Whether a refused call runs as it is; what a stage refuses, the whole does."""
         return not isinstance(self.function, Answered) and self.refusals.allow(signature, error)
@@ -372,7 +377,7 @@ class CompiledFunction(Generic[P, R]):
         """Make a call as it is, and note whether it raises; a stage leaves that to the whole."""
         if raised is not None and not is_of_function(raised):
             return self._call_plainly(call, raised)
-        watch = partial(self._raised.watch, signature)
+        watch = partial(self._raised.watch, signature, raised is not None)
         if isinstance(self.function, Answered):
             raise RaisedInCaptureError(watch) from raised
         return watch(partial(self._call_plainly, call, raised))

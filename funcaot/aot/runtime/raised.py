@@ -27,6 +27,7 @@ from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
 
 __all__ = ["RaisedCalls", "RaisedInCaptureError", "call_plainly", "is_of_function"]
 
+_MOST = 255  # calls that are let by before one is captured again
 _OURS = (FuncaotError, NotCapturedError, PremiseFailed)
 
 
@@ -55,6 +56,9 @@ class RaisedCalls:
     it is made as it is, so it raises what eager does, or returns what eager does if the cause is
     gone. Then the next one like it is captured. Sizes and numbers may be others: a loop that
     catches the error goes on with other data.
+
+    A call that raises only in its capture runs as it is, too. The next one like it is captured,
+    since the first may have been special; if that raises, more and more of them are let by.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -66,6 +70,19 @@ class RaisedCalls:
         self._settings = settings
         self._raised: Derived[Hashable, bool] = Derived()
         self._returned: Derived[Hashable, bool] = Derived()
+        # How many calls are let by after a capture that alone raised, and how many are left.
+        self._let_by: Derived[Hashable, tuple[int, int]] = Derived()
+
+    def let_by(self, signature: Signature) -> bool:
+        """Whether a call isn't captured, since captures of calls like it raised time and again."""
+        if not self._let_by:
+            return False
+        with self._settings.lock:
+            key = _key(_roughly(signature))
+            every, left = self._let_by.get(key) or (0, 0)
+            if left > 0:
+                self._let_by[key] = every, left - 1
+        return left > 0
 
     def stand(self, signature: Signature) -> bool:
         """Whether a call isn't captured, since one like it raised."""
@@ -73,11 +90,12 @@ class RaisedCalls:
             return False
         return self._returned.get(_key(signature)) is None
 
-    def watch(self, signature: Signature, call: Callable[[], Any]) -> Any:
+    def watch(self, signature: Signature, captured: bool, call: Callable[[], Any]) -> Any:
         """Make a call as it is that raised in its capture, or that looks like one that did.
 
         Args:
             signature: What it looks like.
+            captured: Whether it raised in its capture.
             call: Makes it.
 
         Returns:
@@ -97,12 +115,18 @@ class RaisedCalls:
         with self._settings.lock:
             if self._raised:
                 self._returned[_key(signature)] = True
+            if captured:
+                key = _key(_roughly(signature))
+                every = self._let_by.get(key)
+                longer = 0 if every is None else min(2 * every[0] + 1, _MOST)
+                self._let_by[key] = longer, longer
         return result
 
     def clear(self) -> None:
         """Forget everything."""
         self._raised.clear()
         self._returned.clear()
+        self._let_by.clear()
 
 
 def _key(looks: Hashable) -> Hashable:

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 import funcaot
 from funcaot.errors import CaptureWarning, UnsupportedError
@@ -242,6 +243,25 @@ def test_an_error_of_the_capture_alone_is_told_and_the_call_made():
     full = torch.ones(2, 3, 4)
     assert torch.equal(compiled(full), enlarge(full))
     assert len(compiled.entries) == 1
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
+def test_calls_that_raise_in_their_captures_alone_are_captured_more_and_more_rarely():
+    runs = []
+
+    def function(x, at):
+        runs.append("capture" if isinstance(x, FunctionalTensor) else "call")
+        if len(x) == 3 and isinstance(x, FunctionalTensor):
+            raise TypeError("not of that")
+        return x * at
+
+    compiled = funcaot.compile(function, backend="eager")
+    for at in range(100):
+        assert compiled(torch.ones(3), at).tolist() == [at] * 3
+    assert runs.count("capture") <= 8
+    for at in range(200):
+        assert compiled(torch.ones(4), at).tolist() == [at] * 4
+    assert compiled.entries
 
 
 def test_what_the_library_refuses_is_not_called():
