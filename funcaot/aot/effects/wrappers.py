@@ -204,15 +204,17 @@ class ViewAgain:
 
 @dataclass(frozen=True)
 class DetachedAgain:
-    """A detached wrapper."""
+    """A detached wrapper, or its ``data``, which counts writes by itself."""
+
+    counts_alone: bool
 
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """The same of another wrapper."""
-        return base.detach()
+        return base.data if self.counts_alone else base.detach()
 
     def __str__(self) -> str:
         """As the plan shows it."""
-        return "detach()"
+        return "data" if self.counts_alone else "detach()"
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def made_again(
     """
     base = value._base
     if base is None:
-        return _detached_again(capture, value) or _wrapped_again(capture, value)
+        return _detached_again(capture, value)
     meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
     if not is_wrapper(base) or meta in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
         return None
@@ -260,17 +262,34 @@ def made_again(
 
 
 def _detached_again(capture: Capture, value: torch.Tensor) -> Output | None:
+    """A wrapper that is an argument but for autograd: detached, or made of the same tensors."""
     if not is_wrapper(value) or value.requires_grad:
         return None
-    tape, view = capture.tape, DetachedAgain()
     for index, slot in enumerate(capture.inputs):
-        if (
-            type(slot.tensor) is type(value)
-            and autograd.shares_version(slot.tensor, value)
-            and tape.wrappers.has_same_parts(slot.tensor, value)
-        ):
-            return Output(source=index, view=view)  # type: ignore[arg-type]
+        tensor = slot.tensor
+        if type(tensor) is type(value) and capture.tape.wrappers.has_same_parts(tensor, value):
+            is_detached = autograd.shares_version(tensor, value)
+            if is_detached or _looks_like(tensor, value):
+                again: Any = DetachedAgain(not is_detached)
+                again = WrappedAgain() if _is_around_the_same(tensor, value) else again
+                return Output(source=index, view=again)
     return None
+
+
+def _looks_like(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two wrappers have the same metadata, but for whether they require grad."""
+    one, other = spec_of(first), spec_of(second)
+    if one.structure is None or other.structure is None:
+        return False
+    if (one.shape, one.stride) != (other.shape, other.stride):
+        return False
+    metadata = metadata_without_grad(one.structure, first)
+    return metadata == metadata_without_grad(other.structure, second)
+
+
+def _is_around_the_same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    parts = [[part for _, part in paths_inside(each)] for each in (first, second)]
+    return all(a is b for a, b in zip(*parts, strict=True))
 
 
 def _parts_inside(capture: Capture, index: int) -> Iterator[tuple[Origin, torch.Tensor]]:
@@ -279,17 +298,6 @@ def _parts_inside(capture: Capture, index: int) -> Iterator[tuple[Origin, torch.
     for path, part in paths_inside(slot.tensor) if slot.spec.structure is not None else ():
         if wrappers.entered(part) and (is_wrapper(part) or not tracing.has_storage_change(part)):
             yield Origin(source=index, part=path), part
-
-
-def _wrapped_again(capture: Capture, value: torch.Tensor) -> Output | None:
-    """A wrapper that the function makes of all that an argument was made of."""
-    if not is_wrapper(value) or value.requires_grad:
-        return None
-    node = capture.tape.node_of(value)
-    for index, slot in enumerate(capture.inputs):
-        if slot.node is node and slot.spec.structure is not None:
-            return Output(source=index, view=WrappedAgain())  # type: ignore[arg-type]
-    return None
 
 
 class Memory:

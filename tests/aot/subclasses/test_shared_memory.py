@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
 import funcaot
-from tests.aot.subclasses.kinds import TwoTensor, made, two
+from tests.aot.subclasses.kinds import Factor, TwoTensor, made, two
 from tests.hostile import COMPILER
 
 
@@ -29,6 +29,10 @@ def jagged(lengths=(2, 3, 1), *, grad=True):
     return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=grad)
 
 
+def one_with_metadata():
+    return Factor(made(0, 3, grad=False), 2).requires_grad_()
+
+
 def without_grad(x):
     with torch.no_grad():
         return x[0], x.a[0], x.unbind()[1]
@@ -43,6 +47,9 @@ PROGRAMS = {
     "parts of parts": (lambda x: (x.a, x.a.b, x.b.b[0]), nested),
     "wrapped again": (lambda x: TwoTensor(x.a, x.b), pair),
     "wrapped again without gradients": (lambda x: TwoTensor(x.a, x.b), constant_pair),
+    "wrapped again with other metadata": (lambda x: Factor(x.inner, 3), one_with_metadata),
+    "detached, and data": (lambda x: (x.detach(), x.data, x + 1), pair),
+    "data of a jagged one": (lambda x: (x.data, x.detach()), jagged),
     "wrapped the other way round": (lambda x: TwoTensor(x.b, x.a), pair),
     "unbind": (lambda x: x.unbind(), pair),
     "split": (lambda x: (x.split(2, 1), x * 2), pair),
@@ -62,8 +69,8 @@ def values_of(thing):
     for leaf in tree_leaves(thing):
         if isinstance(leaf, torch.Tensor) and leaf.is_nested:
             leaf = leaf.values()
-        if isinstance(leaf, TwoTensor):
-            yield from values_of([leaf.a, leaf.b])
+        if isinstance(leaf, TwoTensor | Factor):
+            yield from values_of([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
         elif isinstance(leaf, torch.Tensor):
             yield leaf.detach().clone()
 
