@@ -30,6 +30,7 @@ from funcaot.classes.traits import (
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
 from funcaot.rules.operands.closures import AttributeWrites, Hollow, Sealed, hollowed
+from funcaot.rules.operands.flat_call import apart_from
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
 
@@ -233,6 +234,8 @@ class _Split:
         """The last operand is what the others say (see ``Seen``)."""
         *operands, seen = operands
         outputs, intermediates, plan = run_forward(self.function, tuple(operands), seen)
+        if not (plan.dirty or plan.constant):
+            outputs = apart_from(operands, outputs)
         return (*outputs, *intermediates, plan)
 
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -16,7 +16,7 @@ from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name, has_jvp, origin_of, reverse_rule
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.generated.jvp_from_backward import register_reverse_runner
-from funcaot.rules.operands.flat_call import FlatCall, flatten_values, tensors_of
+from funcaot.rules.operands.flat_call import FlatCall, apart_from, flatten_values, tensors_of
 from funcaot.transforms.forms.once import once_at_every_level
 from funcaot.transforms.forms.without_levels import RuleCall, call_without_levels
 
@@ -102,7 +102,7 @@ class BackwardPerExample(torch.autograd.Function):
             needs, saved_tensors=saved, attributes=attributes, owner=display_name(function)
         )
         result = rule(ctx, *cotangents)
-        return result if isinstance(result, tuple) else (result,)
+        return apart_from(tensors, result if isinstance(result, tuple) else (result,))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "OPERAND",
     "FlatCall",
     "OutputStructure",
+    "apart_from",
     "flatten_like",
     "flatten_values",
     "tensors_of",
@@ -102,6 +104,15 @@ def _leaves_with_nones(tree: Any, spec: Any) -> list[Any] | None:
 def tensors_of(values: Any) -> tuple[torch.Tensor, ...]:
     """The tensors among the leaves of a tree."""
     return tuple(x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor))
+
+
+def apart_from(given: Any, results: Iterable[Any]) -> tuple[Any, ...]:
+    """Results of a Function's forward, with views in the place of what it was given.
+
+    Autograd returns such a view itself, but refuses to save what is returned as it came.
+    """
+    known = set(map(id, tensors_of(given)))
+    return tuple(value.view_as(value) if id(value) in known else value for value in results)
 
 
 def flatten_values(values: tuple[Any, ...]) -> tuple[FlatCall, tuple[torch.Tensor, ...]]:

@@ -28,7 +28,7 @@ from funcaot.errors import MissingRuleError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.generated.linearity import may_be_nonlinear, nonlinear
 from funcaot.rules.metadata import zeros_apart
-from funcaot.rules.operands.flat_call import FlatCall
+from funcaot.rules.operands.flat_call import FlatCall, apart_from
 
 __all__ = ["RuleCall", "WithoutLevels", "call_without_levels", "register_interception"]
 
@@ -174,7 +174,7 @@ class WithoutLevels(torch.autograd.Function):
     @staticmethod
     def forward(code: Callable[..., tuple[Any, ...]], *tensors: torch.Tensor) -> tuple[Any, ...]:
         """Run the code."""
-        return code(*tensors)
+        return apart_from(tensors, code(*tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
