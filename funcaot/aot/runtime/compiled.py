@@ -361,8 +361,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _runs_plainly(self, signature: Signature) -> bool:
         """Whether a call isn't captured, since captures of others like it failed."""
-        raised = self._raised
-        return self.refusals.stand(signature) or raised.stand(signature) or raised.let_by(signature)
+        return self.refusals.stand(signature) or self._raised.lets_by(signature)
 
     def _runs_uncaptured(self, signature: Signature | None, error: Exception) -> bool:
         """Whether a refused call runs as it is; what a stage refuses, the whole does."""

@@ -73,8 +73,10 @@ class RaisedCalls:
         # How many calls are let by after a capture that alone raised, and how many are left.
         self._let_by: Derived[Hashable, tuple[int, int]] = Derived()
 
-    def let_by(self, signature: Signature) -> bool:
-        """Whether a call isn't captured, since captures of calls like it raised time and again."""
+    def lets_by(self, signature: Signature) -> bool:
+        """Whether a call isn't captured, since captures of calls like it raised."""
+        if self.stand(signature):
+            return True
         if not self._let_by:
             return False
         with self._settings.lock:

@@ -13,6 +13,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.segment.forward_trace import (
     has_forward_rule,
     is_hidden,
+    is_still,
     nodes_between,
     push_forward,
 )
@@ -242,7 +243,7 @@ def _refuse_tangled(segment: Segment, moving: Sequence[int]) -> bool:
     touched = nodes_between(segment, moving, everything, cut=False)
     if not any(node.meta.get("seen_detached") for node in touched):
         return False
-    if any(is_hidden(node) or has_forward_rule(node) for node in touched):
+    if any(is_hidden(node) or is_still(node) or has_forward_rule(node) for node in touched):
         raise _tangled(segment)
     return True
 
@@ -271,7 +272,15 @@ def _pushed(
     between: set[fx.Node],
 ) -> Sequence[torch.Tensor | None]:
     """The outputs' tangents, by the way that gives what eager forward mode gives."""
-    hidden = any(map(is_hidden, between))
+    still = any(map(is_still, segment.tape.graph.nodes))
+    if still and segment.order > 0:
+        raise UnsupportedError(
+            f"A derivative of {segment.settings.name} was pushed forward, and forward mode was off "
+            "for a part of it.",
+            remedy="use x.detach() for what is constant, or compile the function that calls "
+            "torch.func.jvp, jacfwd or hessian.",
+        )
+    hidden = still or any(map(is_hidden, between))
     if hidden and segment.order > 0:
         raise UnsupportedError(
             f"A derivative of {segment.settings.name} was pushed forward through a torch.no_grad() "

@@ -2,9 +2,9 @@
 
 Transposing a backward twice needs a backward for every op, whose own derivative doesn't depend on
 the cotangent; it never asks a Function for its ``jvp``; and it stops where reverse mode stops, at
-``no_grad``, which forward mode sees through. Where one of these matters, the nodes of the forward
-are run once more, each in the grad mode that it was recorded in. What they compute is recorded
-already, so only the tangents are new.
+``no_grad``, which forward mode sees through, but not where forward mode was off. Where one of these
+matters, the nodes of the forward are run once more, each in the modes that it was recorded in. What
+they compute is recorded already, so only the tangents are new.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def nodes_between(
         segment: The segment.
         moving: Positions of operands.
         outputs: Positions of graph outputs.
-        cut: Whether tangents end at ``detach``.
+        cut: Whether tangents end at ``detach``, and where forward mode was off.
     """
     start = {segment.operands[index].node for index in moving}
     nodes = sorted(graphs.closure([segment.output_nodes[index] for index in outputs], start))
     reached: set[fx.Node] = set()
     for node in nodes:
-        if cut and node.meta.get("detached") == "yes":
+        if cut and (node.meta.get("detached") == "yes" or is_still(node)):
             continue
         if any(source in reached or source in start for source in node.all_input_nodes):
             reached.add(node)
@@ -53,6 +53,11 @@ def nodes_between(
 def is_hidden(node: fx.Node) -> bool:
     """Whether a node was recorded where reverse mode doesn't look."""
     return not node.meta.get("grad_mode", True)
+
+
+def is_still(node: fx.Node) -> bool:
+    """Whether a node was recorded where forward mode was off, so that it has no tangent."""
+    return bool(node.meta.get("still"))
 
 
 def refuse_hidden_writes(segment: Segment, tangents: Sequence[torch.Tensor | None]) -> None:
@@ -161,7 +166,8 @@ class _Again:
             target = partial(target.again, node)
         else:
             target = _PUSHED_OTHERWISE.get(target, target)
-        with torch.set_grad_enabled(not is_hidden(node)):
+        grad_mode = torch.set_grad_enabled(not is_hidden(node))
+        with grad_mode, autograd.forward_grad_enabled(not is_still(node)):
             result = target(*args, **kwargs)
             if node.meta.get("detached") == "yes":
                 result = result.detach()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.autograd.autograd import is_forward_grad_enabled
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import calling_line
@@ -40,6 +41,7 @@ class NodeNotes:
         self._in_function = False
         self._in_rule = False
         self._grad_mode_of_call: bool | None = None
+        self._forward_mode_of_call: bool | None = None
         # Views made in `no_grad`, by what makes them.
         self._hidden_views: set[tuple[Any, str]] = set()
 
@@ -49,6 +51,7 @@ class NodeNotes:
         node.meta["region"] = self.region
         node.meta["again"] = is_computed_again()
         node.meta["grad_mode"] = self._grad_mode(node)
+        node.meta["still"] = self._is_still()
         detaching = self._mode.detaching and node.target in _DETACHING
         # Functionalization makes a detached tensor anew where its memory was written to.
         detaching |= node.target is torch.ops.aten.detach.default and not tracing.in_backward()
@@ -70,8 +73,12 @@ class NodeNotes:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """While a Function is called, which switches grad mode off for its forward."""
-        with holding(self, _grad_mode_of_call=torch.is_grad_enabled()):
+        """While a Function is called, which switches both modes off for its forward."""
+        with holding(
+            self,
+            _grad_mode_of_call=torch.is_grad_enabled(),
+            _forward_mode_of_call=is_forward_grad_enabled(),
+        ):
             yield
 
     def _grad_mode(self, node: fx.Node) -> bool:
@@ -89,6 +96,13 @@ class NodeNotes:
         if not grad_mode:
             self._hidden_views.add(made)
         return grad_mode
+
+    def _is_still(self) -> bool:
+        """Whether the user's function switched forward mode off."""
+        if not self._in_function or tracing.in_backward():
+            return False
+        calling = self._forward_mode_of_call
+        return not (is_forward_grad_enabled() if calling is None else calling)
 
     def _detaches(self) -> str:
         """Whether a recorded ``detach`` stops tangents: ``yes``, ``maybe``, or empty for no.

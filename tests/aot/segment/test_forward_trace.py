@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import funcaot
 from funcaot.errors import RuleError, UnsupportedError
@@ -253,3 +254,39 @@ def test_forward_mode_of_what_relu_and_another_write_changed():
         torch.func.jvp(lambda x, f=f: f(x * 1.0), (x,), (x.cos(),)) for f in (compiled, function)
     ]
     torch.testing.assert_close(*found)
+
+
+def still(x):
+    with forward_ad._set_fwd_grad_enabled(False):
+        shift = x.sin() * 3
+    return (x * shift + shift).sum()
+
+
+FORWARD = {
+    "jvp": lambda f, x: along(f, x),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "grad": lambda f, x: torch.func.grad(f)(x),
+    "grad of jvp": lambda f, x: torch.func.grad(lambda x: along(f, x)[1])(x),
+    "jvp of jvp": lambda f, x: along(lambda x: along(f, x)[1], x),
+    "vmap of jvp": lambda f, x: torch.vmap(lambda x: along(f, x)[1])(x[None]),
+}
+
+
+@pytest.mark.parametrize("derivative", FORWARD)
+@pytest.mark.parametrize("inside", [False, True])
+def test_where_forward_mode_is_off(derivative, inside):
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    expected = FORWARD[derivative](still, x)
+    if inside:
+        found = funcaot.compile(lambda x: FORWARD[derivative](still, x), backend="eager")(x)
+    else:
+        found = FORWARD[derivative](funcaot.compile(still, backend="eager"), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_forward_mode_of_a_backward_where_forward_mode_was_off():
+    x = torch.linspace(-1, 1, 3, dtype=torch.float64)
+    with pytest.raises(UnsupportedError, match="forward mode was off"):
+        torch.func.hessian(funcaot.compile(still, backend="eager"))(x)
+    found = funcaot.compile(torch.func.hessian(still), backend="eager")(x)
+    torch.testing.assert_close(found, torch.func.hessian(still)(x))

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import funcaot
 from tests.aot.subclasses import test_distributed_tensors as distributed
-from tests.aot.subclasses import test_jagged
+from tests.aot.subclasses.jagged import test_jagged
 from tests.aot.subclasses.kinds import made, run, same
 from tests.hostile import COMPILER
 
