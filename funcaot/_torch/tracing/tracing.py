@@ -46,7 +46,7 @@ from funcaot._torch.tensors.ops import CHECKS
 from funcaot._torch.tensors.sizes.ragged import NestedSizes, refuse_ragged_number
 from funcaot._torch.tracing import tracing_errors
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
-from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
+from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager, of_nothing
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes, turned_elsewhere
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
@@ -450,6 +450,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     result = super().__torch_dispatch__(func, types, taken, kwargs)
                 except Exception as error:
                     answer = NotImplemented
+                    if not isinstance(error, DATA_DEPENDENT_ERRORS):
+                        answer = of_nothing(self, func, args, kwargs or {})
+                    if answer is not NotImplemented:
+                        return answer
                     if self.answer is not None:
                         answer = self.answer(func, args, kwargs or {}, error)
                     if answer is NotImplemented:
