@@ -3,6 +3,9 @@
 import pytest
 
 from funcaot.testing.torch_operators.torch_opinfo import full_name
+from tests.hostile import COMPILER
+from tests.opinfo.layouts import LAYOUTS
+from tests.opinfo.programs import calls_of, differences, operator_differences
 from tests.opinfo.strides import apart, disagreements, elementwise_disagreements
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Many operators warn.
@@ -25,6 +28,14 @@ def operators():
     from funcaot._torch.tensors.testing import operators
 
     return operators()
+
+
+def together(layout):
+    """A program of all operators of ``FAST``."""
+    chosen = [operator for operator in operators() if full_name(operator) in FAST]
+    calls = [call for operator in chosen for call in calls_of(operator, layout)]
+    assert len(calls) > 2
+    return calls
 
 
 def lines(found):
@@ -59,3 +70,29 @@ def test_every_operator(part):
     for operator in operators()[part::PARTS]:
         found += apart(lambda operator=operator: disagreements(operator, 4), [])
     assert not found, lines(found)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "turned"])
+def test_programs(layout):
+    found = differences(together(layout), COMPILER)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["channels_last", "turned", "expanded"])
+def test_programs_on_inductor(layout):
+    found = differences(together(layout), None)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("layout", list(LAYOUTS)[1:])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_operator_as_a_program(part, layout):
+    found = []
+    for operator in operators()[part::PARTS]:
+        run = lambda operator=operator: operator_differences(operator, layout, COMPILER)  # noqa: E731
+        found += apart(run, []) if "nothing" in layout else run()
+    assert not found, "\n".join(found)
