@@ -195,6 +195,8 @@ def samples_of(operator: Any, most: int, dtype: torch.dtype = torch.float32) -> 
     """Arguments and keywords of an operator, as different as so few can be."""
     from funcaot.testing.torch_operators import operators, torch_opinfo
 
+    if not operator.supported_dtypes("cpu"):
+        return []
     if dtype not in operator.supported_dtypes("cpu"):
         dtype = operators.dtype_for(operator, "cpu")
     given = list(itertools.islice(torch_opinfo.samples_of(operator, "cpu", dtype), 400))
