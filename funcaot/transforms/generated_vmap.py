@@ -148,6 +148,7 @@ class _Vmapped:
         self.batch_size = batch_size
         # A class that asks for the generated rule means the batched one, and hears if it can't be.
         self.batches_outputs = getattr(origin_of(function), "batches_outputs", False)
+        self.compiled = hasattr(origin_of(function), "funcaot_program")
         self.may_loop = not asks_for(origin_of(function), "generate_vmap_rule")
 
     def as_class(self) -> type:
@@ -347,6 +348,9 @@ class _Vmapped:
         wanted = record.output_dims[index]
         if tangent is None or dim == wanted:
             return tangent
+        if wanted is None and self.compiled and record.batch_size:
+            # What all operands lead to is pushed at once; this output's part is equal for all.
+            return tangent.select(dim, 0)
         if wanted is None:
             raise RuleError(
                 f"jvp of {display_name(self.function)} under vmap returned a tangent per example "

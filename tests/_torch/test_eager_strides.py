@@ -182,3 +182,29 @@ def test_strides_of_nothing(name):
     expected = function(*NOTHING)
     assert [y.shape for y in ours] == [y.shape for y in expected]
     assert [y.stride() for y in ours] == [y.stride() for y in expected]
+
+
+# Their symbolic versions divide by the number of elements, or refuse what eager doesn't.
+REFUSED_OF_NOTHING = {
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() + 1),
+    "huber": lambda x: F.huber_loss(x, x.detach() + 1),
+    "norm": lambda x: torch.linalg.vector_norm(x, torch.inf, dim=-1),
+    "nearest": lambda x: F.interpolate(x, size=(4, 5)),
+    "unshuffle": lambda x: F.pixel_unshuffle(x, 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+@pytest.mark.parametrize("backend", ["eager", COMPILER], ids=["eager", "hostile"])
+@pytest.mark.parametrize("name", REFUSED_OF_NOTHING)
+def test_what_is_refused_of_nothing(name, backend, caplog):
+    compiled = funcaot.compile(REFUSED_OF_NOTHING[name], backend=backend)
+    found = []
+    for run in (compiled, REFUSED_OF_NOTHING[name]):
+        x = torch.ones(0, 1 if name == "unshuffle" else 4, 2, 2, requires_grad=True)
+        y = run(x)
+        if name != "unshuffle":
+            y.sum().backward()
+        found.append((y.shape, y.stride(), x.grad if x.grad is None else x.grad.stride()))
+    assert found[0] == found[1]
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]

@@ -72,3 +72,15 @@ def test_the_shape_of_expanded_elements_may_change():
         return x.expand(3).unsqueeze_(0).t_() * 2
 
     assert funcaot.compile(function, backend=COMPILER)(torch.ones(1)).shape == (3, 1)
+
+
+@pytest.mark.parametrize("way", ["method", "masked", "out"])
+def test_no_elements_share_memory(way):
+    def function(x):
+        expanded = x.expand(0, 3)
+        WAYS[way](expanded)
+        return expanded * 2
+
+    x = torch.ones(1, 1)[:0]
+    ours, expected = funcaot.compile(function, backend=COMPILER)(x), function(x)
+    assert (ours.shape, ours.stride()) == (expected.shape, expected.stride())

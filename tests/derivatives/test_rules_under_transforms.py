@@ -121,6 +121,27 @@ def test_forward_over_reverse_compiled(name):
         close(whole(primals, directions(primals, 3)), expected(name), call.tolerance)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_batch_of_gradients(name, order):
+    """Nothing of a batch but what arrives, as in ``jacrev``."""
+    call = CALLS[name]
+    primals = call.primals()
+
+    def function(*values):
+        return gradient(call.function, values)(*values) if order == 2 else call.function(*values)
+
+    with funcaot.install():
+        results, pull = torch.func.vjp(function, *primals)
+        alone = not isinstance(results, tuple)
+        arriving = [directions([results] if alone else results, seed) for seed in (1, 2)]
+        wanted = [pull(one[0] if alone else tuple(one)) for one in arriving]
+        batch = tuple(map(torch.stack, zip(*arriving, strict=True)))
+        found = torch.func.vmap(pull)(batch[0] if alone else batch)
+    for actual, *want in zip(found, *wanted, strict=True):
+        torch.testing.assert_close(actual, torch.stack(want))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_gradient_of_a_batch(name):
     """A level that differentiates outside of one that batches."""
@@ -230,3 +251,22 @@ def test_tangents_of_packed_sequences(kind):
         wanted = torch.func.jvp(lambda x: layer(x)[0], (one,), (moved,))[1]
         torch.testing.assert_close(found[:length, place], wanted)
         assert not found[length:, place].any()
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_hessians_of_compiled_distances(p):
+    """Derivatives of two distances are pushed at once, and one of them is of no batch."""
+    y = torch.arange(8.0, dtype=torch.float64).reshape(2, 4) * 0.7
+
+    def distances(x):
+        return torch.linalg.vector_norm(x[:, None] - y, p, -1)
+
+    def loss(function):
+        return lambda x: function(x).square().sum() + function(x).sin().sum()
+
+    x = directions([y], 4)[0]
+    wanted = torch.func.hessian(loss(distances))(x)
+    compiled = funcaot.compile(loss(lambda x: torch.cdist(x, y, p=p)), backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(torch.func.hessian(compiled)(x), wanted)
+        torch.testing.assert_close(torch.func.jacrev(torch.func.grad(compiled))(x), wanted)

@@ -7,9 +7,18 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["LSTM", "RECURRENT", "mkldnn_enabled", "without_fused_recurrence"]
+__all__ = [
+    "LSTM",
+    "PACK_PADDED",
+    "PAD_PACKED",
+    "RECURRENT",
+    "mkldnn_enabled",
+    "without_fused_recurrence",
+]
 
 LSTM = torch._VF.lstm
+PACK_PADDED = torch._VF._pack_padded_sequence
+PAD_PACKED = torch._VF._pad_packed_sequence
 RECURRENT = frozenset({LSTM, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu})
 
 

@@ -44,7 +44,9 @@ _this_thread = _ThisThread()
 
 
 def _is_for_torch_developers(record: logging.LogRecord) -> bool:
-    return record.msg.startswith("failed while attempting to run meta")
+    return record.msg.startswith(
+        ("failed while attempting to run meta", "fake tensor raised TypeError")
+    )
 
 
 class _Quiet(logging.Filter):

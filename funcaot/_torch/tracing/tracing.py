@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
 )
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from funcaot._torch.autograd.compressed import refuse_recorded_compressed
 from funcaot._torch.autograd.detached import DetachedWrites
@@ -43,12 +43,13 @@ from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
 from funcaot._torch.tensors.ops import CHECKS
-from funcaot._torch.tensors.sizes.ragged import NestedSizes, refuse_ragged_number
+from funcaot._torch.tensors.sizes.ragged import NestedSizes
 from funcaot._torch.tracing import tracing_errors
+from funcaot._torch.tracing.eager_rules.answered import answered
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
-from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes, turned_elsewhere
+from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -449,16 +450,10 @@ class TapeFunctionalMode(FunctionalTensorMode):
                     taken = as_eager_takes(self, func, args, kwargs or {})
                     result = super().__torch_dispatch__(func, types, taken, kwargs)
                 except Exception as error:
-                    answer = NotImplemented
-                    if self.answer is not None:
-                        answer = self.answer(func, args, kwargs or {}, error)
+                    answer = answered(self, func, args, kwargs or {}, error)
                     if answer is NotImplemented:
-                        refuse_ragged_number(func, error)
-                        if func._schema.is_mutable and "(different element sizes)" in str(error):
-                            raise turned_elsewhere(func) from error
                         raise
-                    with self:
-                        return tree_map_only(torch.Tensor, to_functional, answer)
+                    return answer
                 if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
                     return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})

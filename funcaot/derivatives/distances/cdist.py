@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,34 @@ def _backward(arriving: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor)
     return scaled_differences(arriving, difference, cdist, p).sum(-2)
 
 
+def _batched_backward(
+    size: int, in_dims: tuple[Any, dict[str, Any]], *args: Any
+) -> tuple[tuple[Tensor], tuple[int]]:
+    """The op for a batch in front of all arguments; torch's rule sums over one of gradients."""
+    arriving, x1, x2, p, cdist = args
+    dims, _ = in_dims
+    rank = arriving.dim() - (dims[0] is not None)
+
+    def in_front(x: Tensor, dim: int | None) -> Tensor:
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        between = (1,) * (rank + 1 - x.dim())
+        return x.reshape(x.shape[0], *between, *x.shape[1:]).expand(size, *between, *x.shape[1:])
+
+    pairs = zip((arriving, x1, x2, cdist), (*dims[:3], dims[4]), strict=True)
+    arriving, left, right, cdist = (in_front(x, dim) for x, dim in pairs)
+    gradient = aten._cdist_backward.default(arriving, left, right, p, cdist)
+    shape = list(x1.shape)
+    if dims[1] is not None:
+        del shape[dims[1]]
+    return (gradient.reshape(size, *shape),), (0,)
+
+
 register(
     Derivative(
         aten._cdist_forward.default, jvp=transposed(aten._cdist_forward.default), reverse=False
     )
 )
-register(Derivative(aten._cdist_backward.default, _backward))
+register(Derivative(aten._cdist_backward.default, _backward, batched=_batched_backward))
 # What torch takes for many rows, as a product of matrices.
 register(
     Derivative(

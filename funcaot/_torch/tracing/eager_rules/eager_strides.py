@@ -19,34 +19,75 @@ import torch
 from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from funcaot._torch.tracing.functional_values import outside_only
 
-__all__ = ["laid_out_as_in_eager", "present_number"]
+__all__ = ["laid_out_as_in_eager", "of_nothing", "present_number"]
 
 aten = torch.ops.aten
 
-# Found by comparing fake and real results of transposed and channels-last tensors.
+# Found by tests/opinfo/strides.py, which compares symbolic and real results in many layouts.
 _OPS = {
-    aten.copysign.Tensor,
-    aten.floor_divide.default,
-    aten.div.Tensor_mode,
+    # Elementwise, of tensors that lie in different orders.
     aten.addr.default,
-    aten.roll.default,
-    aten.xlogy.Tensor,
-    aten.native_channel_shuffle.default,
-    aten.channel_shuffle.default,
-    aten.log_sigmoid_forward.default,
     aten.binary_cross_entropy.default,
-    aten.isin.Tensor_Tensor,
-    aten.native_layer_norm_backward.default,
-    aten.native_batch_norm_backward.default,
-    aten.native_group_norm_backward.default,
-    aten.nll_loss2d_forward.default,
-    aten.mse_loss_backward.default,
-    aten.smooth_l1_loss_backward.default,
+    aten.binary_cross_entropy_backward.default,
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.elu_backward.default,
+    aten.floor_divide.default,
+    aten.glu_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.hardswish_backward.default,
+    aten.hardtanh_backward.default,
+    aten.heaviside.default,
     aten.huber_loss_backward.default,
+    aten.isin.Tensor_Tensor,
+    aten.ldexp.Tensor,
+    aten.leaky_relu_backward.default,
+    aten.log_sigmoid_backward.default,
+    aten.log_sigmoid_forward.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.logit_backward.default,
+    aten.mse_loss_backward.default,
+    aten.native_dropout_backward.default,
+    aten.pow.Scalar,
+    aten._prelu_kernel_backward.default,
+    aten.rrelu_with_noise_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.soft_margin_loss_backward.default,
+    aten.softplus_backward.default,
+    aten.special_xlog1py.default,
+    aten.threshold_backward.default,
+    aten.xlogy.Tensor,
+    # The others, of tensors that aren't contiguous.
+    aten._batch_norm_with_update.default,
+    aten.batch_norm_backward.default,
+    aten.channel_shuffle.default,
+    aten._fft_c2c.default,
+    aten._fft_r2c.default,
+    aten._log_softmax_backward_data.default,
+    aten.max_unpool2d.default,
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten.native_batch_norm_backward.default,
+    aten.native_channel_shuffle.default,
+    aten.native_group_norm_backward.default,
+    aten.native_layer_norm_backward.default,
+    aten.nll_loss2d_forward.default,
+    aten.normal.Tensor_Tensor,
+    aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d.default,
+    aten.reflection_pad3d_backward.default,
+    aten.replication_pad2d_backward.default,
+    aten.replication_pad3d.default,
+    aten.replication_pad3d_backward.default,
+    aten.roll.default,
 }
 # With more elements, what eager would do isn't worth its time.
 _LARGE = 1 << 20
@@ -70,7 +111,8 @@ def laid_out_as_in_eager(
     """
     tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
     laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
-    odd = any(map(_has_odd_strides, tensors))
+    made = [value for value in tree_leaves(result) if _is_strided(value)]
+    odd = any(map(_has_odd_strides, (*tensors, *made)))
     if not laid and not (odd and not func._schema.is_mutable and _is_torchs(func)):
         return result
     shows = any(returned.alias_info is not None for returned in func._schema.returns)
@@ -84,6 +126,8 @@ def laid_out_as_in_eager(
         if shows:
             return _seen_from_outside(value, like)
         if 0 in like.shape:
+            if tuple(map(present_number, value.shape)) != like.shape:
+                return _empty(mode, like)
             return _restrided(mode, value, like.stride())
         order, strides = _order(like)
         if order is None or tuple(map(present_number, value.stride())) == strides:
@@ -105,6 +149,38 @@ def laid_out_as_in_eager(
             return FunctionalTensor.to_functional(restored)
 
     return tree_map(laid_out, result, like_eager)
+
+
+def of_nothing(
+    mode: FunctionalTensorMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What eager returns where its arguments have no elements, and its results have none.
+
+    Some symbolic versions fail there, of which eager returns something: they divide by the number
+    of elements. The arguments are those of ``laid_out_as_in_eager``.
+
+    Returns:
+        Functional tensors, or ``NotImplemented`` if eager fails too or there are elements.
+    """
+    tensors = [value for value in tree_leaves((args, kwargs)) if _is_strided(value)]
+    sizes = [size for value in tensors for size in value.shape]
+    if 0 not in sizes or not all(type(size) is int for size in sizes):
+        return NotImplemented
+    if func._schema.is_mutable or not _is_torchs(func):
+        return NotImplemented
+    like_eager = _by_eager(func, args, kwargs)
+    made = [value for value in tree_leaves(like_eager) if isinstance(value, torch.Tensor)]
+    if not made or not all(_is_strided(value) and 0 in value.shape for value in made):
+        return NotImplemented
+    return tree_map_only(torch.Tensor, functools.partial(_empty, mode), like_eager)
+
+
+def _empty(mode: FunctionalTensorMode, like: torch.Tensor) -> torch.Tensor:
+    """A new tensor without elements."""
+    with mode:
+        return aten.empty_strided.default(  # type: ignore[no-any-return]
+            like.shape, like.stride(), dtype=like.dtype, device=like.device
+        )
 
 
 def _restrided(mode: FunctionalTensorMode, value: Any, strides: tuple[int, ...]) -> torch.Tensor:
@@ -183,7 +259,7 @@ def _has_odd_strides(value: torch.Tensor) -> bool:
     """
     shape = list(map(present_number, value.shape))
     if 0 in shape:
-        return len(shape) > 1
+        return len(shape) > 1 or value.stride() != (1,)
     if 1 not in shape or math.prod(shape) > _LARGE:
         return False
     return tuple(map(present_number, value.stride())) != make_contiguous_strides_for(shape)

@@ -51,7 +51,9 @@ def _refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[s
     for tensor in written_arguments(func, args, kwargs):
         if not _is_strided(tensor):
             continue
-        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        sizes = list(zip(tensor.shape, tensor.stride(), strict=True))
+        if any(type(size) is int and size == 0 for size, _ in sizes):
+            continue
         if any(size > 1 and step == 0 for size, step in sizes):
             raise UnsupportedError(
                 f"{func._schema.name.split('::')[1]} writes to a tensor of shape "
