@@ -329,7 +329,7 @@ class CompiledFunction(Generic[P, R]):
                     if isinstance(self.function, Answered):
                         raise
                     return self._run_sized(*call)
-                except Exception as failed:
+                except Exception as failed:  # noqa: BLE001 (it is raised again)
                     error = self.refusals.noted(signature, failed)
                     if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
                         raise error  # noqa: B904 (it is the same, or was made in its place)

@@ -192,7 +192,8 @@ def looks(value):
             data = torch.Tensor.detach(value).as_subclass(torch.Tensor)
             graded = torch.Tensor.requires_grad.__get__(value)
             leaf = torch.Tensor.is_leaf.__get__(value)
-        return (type(value), own, graded, leaf, data.stride(), data.tolist())
+        rounded = (data.double() * 1e4).round().tolist()
+        return (type(value), own, graded, leaf, data.dtype, data.stride(), rounded)
     if isinstance(value, dict):
         return {key: looks(part) for key, part in value.items()}
     return list(map(looks, value)) if isinstance(value, (list, tuple)) else value
