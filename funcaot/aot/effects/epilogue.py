@@ -17,6 +17,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.own_classes import in_class
+from funcaot.aot.effects.attached import Copies
 from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
 from funcaot.aot.effects.origin import Origin
 
@@ -70,6 +71,7 @@ class _Maker:
         self.results = results
         self._made: dict[int, torch.Tensor] = {}
         self._of_classes: dict[int, torch.Tensor] = {}
+        self.copied = Copies().of
 
     def result(self, position: int) -> torch.Tensor:
         value = self.results[position]
