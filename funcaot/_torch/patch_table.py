@@ -250,6 +250,7 @@ PATCHES: tuple[Patch, ...] = (
         (
             Target("torch:Tensor.as_subclass"),
             Target("torch:Tensor._make_subclass"),
+            Target("torch._C:DisableTorchFunction"),
             Target("torch._subclasses.functional_tensor:FunctionalTensor"),
         ),
         "A tensor of a class of the user's can't be made of one of a capture.",

@@ -3,7 +3,8 @@
 A class of tensors says by its methods, its attributes and ``__torch_function__`` what is done with
 them. The tape's tensor that stands for one is made one of a class of both: code of the user's finds
 the methods of its class on it, and torch's tracing its own. ``as_subclass`` and ``_make_subclass``,
-which no mode of torch sees, are replaced while something is captured.
+which no mode of torch sees, are replaced while something is captured, as is what switches modes
+off.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
-from funcaot._torch.tensors.own_functions import has_own_functions, names_in_place
+from funcaot._torch.tensors.guards import users_function_mode_active
+from funcaot._torch.tensors.own_functions import (
+    functions_of_classes_off,
+    has_own_functions,
+    names_in_place,
+)
 from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = [
@@ -228,6 +234,17 @@ def _seen_make_subclass(
     return _make_subclass(cls, data, require_grad, **options) if made is NotImplemented else made
 
 
+_disable = torch._C.DisableTorchFunction
+
+
+def _seen_disable() -> Any:
+    """``DisableTorchFunction`` in code of a class: it means classes, and a capture looks on."""
+    asker = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+    if _this_thread.make is None or asker in ("torch", "funcaot") or users_function_mode_active():
+        return _disable()
+    return functions_of_classes_off()
+
+
 _seen_as_subclass.__name__ = "as_subclass"
 _seen_make_subclass.__name__ = "_make_subclass"
 
@@ -235,12 +252,14 @@ _seen_make_subclass.__name__ = "_make_subclass"
 def _install() -> None:
     torch.Tensor.as_subclass = _seen_as_subclass  # type: ignore[assignment, method-assign]
     torch.Tensor._make_subclass = staticmethod(_seen_make_subclass)  # type: ignore
+    torch._C.DisableTorchFunction = _seen_disable  # type: ignore
 
 
 def _undo() -> None:
     for name in ("as_subclass", "_make_subclass"):
         if name in vars(torch.Tensor):
             delattr(torch.Tensor, name)
+    torch._C.DisableTorchFunction = _disable  # type: ignore
 
 
 _patch = SharedPatch(_install, _undo)

@@ -62,6 +62,19 @@ class Leaving(torch.Tensor):
         return self * 2
 
 
+class Switching(torch.Tensor):
+    """It switches all functions off, as much code does."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunction():
+            result = func(*args, **(kwargs or {}))
+            return torch._tensor._convert(result, cls)
+
+    def twice(self):
+        return self * 2
+
+
 class Unwrapping(torch.Tensor):
     """It gives torch plain tensors, and puts the results in the class by hand."""
 
@@ -132,6 +145,7 @@ KINDS = {
     "tagged": tagged,
     "doubling": lambda x: x.as_subclass(Doubling),
     "leaving": lambda x: x.as_subclass(Leaving),
+    "switching": lambda x: x.as_subclass(Switching),
     "unwrapping": lambda x: x.as_subclass(Unwrapping),
     "made": lambda x: Made(x, "kg"),
     "method": lambda x: x.as_subclass(Method),
