@@ -260,6 +260,8 @@ class CompiledFunction(Generic[P, R]):
         if is_inlined(around, args, kwargs):
             return inline(self.function, self.settings.name, args, kwargs)
         try:
+            if (result := self._cache.run_generated(args, kwargs)) is not MISS:
+                return result
             with without_functions_of_classes():
                 return self._run(around, args, kwargs)
         except EagerOnlyError as error:
@@ -269,8 +271,6 @@ class CompiledFunction(Generic[P, R]):
         return self._call_plainly((args, kwargs), refused)
 
     def _run(self, around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if (result := self._cache.run_generated(args, kwargs)) is not MISS:
-            return result
         if self._sized is not None and not (around.derives or has_acting_classes(args, kwargs)):
             return self._run_sized(args, kwargs)
         try:

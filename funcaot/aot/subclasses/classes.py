@@ -159,7 +159,7 @@ class Classes(TorchFunctionMode):
     def _kinds(self, args: Any, kwargs: Any) -> list[Any]:
         """The classes of arguments that say what functions do, those of subclasses first."""
         found: list[Any] = []
-        for value in _given(args, kwargs):
+        for value in _given((args, kwargs)):
             kind = class_of(value)
             if kind in found:
                 continue
@@ -255,8 +255,14 @@ def _is_plain_or_own(kind: type) -> bool:
     return plain or issubclass(kind, tracing.FunctionalTensor) or is_own_class(kind)
 
 
-def _given(args: Any, kwargs: Any) -> Iterator[Any]:
-    """The arguments, and what is in lists of them, as torch's parser looks at them."""
-    for value in tree_flatten((args, kwargs))[0]:
-        if isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__"):
+def _given(values: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, and what is in lists of them, that may be of a class with such a function."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _given(value)
+        elif isinstance(value, dict):
+            yield from _given(value.values())
+        elif type(value) is not tracing.FunctionalTensor and (
+            isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")
+        ):
             yield value

@@ -17,7 +17,6 @@ import torch
 from funcaot._torch.autograd.autograd import is_zero_tensor, set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
-from funcaot._torch.tensors.own_functions import called_with_functions_of_classes
 from funcaot.aot.calls.in_place_call import are_apart
 from funcaot.aot.capture.facts import fact_of
 from funcaot.aot.effects.effects import Effects, Output
@@ -132,9 +131,6 @@ class _Writer:
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
         self._write_constants()
         require(source, " and ".join(conditions_on(self.entry.signature.ambient, source)))
-        if self.entry.forward.meets_classes:
-            asked = source.constant(called_with_functions_of_classes, "asked")
-            require(source, f"{asked}() is {self.entry.signature.ambient.classes}")
         if self.entry.waits_for_ranks:
             require(source, "entry.has_its_groups()")
         self._write_attributes()
