@@ -51,9 +51,11 @@ class UnsupportedError(FuncaotError):
 
     Attributes:
         repeatable: Whether the capture left everything as it was, so that the call can be made.
+        left_to_eager: What is raised instead where eager knows what to do, which runs the call.
     """
 
     repeatable = True
+    left_to_eager: UnsupportedError | None = None
 
 
 class StageError(FuncaotError):

@@ -245,6 +245,19 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/capture/test_seen_classes.py",
     ),
     Patch(
+        "own classes",
+        "funcaot/_torch/tracing/own_classes.py",
+        (
+            Target("torch:Tensor.as_subclass"),
+            Target("torch:Tensor._make_subclass"),
+            Target("torch._C:DisableTorchFunction"),
+            Target("torch._subclasses.functional_tensor:FunctionalTensor"),
+        ),
+        "A tensor of a class of the user's can't be made of one of a capture.",
+        "nothing is compiled",
+        "tests/aot/subclasses/own_classes/test_classes.py::test_as_in_eager",
+    ),
+    Patch(
         "derivatives",
         "funcaot/derivatives/kernels.py",
         (Target("torch.library:Library", has=("impl",)),),

@@ -44,6 +44,8 @@ from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
+from funcaot.aot.subclasses.classes import Classes
+from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
 from funcaot.errors import UnsupportedError
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
@@ -77,7 +79,24 @@ def compile_forward(
         Exception: Whatever the function raises, unchanged.
     """
     names = leaf_names(function, signature.tree)
+    classes = Classes(settings.name, leaves)
     track = partial(StateTracker, function, leaves, call, settings.name, names=names)
+    track = partial(track, classes=classes)
+    with classes.left_to_eager():
+        try:
+            return _compile_tracked(track, signature, settings, opening)
+        except SizesNeededError:
+            classes.refuse("asks for a size that values decide, so that it would run in stages,")
+            raise
+
+
+def _compile_tracked(
+    track: Callable[..., StateTracker],
+    signature: Signature,
+    settings: Settings,
+    opening: Opening | None,
+) -> tuple[Forward, tuple[torch.Tensor, ...]]:
+    """Capture a call, again where the function sees two tensors in the place of one."""
     tracker = track(open=OpenSettings(settings.numbers))
     try:
         return _compile_forward(tracker, signature, settings, opening)
@@ -131,6 +150,7 @@ def _forward(
         reachable=handed,
         timings=run.timings,
         made_under=under,
+        meets_classes=tracker.classes.act,
     )
     return forward, captured.lifted
 

@@ -22,7 +22,7 @@ from funcaot.base.scopes import SharedPatch, holding
 __all__ = ["showing_what_enters"]
 
 _PLACES = ((eager_transforms, "_wrap_for_grad"), (vmap_module, "_add_batch_dim"))
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
 
 
 class _ThisThread(threading.local):
@@ -39,18 +39,25 @@ class _Wrapping:
         self.original = original
 
     def __call__(self, tensor: torch.Tensor, *place: int) -> torch.Tensor:
-        if not _this_thread.shown or type(tensor) not in _PLAIN:
+        if not _this_thread.shown or _dispatches(type(tensor)):
             return self.original(tensor, *place)
         entering: list[torch.Tensor] = []
 
         def enter(tensor: torch.Tensor) -> torch.Tensor:
             if has_torch_function((tensor,)):
-                return handle_torch_function(enter, (tensor,), tensor)
+                with torch._C.DisableTorchFunctionSubclass():  # no function of a class
+                    return handle_torch_function(enter, (tensor,), tensor)
             entering.append(tensor)
             return tensor
 
         enter(tensor)
         return self.original(entering[-1], *place)
+
+
+def _dispatches(kind: Any) -> bool:
+    """Whether a tensor of a class wraps others, or is a tape's own."""
+    dispatch = kind.__torch_dispatch__
+    return getattr(dispatch, "__func__", dispatch) is not _NO_DISPATCH
 
 
 def _exchange() -> None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
-__all__ = ["has_own_dispatch", "has_own_functions"]
+__all__ = [
+    "as_called",
+    "called_with_functions_of_classes",
+    "function_in_use",
+    "functions_of_classes_off",
+    "functions_of_classes_on",
+    "has_own_dispatch",
+    "has_own_functions",
+    "is_own_class",
+    "names_in_place",
+    "own_function_of",
+    "without_functions_of_classes",
+]
+
+
+functions_of_classes_off = torch._C.DisableTorchFunctionSubclass
+functions_of_classes_on = torch._C._is_torch_function_enabled
 
 _NO_FUNCTION = torch._C._disabled_torch_function_impl
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
@@ -30,7 +50,6 @@ _HARMLESS = frozenset(
 )
 
 
-@functools.lru_cache(maxsize=1024)
 def has_own_functions(kind: type) -> bool:
     """Whether a class of tensors does with them what isn't done with plain ones.
 
@@ -38,16 +57,27 @@ def has_own_functions(kind: type) -> bool:
     the class; by a ``__torch_dispatch__``; or by a method, property or attribute in place of a
     tensor's. Traced tensors stand for those of a call, and have none of that.
     """
-    if kind in _PLAIN or issubclass(kind, (*_TRACED, _LAZY)):
-        return False
-    if is_traceable_wrapper_subclass_type(kind):
+    if not is_own_class(kind):
         return False
     if has_own_dispatch(kind) or kind.__torch_function__ is not _NO_FUNCTION:  # type: ignore
         return True
-    return any(
-        name not in _HARMLESS and hasattr(torch.Tensor, name)
+    return bool(names_in_place(kind))
+
+
+def is_own_class(kind: type) -> bool:
+    """Whether a class of tensors is a user's that is neither taken apart nor traced."""
+    if kind in _PLAIN or issubclass(kind, (*_TRACED, _LAZY)):
+        return False
+    return not is_traceable_wrapper_subclass_type(kind)
+
+
+def names_in_place(kind: type) -> frozenset[str]:
+    """The methods, properties and attributes that a class has in place of a tensor's."""
+    return frozenset(
+        name
         for base in kind.__mro__[: _first_plain(kind)]
         for name in vars(base)
+        if name not in _HARMLESS and hasattr(torch.Tensor, name)
     )
 
 
@@ -63,3 +93,51 @@ def has_own_dispatch(kind: type) -> bool:
 def _first_plain(kind: type) -> int:
     """Where in the order of a class's bases those begin that tensors have."""
     return next(index for index, base in enumerate(kind.__mro__) if base in _PLAIN)
+
+
+def own_function_of(kind: Any) -> Any:
+    """What a class says functions of torch do with its objects; None if it says nothing."""
+    found = getattr(kind, "__torch_function__", None)
+    return None if found is _NO_FUNCTION else found
+
+
+def function_in_use(kind: type) -> Any:
+    """The function that a class has as its ``__torch_function__``, its own or inherited."""
+    found = kind.__torch_function__  # type: ignore[attr-defined]
+    return getattr(found, "__func__", found)
+
+
+class _ThisThread(threading.local):
+    """Whether a call came with the functions of classes on, where they are off for us."""
+
+    called_with: bool = False
+
+
+_this_thread = _ThisThread()
+
+
+@contextlib.contextmanager
+def without_functions_of_classes() -> Iterator[None]:
+    """Read tensors of users' classes as what they are in C++, without asking their classes."""
+    before = _this_thread.called_with
+    _this_thread.called_with = functions_of_classes_on()
+    try:
+        with functions_of_classes_off():
+            yield
+    finally:
+        _this_thread.called_with = before
+
+
+@contextlib.contextmanager
+def as_called() -> Iterator[None]:
+    """Where the user's code runs in between: its classes say what ops do if they did outside."""
+    if not _this_thread.called_with or functions_of_classes_on():
+        yield
+        return
+    with torch._C._EnableTorchFunction():
+        yield
+
+
+def called_with_functions_of_classes() -> bool:
+    """Whether the classes of tensors say what ops do, here or where we were called."""
+    return functions_of_classes_on() or _this_thread.called_with

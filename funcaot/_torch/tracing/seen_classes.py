@@ -21,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
+from funcaot._torch.tensors.own_functions import is_own_class
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
+from funcaot._torch.tracing.own_classes import class_of, put_in_class
 from funcaot.base.scopes import PausableTrace, SharedPatch, tracing_here
 
 __all__ = [
@@ -51,6 +53,8 @@ def enter_as(seen: torch.Tensor, kind: type) -> None:
     vars(seen)[_CLASS] = kind
     if issubclass(kind, torch.nn.Parameter):
         vars(seen)["_is_param"] = True  # asked by isinstance
+    if is_own_class(kind):
+        put_in_class(seen, kind)
 
 
 def _class_of(thing: Any) -> type:
@@ -59,7 +63,7 @@ def _class_of(thing: Any) -> type:
     if kind in _NUMBERS:
         return kind if tracing_here() is None else _NUMBERS[kind]
     if kind not in _SYMBOLIC:
-        return kind
+        return class_of(thing)
     return vars(thing).get(_CLASS, torch.Tensor)
 
 

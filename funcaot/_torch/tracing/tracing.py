@@ -51,6 +51,7 @@ from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eage
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
+from funcaot._torch.tracing.own_classes import traced_classes
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, UnsupportedError
 
@@ -448,7 +449,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 try:
                     args = self.outside.copied(func, args)
                     taken = as_eager_takes(self, func, args, kwargs or {})
-                    result = super().__torch_dispatch__(func, types, taken, kwargs)
+                    result = super().__torch_dispatch__(func, traced_classes(types), taken, kwargs)
                 except Exception as error:
                     answer = answered(self, func, args, kwargs or {}, error)
                     if answer is NotImplemented:
@@ -483,7 +484,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
             with self:
                 self.note_set(args[0], source)
         with without_torch_function():
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = super().__torch_dispatch__(func, traced_classes(types), args, kwargs)
         if isinstance(source, torch.Tensor):
             look_like(args[0], source)
         return result

@@ -15,6 +15,7 @@ from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.own_functions import functions_of_classes_off
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of
@@ -214,7 +215,8 @@ class SegmentFunction:
     ) -> tuple[Any, ...]:
         """The same for what a ctx saved: to read that again would call the user's hooks again."""
         try:
-            return self._run_backward(ctx, saved, tangents)
+            with functions_of_classes_off():
+                return self._run_backward(ctx, saved, tangents)
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"A backward of {self.segment.settings.name} was traced for values that the same "

@@ -204,7 +204,7 @@ class GraphProgram:
         if around.modes:
             refuse_under_mode(self.module.graph.nodes, self.settings.name)
             sizes = () if self.sizes is None else self.sizes.read(operands)
-            return tuple(self.module(*operands, *sizes))
+            return tuple(self.module.forward(*operands, *sizes))  # Hooks see no module.
         return self.execute(operands)
 
     def execute(

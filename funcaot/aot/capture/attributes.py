@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.own_functions import has_own_functions
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of, noticing_lookups
 from funcaot._torch.tracing.seen_classes import enter_as
 from funcaot.aot.signature.signature import constant_of
+from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.reached import is_filled
@@ -84,8 +86,20 @@ class Attributes:
         found = attributes_of(real) if argument is not None else {}
         given = {name: value for name, value in found.items() if constant_of(value) is not None}
         vars(seen).update(given)
+        if argument is not None and has_own_functions(type(real)):
+            self._refuse_hidden(real, found.keys() - given.keys())
         hooks = tuple(hook for _, hook in _hooks(seen))
         self._entered[id(seen)] = _Entered(real, argument, given, hooks)
+
+    def _refuse_hidden(self, real: torch.Tensor, names: Iterable[str]) -> None:
+        """Refuse what the class of an argument may read and no signature compares."""
+        for name in names:
+            kind = type(attributes_of(real)[name]).__name__
+            raise EagerOnlyError(
+                f"{self._name} is called with a tensor of class {type(real).__name__} whose "
+                f"attribute {name!r} is a {kind}, which can't be compared in later calls.",
+                remedy="keep numbers, texts and tuples of them as attributes.",
+            )
 
     def noticing(self) -> AbstractContextManager[None]:
         """While the function runs, note what it looks for and doesn't find."""

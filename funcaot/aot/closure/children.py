@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from funcaot._torch.tensors.own_functions import function_in_use, names_in_place
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
@@ -379,6 +380,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                     yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", "", raw)
                 continue
             inherited = name == "forward" and not users
+            has_run = has_run or (name == "__torch_function__" and users)
             if has_run or (names.mentions(name) and not name.startswith("__")):
                 known.add(name)
                 if supers:
@@ -398,6 +400,12 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                 yield _not_hidden(kind, name, len(kind.__mro__))
                 if index:
                     yield _not_hidden(kind, name, index, metas=True)
+
+
+def of_tensor_class(kind: type) -> Iterator[Step]:
+    """The steps to what a class of tensors says of them, whoever asks."""
+    for looked in (names_in_place, function_in_use):
+        yield Step("{0}({parent})", "", looked(kind), (looked,))
 
 
 def _not_hidden(kind: type, name: str, count: int, *, metas: bool = False) -> Step:

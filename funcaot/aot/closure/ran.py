@@ -164,6 +164,7 @@ class Ran:
         uses_threads: Whether users' code had another thread do something, which nobody sees.
         random_states: Functions of torch that users' code called for random states.
         asked: Names by which users' code got or set attributes of things (``getattr(x, name)``).
+        classes: Users' classes of tensors that the code was given or made.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -172,6 +173,7 @@ class Ran:
     uses_threads: bool = False
     random_states: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
+    classes: set[type] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -284,6 +286,7 @@ class Recorder(PausableTrace):
             self._outer.ran.note(code, namespace)
         self._outer.ran.random_states |= self.ran.random_states
         self._outer.ran.asked |= self.ran.asked
+        self._outer.ran.classes |= self.ran.classes
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""

@@ -201,6 +201,8 @@ class Walk:
         for read, value in named_settings(self.found.names.users_mention_any):
             root = next(iter(self.found.objects))
             self.found.settings.append((Place(root, "{0}()", "", (read,)), value))
+        for kind in self._ran.classes:
+            self._anchor_class(kind)
         if self._ran.reads_environ:
             self._anchor(os.environ, "{0}.environ", os)
             self._pending.append(os.environ)
@@ -237,6 +239,14 @@ class Walk:
         else:
             self._anchor(namespace, "{0}", namespace)
         self.found.namespaces.setdefault(id(namespace), set())
+
+    def _anchor_class(self, kind: type) -> None:
+        """Reach the class of a tensor, whatever else leads to it."""
+        if id(kind) not in self.found.objects:
+            self._anchor(kind, "{0}()", weakref.ref(kind))
+            self._pending.append(kind)
+        for step in children.of_tensor_class(kind):
+            self._take(id(kind), step)
 
     def _anchor_functions(self, code: types.CodeType) -> None:
         for function in gc.get_referrers(code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +11,9 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.own_functions import is_own_class
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.own_classes import class_of
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.closure.lazy import is_iterator, is_view
 from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
@@ -108,13 +111,23 @@ class Aliases:
             return Output(value=value)
         known = self.outputs.get(id(value))
         if known is None:
-            known = self._output(value)
+            known = self._of_class(value, self._output(value))
             if known.view is not None and id(value) in self._repeated:
                 # One object, returned twice: only an origin says that.
                 origin = Origin(known.source, known.result, view=known.view)
-                known = Output(origin=origin)
+                known = replace(known, source=None, result=None, view=None, origin=origin)
             self.outputs[id(value)] = known
         return known
+
+    def _of_class(self, value: torch.Tensor, made: Output) -> Output:
+        """The output, as one of the user's class that the function made it of."""
+        kind = class_of(value)
+        if not is_own_class(kind) or any(value is slot.tensor for slot in self.slots):
+            return made
+        if made.view is not None and made.view.is_alias:
+            made = replace(made, view=None)
+        marked = "_is_param" in vars(value)
+        return replace(made, of_class=kind, parameter=marked)
 
     def _refuse_hidden(self, value: Any) -> None:
         if isinstance(value, RemovableHandle):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -89,6 +89,8 @@ class Output:
         source: Position of the input that it is or is a view of.
         view: The chain of views from the input or the result; None for the thing itself.
         origin: For anything else, how it is made; then the others are None.
+        of_class: The user's class of tensors that it is of, if it isn't a plain one.
+        parameter: Whether it is marked as a ``torch.nn.Parameter`` of that class.
     """
 
     value: Any = None
@@ -96,9 +98,13 @@ class Output:
     source: int | None = None
     view: views.View | None = None
     origin: Origin | None = None
+    of_class: type | None = None
+    parameter: bool = False
 
     def __str__(self) -> str:
         """``result 0``, ``input 1`` or ``input 1.t()`` style."""
+        if self.of_class is not None:
+            return f"{replace(self, of_class=None)} as {self.of_class.__name__}"
         if self.origin is not None:
             return str(self.origin)
         if self.result is None and self.source is None:

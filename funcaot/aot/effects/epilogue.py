@@ -16,6 +16,8 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
+from funcaot._torch.tracing.own_classes import in_class
+from funcaot.aot.effects.attached import Copies
 from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.subclasses.structure import inside
@@ -69,6 +71,8 @@ class _Maker:
         self.tensors = tensors
         self.results = results
         self._made: dict[int, torch.Tensor] = {}
+        self._of_classes: dict[int, torch.Tensor] = {}
+        self.copied = Copies().of
 
     def result(self, position: int) -> torch.Tensor:
         value = self.results[position]
@@ -77,6 +81,14 @@ class _Maker:
         return value
 
     def output(self, output: Output) -> Any:
+        if output.of_class is None:
+            return self._output(output)
+        made = self._of_classes.get(id(output))
+        if made is None:
+            made = self._of_classes[id(output)] = _of_class(output, self._output(output))
+        return made
+
+    def _output(self, output: Output) -> Any:
         if output.origin is not None:
             return self.origin(output.origin)
         if output.source is not None:
@@ -117,6 +129,17 @@ class _Maker:
             is_view = origin.view is not None and not origin.kind
             tensor = (tensor if is_view else tensor.detach()).requires_grad_()
         return torch.nn.Parameter(tensor, origin.leaf) if origin.parameter else tensor
+
+
+def _of_class(output: Output, tensor: torch.Tensor) -> torch.Tensor:
+    """An output as a tensor of the user's class that it is of."""
+    kind, origin = output.of_class or torch.Tensor, output.origin
+    # A view of a leaf would be none.
+    alone = origin is not None and (origin.leaf or origin.kind == "detach")
+    made = in_class(tensor, kind, leaf=origin.leaf if origin is not None and alone else None)
+    if output.parameter:
+        made._is_param = True  # type: ignore[attr-defined]
+    return made
 
 
 def _is_leaf_already(origin: Origin, tensor: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from funcaot.aot.capture.capture import Capture, Sharing, capture
 from funcaot.aot.capture.grad_effects import GradientTracker
 from funcaot.aot.capture.shared_inputs import Touched, sharing_of, touched_inputs
 from funcaot.aot.effects.analysis import analyse
+from funcaot.aot.effects.attached import told_apart
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.effects.retained import check_gradients
 from funcaot.aot.graph.observed.stages import Stages
@@ -138,7 +139,9 @@ def _captured(
     arrays = [array for _, array in tracker.environment.arrays]
     captured.tape.outside_memory.refuse_changed(tracker.name)
     captured.tape.outside_memory.refuse_reached(arrays, tracker.name)
+    attached = told_apart(captured.attached, tracker.environment, tracker.name)
     refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
     if opening is not None and opening.numbers is not None:
         opening.numbers.refuse_classes(tracker.ran.users)
-    return replace(captured, gradients=gradients.effects(captured.lifted))
+    graded = gradients.effects(captured.lifted)
+    return replace(captured, gradients=graded, attached=attached)

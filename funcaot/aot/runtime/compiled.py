@@ -17,6 +17,7 @@ from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.own_functions import without_functions_of_classes
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.observed.logs import show_recompile
@@ -45,6 +46,7 @@ from funcaot.aot.signature.signature import Signature, read_signature
 from funcaot.aot.signature.sizes import SizeError
 from funcaot.aot.state.optimizer_step import STEPS_FIRST, FirstStepError
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.classes import has_acting_classes
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
@@ -258,7 +260,10 @@ class CompiledFunction(Generic[P, R]):
         if is_inlined(around, args, kwargs):
             return inline(self.function, self.settings.name, args, kwargs)
         try:
-            return self._run(around, args, kwargs)
+            if (result := self._cache.run_generated(args, kwargs)) is not MISS:
+                return result
+            with without_functions_of_classes():
+                return self._run(around, args, kwargs)
         except EagerOnlyError as error:
             if isinstance(self.function, Answered) or self.settings.fullgraph:
                 raise
@@ -266,9 +271,7 @@ class CompiledFunction(Generic[P, R]):
         return self._call_plainly((args, kwargs), refused)
 
     def _run(self, around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if (result := self._cache.run_generated(args, kwargs)) is not MISS:
-            return result
-        if self._sized is not None and not around.derives:
+        if self._sized is not None and not (around.derives or has_acting_classes(args, kwargs)):
             return self._run_sized(args, kwargs)
         try:
             signature, leaves = read_signature(self.settings.name, args, kwargs)
@@ -326,10 +329,10 @@ class CompiledFunction(Generic[P, R]):
                     if isinstance(self.function, Answered):
                         raise
                     return self._run_sized(*call)
-                except Exception as error:
-                    self.refusals.note(signature, error)
+                except Exception as failed:  # noqa: BLE001 (it is raised again)
+                    error = self.refusals.noted(signature, failed)
                     if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
-                        raise
+                        raise error  # noqa: B904 (it is the same, or was made in its place)
                     raised = error
                 if found is not None:
                     self.refusals.first_steps = 0

@@ -14,6 +14,7 @@ from funcaot._torch.autograd import nodes
 from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
+from funcaot._torch.tracing.own_classes import class_that_acts
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.capture.facts import changed_of, hold
@@ -171,6 +172,8 @@ class Entry:
         if any(hasattr(leaves[index], name) for index, name in self.capture.absent):
             return None
         if not hold(self.capture.facts, leaves, tensors):
+            return None
+        if tuple(map(class_that_acts, tensors)) != self.forward.lifted_classes:
             return None
         identities = {id(tensor) for tensor in tensors}
         if len(identities) < len(tensors) or any(id(leaf) in identities for leaf in leaves):

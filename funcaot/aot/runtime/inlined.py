@@ -2,9 +2,9 @@
 
 Inside of another capture and on fake tensors there is nothing to run. Under a dispatch mode of the
 user, tensors that wrap others show it the ops that their classes are given, which know better than
-a graph what is inside; a torch-function mode is shown the functions that are called. Classes of
-tensors that say themselves what ops do are in eager what they say; so are wrappers at a level of a
-transform.
+a graph what is inside; one with hooks for all modules, as torch's counter of operations has, is
+shown the modules that run; a torch-function mode is shown the functions that are called. Wrappers
+at a level of a transform are in eager what their classes say.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def is_inlined(around: Situation, args: tuple[Any, ...], kwargs: dict[str, Any])
     if around.function_modes and guards.users_function_mode_active():
         return True
     if around.modes:
+        if any(guards.hooks_of_all_modules()):
+            return True
         leaves = tree_flatten((args, kwargs))[0]
         if tracing.is_abstract() or any(map(is_wrapper, leaves)):
             return True

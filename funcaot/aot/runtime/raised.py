@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from funcaot._torch.levels.situation import situation
+from funcaot._torch.tensors.own_functions import as_called
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.graph.lru import Derived
@@ -165,7 +166,7 @@ def call_plainly(
     """
     args, kwargs = call
     # With the rules that the capture had: without them torch's lack of one would hide the error.
-    with with_derivatives():
+    with with_derivatives(), as_called():
         result = function(*args, **kwargs)
     if raised is not None:
         warn_user(_why(name, raised), CaptureWarning)

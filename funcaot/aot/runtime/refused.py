@@ -75,10 +75,16 @@ class Refusals:
         self._known[signature] = error.what, self._times(signature) + 1
         return True
 
-    def note(self, signature: Signature, error: Exception) -> None:
-        """Remember what a capture raised, if it is that only eager can do what it was asked to."""
+    def noted(self, signature: Signature, error: Exception) -> Exception:
+        """Remember what a capture raised, if it is that only eager can do what it was asked to.
+
+        Returns:
+            The error, or what is raised in its place.
+        """
+        error = getattr(error, "left_to_eager", None) or error
         if isinstance(error, EagerOnlyError):
             self._eager[signature, situation().derives] = error
+        return error
 
     def check(self, signature: Signature) -> None:
         """Raise what a capture would raise again.

@@ -212,6 +212,7 @@ def _refuse(forward: Forward, derived: Derived) -> None:
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
+        (_has_classes(forward), "a class of tensors says what functions of torch do"),
         (
             any(
                 slot.spec.layout is not torch.strided or any(slot.spec.flags)
@@ -223,6 +224,11 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     ):
         if holds:
             raise NotSavedError(what)
+
+
+def _has_classes(forward: Forward) -> bool:
+    """Whether a class of tensors took part whose code runs while a function is captured."""
+    return forward.meets_classes or any(output.of_class for output in forward.effects.outputs)
 
 
 class _Writer:

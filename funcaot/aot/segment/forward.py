@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from funcaot._torch.tracing.own_classes import class_that_acts
 from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.shared_inputs import Touched
 from funcaot.aot.effects.effects import Effects, Watched
@@ -44,6 +45,7 @@ class Forward:
         reachable: Inputs that a custom backward can get hold of, so that it might write to them.
         timings: Seconds per stage.
         made_under: Settings of the process that it was captured under.
+        meets_classes: Whether a class of tensors said what functions of torch do.
     """
 
     signature: Signature
@@ -60,6 +62,7 @@ class Forward:
     reachable: tuple[int, ...]
     timings: dict[str, float]
     made_under: dict[str, str]
+    meets_classes: bool = False
 
     @cached_property
     def differentiable(self) -> bool:
@@ -70,6 +73,12 @@ class Forward:
     def lifted_specs(self) -> tuple[TensorSpec, ...]:
         """What the closed-over tensors looked like at capture."""
         return tuple(slot.spec for slot in self.capture.inputs if slot.argument is None)
+
+    @cached_property
+    def lifted_classes(self) -> tuple[type | None, ...]:
+        """For each closed-over tensor its class, if that says what functions of torch do."""
+        lifted = (slot for slot in self.capture.inputs if slot.argument is None)
+        return tuple(class_that_acts(getattr(slot, "tensor", None)) for slot in lifted)
 
     @cached_property
     def grown(self) -> frozenset[int]:

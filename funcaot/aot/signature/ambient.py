@@ -14,6 +14,7 @@ import torch
 
 from funcaot._torch.levels.inference import inference_mode_around_levels
 from funcaot._torch.tensors import guards
+from funcaot._torch.tensors.own_functions import as_called, called_with_functions_of_classes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.source import Source
 
@@ -79,6 +80,7 @@ class Ambient:
         default_dtype: Of new tensors.
         deterministic: Deterministic algorithms: on, only warn, fill uninitialized memory.
         precision: Of float32 matrix products, in every setting that torch has for it.
+        classes: Whether classes of tensors say what functions of torch do.
         modes: Torch-function modes (a default device is one) and dispatch modes; no code is
             generated where there is one.
     """
@@ -90,6 +92,7 @@ class Ambient:
     default_dtype: torch.dtype = field(metadata=_by(torch.get_default_dtype))
     deterministic: tuple[bool, bool, bool] = field(metadata=_by(_deterministic, _same_filling))
     precision: tuple[Any, ...] = field(metadata=_by(guards.matmul_precision, _same_precision))
+    classes: bool = field(metadata=_by(called_with_functions_of_classes))
     modes: tuple[Any, ...] = field(metadata=_by(guards.active_modes, _no_mode))
 
 
@@ -103,7 +106,9 @@ def read_ambient() -> Ambient:
 
 def conditions_on(ambient: Ambient, source: Source) -> Iterator[str]:
     """Conditions in generated code that the state is as it was; the guard's comes first."""
-    yield f"{source.constant(guards.global_state_check(), 'state')}()"
+    with as_called():  # The guard compares whether classes are asked.
+        state = guards.global_state_check()
+    yield f"{source.constant(state, 'state')}()"
     for item in fields(Ambient):
         condition = item.metadata["condition"](source, getattr(ambient, item.name))
         if condition is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.own_functions import has_own_functions
 from funcaot._torch.tracing import tracing
+from funcaot.aot.subclasses.classes import refuse_class
 from funcaot.aot.subclasses.refusals import EagerOnlyError, is_behind_levels
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
@@ -39,11 +39,7 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
     if at_level and is_behind_levels(tensor):
         found = "a tensor subclass inside a transform"
         raise EagerOnlyError(said.format(found), remedy=_OVER_TRANSFORMS)
-    if has_own_functions(kind):
-        raise EagerOnlyError(
-            said.format(f"a tensor of class {kind.__name__}, which says itself what ops do,"),
-            remedy="pass x.as_subclass(torch.Tensor), or keep it out of the compiled function.",
-        )
+    refuse_class(kind, said, tensor)
     if tensor.is_nested:
         found, remedy = "a nested tensor", "pass its values() and offsets, or a padded tensor."
     elif tensor.is_quantized:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.own_functions import as_called
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
@@ -33,6 +34,7 @@ from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
+from funcaot.aot.subclasses.classes import Classes
 from funcaot.classes.opaque import watching
 from funcaot.errors import FuncaotError, UnsupportedError
 
@@ -111,6 +113,7 @@ class StateTracker:
         as_they_are: Tensors among the leaves that the function sees as themselves, by ``id``: it
             reaches them otherwise too, and asks which things are one object.
         open: Numbers that the function reads besides its arguments, and that are left open.
+        classes: Users' classes of tensors that it meets.
     """
 
     function: Callable[..., Any]
@@ -130,6 +133,7 @@ class StateTracker:
     told: tuple[Any, ...] = ()
     as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
+    classes: Classes = field(default_factory=lambda: Classes(""))
     _before: Sequence[Bag] = ()
     _classes: Sequence[tuple[Any, type]] = ()
 
@@ -145,6 +149,14 @@ class StateTracker:
             self.open.restore()
             self.found = self.open.plain(self.found)
             self._before = self.open.plain_bags(self._before)
+
+    @contextlib.contextmanager
+    def _watched(self, recorder: Recorder, of_functions: OfFunctions) -> Iterator[None]:
+        """While the function itself runs."""
+        noted = watching(of_functions), self.classes.making()
+        with recorder, _importing_outside(recorder), noted[0], noted[1], as_called(), self.classes:
+            yield
+        self.ran.classes |= self.classes.met
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.take_back()
@@ -180,7 +192,7 @@ class StateTracker:
         changes = Changes(self.name, environment)
         of_functions = OfFunctions(bags, environment, changes)
         try:
-            with recorder, _importing_outside(recorder), watching(of_functions):
+            with self._watched(recorder, of_functions):
                 result = self.function(*args, **kwargs)
             snapshots.note_new_globals()
             environment.names.add_run(self.ran.asked, self.ran.users)

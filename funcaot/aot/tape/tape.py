@@ -30,6 +30,7 @@ from funcaot._torch.tracing.functional_values import is_up_to_date
 from funcaot._torch.tracing.torchscript import running_scripts_in_python
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.subclasses import classes
 from funcaot.aot.tape.closed_over import ClosedOver, Replacing
 from funcaot.aot.tape.collectives import record
 from funcaot.aot.tape.empty_losses import OF_EMPTY
@@ -201,6 +202,12 @@ class Tape:
             # Inside another one, which computes everything again anyway.
             yield
             return
+        where = "in a checkpoint, which runs again without what they say"
+        with classes.refused(where), self._region():
+            yield
+
+    @contextlib.contextmanager
+    def _region(self) -> Iterator[None]:
         self._notes.region = len(self.regions)
         start = sequence_number()
         self.regions.append((start, start))

@@ -235,3 +235,40 @@ def test_what_is_left_on_a_parameter():
         weight = layer.weight
         seen.append((weight.calls, len(weight._backward_hooks), weight.grad.tolist()))
     assert seen[0] == seen[1]
+
+
+OLD = ["old"]
+
+
+class Note:
+    """Something that a function makes."""
+
+
+def noted(x):
+    tags = ["a", ("b", {"c": ["d"]})]
+    y, z = x * 2, x * 3
+    y.tags, z.tags, x.tags, y.old = tags, tags, {1}, OLD
+    return y, z
+
+
+def test_containers_are_new_in_each_call():
+    """The first call's list was that of all calls; what was there before stays one object."""
+    compiled = funcaot.compile(noted, backend="eager")
+    calls = []
+    for _ in range(3):
+        x = torch.ones(2)
+        y, z = compiled(x)
+        assert y.tags is z.tags and y.tags == ["a", ("b", {"c": ["d"]})]
+        assert x.tags == {1} and y.old is OLD
+        calls.append((y.tags, y.tags[1][1], y.tags[1][1]["c"], x.tags))
+    assert all(len(set(map(id, parts))) == 3 for parts in zip(*calls, strict=True))
+
+
+@pytest.mark.parametrize("made", [lambda: Note(), lambda: [Note()], lambda: [OLD]])
+def test_what_can_not_be_made_anew_is_refused(made):
+    def function(x):
+        (y := x * 2).note = made()
+        return y
+
+    with pytest.raises(UnsupportedError, match="sets the attribute 'note' of a tensor"):
+        funcaot.compile(function, backend="eager")(torch.ones(2))

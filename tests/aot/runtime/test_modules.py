@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 import funcaot
 from funcaot.errors import UnsupportedError
@@ -335,3 +336,20 @@ def test_what_is_compiled_already_can_be_compiled_again():
         assert copy.deepcopy(compiled)(x).shape == (5, 2)
         assert len(funcaot.report(compiled).entries) == 1
     assert not funcaot.report(once).entries
+
+
+def test_a_counter_of_operations_tells_modules_apart():
+    """It looks at them by hooks for all modules, and saw a graph in their place."""
+    x = torch.ones(2, 3)
+    counts = []
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    compiled = funcaot.compile(layers, backend="eager")
+    warm = compiled(x)
+    for called in (layers, compiled):
+        with FlopCounterMode(display=False) as counter:
+            called(x).sum().backward()
+        counts.append(counter.get_flop_counts())
+    assert counts[0] == counts[1]
+    with FlopCounterMode(display=False) as counter:
+        warm.sum().backward()
+    assert [*counter.get_flop_counts()] == ["Global"]

@@ -250,3 +250,47 @@ def test_arguments_that_cant_be_described():
     compiled = funcaot.compile(function, backend="eager", fullgraph=False)
     with pytest.warns(CaptureWarning):
         assert_close(compiled(x, sparse), function(x, sparse))
+
+
+class Normalizes(torch.nn.Module):
+    """It takes its scale from the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("done", torch.tensor(0.0))
+
+    def forward(self, x):
+        if not self.done > 0:
+            self.scale.data = 1 / (x.std(0) + 1e-6).data
+            self.done = torch.tensor(1.0)
+        return x * self.scale
+
+
+def test_a_layer_that_assigns_to_data_in_its_first_call():
+    results = []
+    for compiles in (False, True):
+        layer = Normalizes()
+        called = funcaot.compile(layer, backend="eager") if compiles else layer
+        found = []
+        for factor in (1.0, 2.0, 3.0):
+            result = called(torch.arange(6.0).reshape(2, 3) ** 2 * factor)
+            result.sum().backward()
+            found.append((result.tolist(), layer.scale.grad.tolist(), layer.scale.tolist()))
+        results.append(found)
+    assert results[0] == results[1]
+    assert len(funcaot.report(called).entries) == 1
+
+
+def test_one_that_does_so_in_every_call():
+    def function(x):
+        y = x * 2
+        if y.sum() > 0:
+            y.data = torch.ones(3)
+        return y
+
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(8):
+        assert compiled(torch.ones(3)).tolist() == [1, 1, 1]
+    with pytest.raises(UnsupportedError, match=r"assigns to the \.data .* in every call"):
+        compiled(torch.ones(3))

@@ -54,6 +54,12 @@ class Tagged(torch.Tensor):
         return result
 
 
+class Further(torch.Tensor):
+    """It has another number of dimensions than C++ says."""
+
+    ndim = 10
+
+
 class Unwrapping(torch.Tensor):
     """What is computed of it is plain."""
 
@@ -117,30 +123,32 @@ def seen(results):
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", CLASSES)
-def test_classes_that_say_what_ops_do_are_called_in_eager(kind, use, backend):
+def test_classes_that_say_what_ops_do(kind, use, backend):
     """A graph that takes one for a plain tensor computes something else, or reads no memory."""
     value = CLASSES[kind]()
     function, make = USES[use]
     function = function or (lambda x: x * value.sin())
     compiled = funcaot.compile(function, backend=backend)
     wanted = seen(function(*make(value)))
-    with pytest.warns(funcaot.errors.CaptureWarning, match="runs in eager.*as_subclass"):
-        assert seen(compiled(*make(value))) == wanted
-    for _ in range(2):
-        assert seen(compiled(*make(value))) == wanted
-    assert not compiled.entries
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", funcaot.errors.CaptureWarning)
+        for _ in range(3):
+            assert seen(compiled(*make(value))) == wanted
+    told = [str(warning.message) for warning in caught if "runs in eager" in str(warning.message)]
+    assert len(told) == (kind == "masked")
+    assert len(compiled.entries) == (kind != "masked")
     if use == "argument":
         plain = torch.arange(3.0)
         assert_close(compiled(plain), plain.sin() * 2)
-        assert len(compiled.entries) == 1
+        assert len(compiled.entries) == 1 + (kind != "masked")
         assert seen(compiled(*make(value))) == wanted
 
 
-def test_such_calls_are_errors_where_all_is_to_be_compiled():
-    compiled = funcaot.compile(lambda x: x.sin(), backend="eager", fullgraph=True)
+def test_calls_left_to_eager_are_errors_where_all_is_to_be_compiled():
+    compiled = funcaot.compile(lambda x: x.ndim + 1, backend="eager", fullgraph=True)
     for _ in range(2):
-        with pytest.raises(UnsupportedError, match=r"Doubling, which says.*\n.*Instead"):
-            compiled(torch.arange(3.0).as_subclass(Doubling))
+        with pytest.raises(UnsupportedError, match=r"Further, which says.*\n.*Instead"):
+            compiled(torch.arange(3.0).as_subclass(Further))
 
 
 def test_a_class_with_names_of_its_own_is_a_tensor():
@@ -172,9 +180,9 @@ def test_gradients_of_such_classes():
 def test_classes_that_a_function_makes(function):
     compiled = funcaot.compile(function, backend="eager")
     x = torch.arange(3.0)
-    with pytest.warns(funcaot.errors.CaptureWarning, match="makes a tensor of another class"):
+    for _ in range(2):
         assert seen(compiled(x)) == seen(function(x))
-    assert seen(compiled(x)) == seen(function(x))
+    assert len(compiled.entries) == 1
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
@@ -184,8 +192,8 @@ def test_a_causal_bias_is_an_argument(backend):
     compiled = funcaot.compile(lambda q, k, b: attention(q, k, k, attn_mask=b), backend=backend)
     q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 4, 8)
     bias = causal_lower_right(3, 4)
-    with pytest.warns(funcaot.errors.CaptureWarning, match="CausalBias"):
-        found = compiled(q, k, bias)
+    found = compiled(q, k, bias)
+    assert len(compiled.entries) == 1
     assert_close(found, attention(q, k, k, attn_mask=bias))
 
 

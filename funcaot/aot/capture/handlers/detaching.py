@@ -6,6 +6,8 @@ from typing import Any
 
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.memory.reshaping import refuse_fixed
+from funcaot.aot.graph import graphs
+from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.errors import UnsupportedError
 
 __all__ = ["detach", "read_data", "refuse_new_data", "start_or_stop_requiring_grad"]
@@ -52,8 +54,12 @@ def refuse_new_data(call: Call, capture: InProgress) -> Any:
     """``x.data = value``.
 
     Raises:
-        UnsupportedError: Always.
+        FirstStepError: After a branch on a value, as where a layer takes its scale from the first
+            batch; the call is made as it is.
+        UnsupportedError: Otherwise.
     """
+    if any(map(graphs.is_premise, capture.tape.graph.nodes)):
+        raise FirstStepError("assigns to the .data of a tensor, after a branch on a value")
     raise UnsupportedError(
         f"{capture.name} assigns to the .data of a tensor.",
         remedy="write x.copy_(value) under torch.no_grad(), or x.set_(value).",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -20,6 +20,10 @@ class Made(Protocol):
 
     def origin(self, origin: Origin) -> torch.Tensor:
         """A tensor that is made of inputs and results, once in each call."""
+        ...
+
+    def copied(self, value: Any) -> Any:
+        """A value that a function made, as another call would make it."""
         ...
 
 

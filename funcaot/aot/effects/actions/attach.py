@@ -23,7 +23,7 @@ class Attach(Action):
     def replay(self, target: torch.Tensor, made: Made) -> None:
         """Set, delete and register."""
         for name, value in self.left.values:
-            setattr(target, name, value)
+            setattr(target, name, made.copied(value))
         for name in self.left.removed:
             delattr(target, name)
         for method, hook in self.left.hooks:

@@ -98,6 +98,12 @@ class View:
     from_no_grad: bool = False
     several: bool = False
 
+    @property
+    def is_alias(self) -> bool:
+        """Whether it is a new object with nothing changed, as autograd sees it too."""
+        usual = self.recorded and not (self.from_no_grad or self.several)
+        return usual and all(step.is_alias and not step.is_detach for step in self.steps)
+
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """Apply the chain."""
         if self.from_no_grad:

@@ -1,0 +1,96 @@
+"""Attributes that a function leaves on tensors: containers are made anew in each call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from funcaot.aot.capture.attributes import AllAttached, Attached
+from funcaot.aot.closure.alike import may_be_another
+from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES
+from funcaot.aot.closure.constants import is_immutable
+from funcaot.aot.closure.environment import Environment
+from funcaot.errors import UnsupportedError
+
+__all__ = ["Copies", "told_apart"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Old:
+    """A container that was there before: a tensor gets this one, and no copy."""
+
+    thing: Any
+
+
+def told_apart(attached: AllAttached, environment: Environment, name: str) -> AllAttached:
+    """Attributes, where containers that were there before are told from new ones.
+
+    Args:
+        attached: What the function left on tensors.
+        environment: What it reaches.
+        name: The user's function, for messages.
+
+    Raises:
+        UnsupportedError: For what no later call could make anew, or find again.
+    """
+
+    def told(left: Attached) -> Attached:
+        values = ((key, _told(key, value, environment, name)) for key, value in left.values)
+        return replace(left, values=tuple(values))
+
+    return AllAttached(
+        tuple((index, told(left)) for index, left in attached.inputs),
+        tuple((index, told(left)) for index, left in attached.outputs),
+    )
+
+
+def _told(attribute: str, value: Any, environment: Environment, name: str) -> Any:
+    if id(value) in environment.objects:
+        return _Old(value)
+    for part in _parts(value):
+        old = id(part) in environment.objects and part is not value
+        changeable = isinstance(part, CONTAINERS) and not is_immutable(part)
+        if may_be_another(part) or (changeable and (old or type(part) not in _COPIED)):
+            raise UnsupportedError(
+                f"{name} sets the attribute {attribute!r} of a tensor to what holds a "
+                f"{type(part).__name__} that no later call could make or find.",
+                remedy="keep numbers, texts, tuples and new containers of them as attributes.",
+            )
+    return value
+
+
+_COPIED = (list, dict, set, tuple)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """A value, and what is in it if it is a container."""
+    yield value
+    if isinstance(value, CONTAINERS):
+        for part in value.values() if isinstance(value, DICTIONARIES) else value:
+            yield from _parts(part)
+
+
+class Copies:
+    """Copies of containers for one call: what was one object is one."""
+
+    def __init__(self) -> None:
+        """Nothing is copied yet."""
+        self._made: dict[int, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        """The value itself, or a copy of a container that may change."""
+        if isinstance(value, _Old):
+            return value.thing
+        if is_immutable(value) or type(value) not in _COPIED:
+            return value
+        if id(value) not in self._made:
+            made = self._made[id(value)] = copy.copy(value)
+            if isinstance(value, dict):
+                made.update((key, self.of(item)) for key, item in value.items())
+            elif isinstance(value, list):
+                made[:] = map(self.of, value)
+            elif isinstance(value, tuple):
+                self._made[id(value)] = tuple(map(self.of, value))
+        return self._made[id(value)]
