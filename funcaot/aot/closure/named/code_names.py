@@ -144,8 +144,9 @@ class ReadNames:
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
         self._all = False
-        self._owning: set[type] = set()
-        self._hooked: set[type] = set()
+        # By identity: the class of a class may say what its hash is.
+        self._owning: dict[int, type] = {}
+        self._hooked: dict[int, type] = {}
         self._pickles = False
         self.texts_of_globals: set[str] = set()
         self.sets_any = False
@@ -189,7 +190,8 @@ class ReadNames:
         """Add what code reads that reads all attributes of something."""
         kind = asks_itself(code, namespace)
         if kind is not None:
-            (self._hooked if "__getattribute__" in names.used else self._owning).add(kind)
+            kinds = self._hooked if "__getattribute__" in names.used else self._owning
+            kinds[id(kind)] = kind
         elif only_pickles(code, namespace):
             self._pickles = True
         else:
@@ -215,13 +217,14 @@ class ReadNames:
 
     def reads_own(self, holder: object) -> bool:
         """Whether all attributes of an object are read at once, by a method of it or a pickler."""
-        kinds = type(holder).__mro__
-        own = not (self._owning.isdisjoint(kinds) and self._hooked.isdisjoint(kinds))
-        return own or (self._pickles and not issubclass(kinds[0], type | types.FunctionType))
+        if self._pickles and not issubclass(type(holder), type | types.FunctionType):
+            return True
+        kinds = self._owning | self._hooked
+        return bool(kinds) and any(id(kind) in kinds for kind in type(holder).__mro__)
 
     def reads_class(self, kind: type) -> bool:
         """Whether a class has a hook that gets any of its attributes."""
-        return not self._hooked.isdisjoint(kind.__mro__)
+        return bool(self._hooked) and any(id(each) in self._hooked for each in kind.__mro__)
 
     def add_exact(self, names: Iterable[str]) -> bool:
         """Add names that code may get from data; whether one of them is new."""
