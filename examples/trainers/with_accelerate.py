@@ -48,6 +48,7 @@ def main() -> None:
         optimizer.step()
         mean = accelerator.reduce(loss.detach(), "mean").item()
         accelerator.print(f"step {step}: loss {mean:.6f}")
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ def main() -> None:
         fabric.backward(loss)
         optimizer.step()
         fabric.print(f"step {step}: loss {fabric.all_reduce(loss.detach()).item():.6f}")
+    fabric.barrier()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # Its threads would abort the process.
 
 
 if __name__ == "__main__":

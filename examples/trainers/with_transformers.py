@@ -53,6 +53,8 @@ def main() -> None:
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         for step, loss in enumerate(losses):
             print(f"step {step}: loss {float(loss):.6f}")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # Its threads would abort the process.
 
 
 if __name__ == "__main__":

@@ -130,6 +130,10 @@ class Watch(Protocol):
 
     called: list[tuple[Any, ...]]
 
+    def following(self) -> contextlib.AbstractContextManager[Any]:
+        """While a rule runs after a look: what its code reaches is looked at before it runs."""
+        ...
+
     def look(self) -> Any:
         """What everything that the captured function reaches holds now."""
         ...

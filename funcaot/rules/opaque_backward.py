@@ -73,7 +73,7 @@ def traced_or_opaque(
     watch = _watch(function, ctx)
     looked = watch and watch.look()
     try:
-        with refused():
+        with refused(), contextlib.nullcontext() if watch is None else watch.following():
             result = rule(ctx, *cotangents)
         if watch is None or not watch.take_back(looked):
             return result

@@ -45,7 +45,8 @@ def taken_back(watch: Watch | None) -> Iterator[None]:
         return
     looked = watch.look()
     try:
-        yield
+        with watch.following():
+            yield
     finally:
         watch.take_back(looked)
 

@@ -279,7 +279,8 @@ def _value(
     looked = watch and watch.look()
     try:
         repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
-        with repeated, _NoDataAccess():
+        followed = contextlib.nullcontext() if watch is None else watch.following()
+        with repeated, followed, _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None

@@ -153,14 +153,16 @@ def kept_in(values: Iterable[Any], depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def reached_by(called: Iterable[tuple[Any, ...]]) -> set[int]:
-    """Objects that something reaches which runs later: rules of Functions, by ``id``.
+    """Objects that something was given which runs later: rules of Functions, by ``id``.
+
+    What it finds among globals when it runs, no program keeps for it.
 
     Args:
         called: For each its code, and what it was given besides tensors.
     """
     found: set[int] = set()
     for root in called:
-        walk = Walk(root)
+        walk = Walk(root, waits=True)
         walk.go()
         found.update(i for i, thing in walk.found.objects.items() if may_be_another(thing))
     return found

@@ -91,7 +91,8 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
     elif isinstance(holder, torch.nn.Module):
         yield from _of_module(holder, names)
     elif isinstance(holder, torch.Tensor):
-        yield from entries(attributes_of(holder), "{parent}.__dict__", named=True)
+        named = not names.reads_own(holder)
+        yield from entries(attributes_of(holder), "{parent}.__dict__", named=named)
     elif isinstance(holder, types.FunctionType):
         yield from _of_function(holder)
     elif isinstance(holder, types.MethodType):
@@ -132,9 +133,10 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             inner = {name: own[name] for name in ("data", "maps") if name in own}
             yield from entries(inner, "{parent}.__dict__")
             own = {name: value for name, value in own.items() if name not in inner}
-        named = not (names.sees_all and isinstance(holder, BY_ALL))
+        named = not ((names.sees_all and isinstance(holder, BY_ALL)) or names.reads_own(holder))
         yield from entries(own, "{parent}.__dict__", named=named)
-        yield from _of_slots(holder)
+        for step in _of_slots(holder):
+            yield step if named else step._replace(name="")
 
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -229,7 +231,8 @@ def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:
         private = name.startswith("_") and not names.uses(name) and not _is_users(value)
         told = name == _TOLD and names.uses(name)
         if told or (name not in MODULE_OWN and not private):
-            yield in_module(name, value)
+            step = in_module(name, value)
+            yield step._replace(name="") if names.reads_own(module) else step
     yield from _of_slots(module)
 
 
@@ -370,6 +373,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
     known: set[str] = set()
     hidden: set[str] = set()
     supers = names.users_mention("super")
+    whole = names.reads_class(kind)
     for index, base in enumerate(kind.__mro__):
         users = is_users(base)
         for name, raw in list(vars(base).items()):
@@ -381,7 +385,8 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                 continue
             inherited = name == "forward" and not users
             has_run = has_run or (name == "__torch_function__" and users)
-            if has_run or (names.mentions(name) and not name.startswith("__")):
+            mentioned = whole or names.mentions(name)
+            if has_run or (mentioned and not name.startswith("__")):
                 known.add(name)
                 if supers:
                     found = bases_with(kind, name)
@@ -389,7 +394,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
                 if users or inherited:
                     for step in _of_member(kind, index, name, raw):
                         # Python itself looks special methods up.
-                        yield step._replace(name="") if has_run else step
+                        yield step._replace(name="") if has_run or whole else step
         hidden.update(vars(base))
     for index, meta in classes_of(type(kind)):
         for name, raw in list(vars(meta).items()):

@@ -83,6 +83,8 @@ def _digest(value: Any) -> tuple[Any, ...]:
 
 
 def _of_numpy(values: Any) -> tuple[Any, ...]:
+    # A subclass, such as that of masked arrays, may do other things when it is read.
+    values = sys.modules["numpy"].asarray(values)
     if values.dtype.hasobject:
         return (values.shape, tuple(map(_item, values.ravel().tolist())))
     layout = (str(values.dtype), values.shape, values.strides, values.flags.writeable)

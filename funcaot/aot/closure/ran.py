@@ -56,6 +56,8 @@ _TO_THREADS = {
     ("multiprocessing.pool", "imap_unordered"),
     ("multiprocessing.pool", "_map_async"),
 }
+# Where torch calls kernels that are written in Python.
+_OPERATORS = "torch._library.custom_ops"
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
 
@@ -326,6 +328,38 @@ class Recorder(PausableTrace):
             self.imported = name
             raise ImportedError(name)
         return True
+
+
+class Follower(Recorder):
+    """Tells what code of rules runs inside its block.
+
+    Imports are those of the capture around it, if any. A custom operator's kernel, which calls a
+    large library, isn't followed: what it changes is the operator's, as outside of Functions.
+    """
+
+    _kernel: types.FrameType | None = None
+
+    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        """Note the code of a frame that starts, unless a kernel runs it."""
+        if self._kernel is not None:
+            return None
+        is_kernel = frame.f_code.co_name == "backend_impl"
+        if not is_kernel or self.before is not None or _module_of(frame) != _OPERATORS:
+            return super().trace(frame, event, argument)
+        self._kernel, frame.f_trace_lines = frame, False
+        return self._in_kernel
+
+    def _in_kernel(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if event == "return":
+            self._kernel = None
+        return self._in_kernel
+
+    def _is_importing(self, frame: types.FrameType) -> bool:
+        """Whether a frame belongs to an import, as the recorder around this one sees it."""
+        found = self._outer is not None and self._outer._is_importing(frame)
+        if found:
+            self.ran.forget(frame.f_code)
+        return found
 
 
 def _module_of(frame: types.FrameType) -> str:

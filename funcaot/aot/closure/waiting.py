@@ -23,9 +23,7 @@ _REACHING = frozenset(
         "getclosurevars",
         "getmembers",
         "methodcaller",
-        # frames and the garbage collector
-        "currentframe",
-        "f_back",
+        # what a frame has of globals, and the garbage collector
         "f_globals",
         "get_objects",
         "get_referents",

@@ -367,6 +367,8 @@ class Walk:
                 key = (identity, name)
                 if key in self._looked_at or not names.mentions(name) or is_shown(child):
                     continue
+                if name == "__builtins__" and not names.uses(name):
+                    continue  # Code calls what is in there by its own name.
                 if library and (self._ran is None or not names.users_mention(name)):
                     continue
                 self._looked_at.add(key)

@@ -347,14 +347,18 @@ class EnvironmentWriter:
                 continue  # It may be another one in each call.
             if isinstance(holder, type | types.ModuleType):
                 self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
-                if environment.names.reads_everything and not is_library(_module_of(holder)):
+                whole = environment.names.reads_everything or (
+                    isinstance(holder, type) and environment.names.reads_class(holder)
+                )
+                if whole and not is_library(_module_of(holder)):
                     known = self.source.constant(own_names(holder), "names")
                     look = self.source.constant(own_names, "own_names")
                     says = f"the names of the attributes of {self.says(identity)}"
                     self.require(f"{look}({self.variable(identity)}) == {known}", says)
                 continue
             unset = [name for name in children.slots_of(holder) if not in_slot(holder, name)]
-            unset = [name for name in unset if environment.names.mentions(name)]
+            whole = environment.names.reads_own(holder)
+            unset = [name for name in unset if whole or environment.names.mentions(name)]
             self._write_absent_by_lookup(identity, holder, unset)
             if own is not None:
                 self._write_absent_of(identity, holder, own)
@@ -399,9 +403,8 @@ class EnvironmentWriter:
         if module:
             hidden.add("forward")
         # Ops of torch keep what they found out when they first ran.
-        everything = names.reads_everything or (
-            names.sees_all and isinstance(holder, children.BY_ALL)
-        )
+        everything = names.reads_everything or names.reads_own(holder)
+        everything = everything or (names.sees_all and isinstance(holder, children.BY_ALL))
         if everything and module_of(type(holder)) != "torch._ops":
             self._write_keys(identity, [own, *(own[part] for part in parts)], parts)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}

@@ -33,7 +33,8 @@ def write_absent_of_tensors(writer: EnvironmentWriter) -> None:
     for identity, thing in environment.objects.items():
         if not isinstance(thing, torch.Tensor):
             continue
-        if names.reads_everything and environment.places[identity]:
+        everything = names.reads_everything or names.reads_own(thing)
+        if everything and environment.places[identity]:
             known = writer.source.constant({*attributes_of(thing)}, "names")
             look = writer.source.constant(attributes_of, "attributes_of")
             at = writer.at(environment.places[identity][0])

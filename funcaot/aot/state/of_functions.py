@@ -7,11 +7,14 @@ looked at by themselves.
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.ran import Follower
 from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
@@ -46,6 +49,10 @@ class OfFunctions:
         self._changes = changes
         self.called: list[tuple[Any, ...]] = []
         self._first: dict[int, Bag] = {}
+
+    def following(self) -> contextlib.AbstractContextManager[Any]:
+        """While a Function's rule runs: what the capture follows is what reaches more."""
+        return contextlib.nullcontext()
 
     def look(self) -> list[Contents]:
         """What everything holds now."""
@@ -119,17 +126,42 @@ class OfFunctions:
         )
 
 
-def watch_of(root: tuple[Any, ...], name: str) -> OfFunctions:
+class OfRule(OfFunctions):
+    """What a rule changes that runs by itself: a backward, when it is traced.
+
+    Globals of functions are looked at before these run: one that calls a large library leads to
+    all of that, and runs little of it.
+    """
+
+    def __init__(self, root: tuple[Any, ...], name: str) -> None:
+        """Look at what the rule reaches without running anything.
+
+        Args:
+            root: Its code, and objects that it is given.
+            name: The Function's name, for messages.
+        """
+        self._walk = walk = Walk(root, waits=True)
+        walk.go()
+        self._snapshots = Snapshots(walk.found)
+        super().__init__(self._snapshots.bags, walk.found, Changes(name, walk.found))
+
+    def following(self) -> Follower:
+        """While the rule runs."""
+        return Follower(self._started)
+
+    def _started(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+        self._walk.add_code(code, namespace)
+        self._snapshots.update()
+
+
+def watch_of(root: tuple[Any, ...], name: str) -> OfRule:
     """Look at what a rule reaches that runs by itself: a backward, when it is traced.
 
     Args:
         root: Its code, and objects that it is given.
         name: The Function's name, for messages.
     """
-    walk = Walk(root)
-    walk.go()
-    bags = Snapshots(walk.found).bags
-    return OfFunctions(bags, walk.found, Changes(name, walk.found))
+    return OfRule(root, name)
 
 
 register_watches(watch_of)

@@ -236,3 +236,21 @@ def test_what_is_reached_only_while_it_runs(name, says, monkeypatch):
     with pytest.raises(UnsupportedError, match=says):
         funcaot.compile(function, backend="eager")(torch.ones(2))
     assert (module.KEPT.get(), module.ROWS) == (0, b"abc")
+
+
+def test_arrays_of_classes_that_mind_how_they_are_read():
+    """NumPy's constant ``masked`` lets nobody set its attributes, which reading it would do."""
+    held = types.SimpleNamespace(masked=np.ma.masked, rows=np.ma.array([1.0, 2.0]), scale=2.0)
+
+    def scaled(x):
+        return x * held.scale if held.masked is not None and held.rows is not None else x
+
+    compiled = funcaot.compile(scaled, backend="eager")
+    for change in (
+        lambda: None,
+        lambda: setattr(held, "scale", 3.0),
+        lambda: held.rows.__setitem__(0, 5.0),
+        lambda: held.rows.__setitem__(1, np.ma.masked),
+    ):
+        change()
+        assert torch.equal(compiled(torch.ones(2)), scaled(torch.ones(2)))

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 import funcaot
+from funcaot.aot.closure.alike import reached_by
+from funcaot.aot.state.of_functions import watch_of
 from funcaot.errors import UnsupportedError
 
 COUNTS = {}
@@ -237,3 +239,63 @@ def test_an_error_after_the_function_ran_leaves_its_count():
         with pytest.raises(ValueError, match="too long"):
             compiled(torch.ones(3))
         assert COUNTS["rule"] == calls
+
+
+REGISTRY = {str(index): [index] for index in range(300)}
+
+
+def look_up():
+    return REGISTRY["7"]
+
+
+def helper():
+    COUNTS["rule"] += 1
+    return look_up if COUNTS["rule"] < 0 else None
+
+
+def calls_helper(x):
+    helper()
+    return x * 2
+
+
+def test_what_a_rule_calls_is_followed_when_it_runs():
+    """A large library is reached from any rule that calls it, and little of it runs."""
+    reset()
+    watch = watch_of((calls_helper,), "rule")
+    looked = watch.look()
+    with watch.following():
+        calls_helper(torch.ones(2))
+    assert COUNTS["rule"] == 1
+    assert not any(bag.thing is REGISTRY for bag in watch.bags)
+    assert watch.take_back(looked)
+    assert COUNTS["rule"] == 0
+
+
+@torch.library.custom_op("funcaot_of_functions::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    SEEN.append(look_up()[0])
+    return x * 2
+
+
+def calls_operator(x):
+    COUNTS["rule"] += 1
+    return doubled(x)
+
+
+def test_kernels_of_operators_are_not_followed():
+    reset()
+    watch = watch_of((calls_operator,), "rule")
+    looked = watch.look()
+    with watch.following():
+        calls_operator(torch.ones(2))
+        helper()
+    assert not any(bag.thing is REGISTRY for bag in watch.bags)
+    assert watch.take_back(looked)
+    assert (COUNTS["rule"], SEEN) == (0, [7])
+
+
+def test_what_a_function_finds_when_it_runs_is_not_kept():
+    assert id(REGISTRY) not in reached_by([(look_up,)])
+    kept = Recorder()
+    assert id(kept) in reached_by([(look_up, kept)])
+    assert id(RECORDER) not in reached_by([(by_method,)])

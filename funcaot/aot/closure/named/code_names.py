@@ -8,55 +8,39 @@ from __future__ import annotations
 
 import dis
 import functools
-import itertools
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.named.patterns import (
     FORMATTING,
+    catches,
+    compares_identity,
     looks_at_all,
     matched_in,
     names_in_texts,
 )
+from funcaot.aot.closure.named.whole import (
+    BY_NAME,
+    COPIES,
+    UNSEEN,
+    WHOLE,
+    asks_itself,
+    only_pickles,
+)
 
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
-_WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
-# These get attributes by names that nobody sees (``getattr`` shows them, see seen_classes).
-_UNSEEN = {"__getattribute__", "attrgetter", "builtins", "getattr_static", "methodcaller"}
-_WHOLE |= _UNSEEN | {"pickle", "Pickler", "dumps"}
-_SETTING = {"__setattr__", "__delattr__", *_UNSEEN}
+_SETTING = {"__setattr__", "__delattr__", *UNSEEN}
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
-_BY_NAME = {
-    "getattr",
-    "hasattr",
-    "vars",
-    "__dict__",
-    "__getattr__",
-    "attrgetter",
-    "methodcaller",
-    "globals",
-    "__globals__",
-    "setattr",
-    "delattr",
-}
 # These tell tensors apart by which object they are.
 _BY_IDENTITY = {"frozenset", "hash", "id", "set"}
 _IMPORTING = {"import_module", "__import__", "modules"}
-# Code that catches one of these may look for what isn't there.
-_LOOKUP_ERRORS = {
-    "AttributeError",
-    "NameError",
-    "KeyError",
-    "LookupError",
-    "Exception",
-    "BaseException",
-}
 # What autograd and the operator read of a Function's class.
 PROTOCOL = {
     "forward",
@@ -68,7 +52,6 @@ PROTOCOL = {
     "generate_jvp_rule",
     "generate_backward_rule",
 }
-_COPIES = {"asdict", "astuple", "fields", "replace", "_asdict_inner", "_reconstruct", "deepcopy"}
 _SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _ASSIGNS = {"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"}
@@ -76,6 +59,9 @@ _OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
 _SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
 _MOVING = ("SWAP", "LOAD_FAST")
 _INDEXING = ("BINARY_SUBSCR", "BINARY_OP")
+
+
+Users = Mapping[types.CodeType, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +105,7 @@ class Names:
     @property
     def is_dynamic(self) -> bool:
         """Whether names of attributes may come from data."""
-        return not self.used.isdisjoint(_BY_NAME)
+        return not self.used.isdisjoint(BY_NAME)
 
     @property
     def imports_by_text(self) -> bool:
@@ -129,7 +115,7 @@ class Names:
     @property
     def reads_all(self) -> bool:
         """Whether all attributes of some object are read at once, or one that nothing names."""
-        return not self.used.isdisjoint(_WHOLE)
+        return not self.used.isdisjoint(WHOLE)
 
     @property
     def sets_any(self) -> bool:
@@ -158,6 +144,10 @@ class ReadNames:
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
         self._all = False
+        # By identity: the class of a class may say what its hash is.
+        self._owning: dict[int, type] = {}
+        self._hooked: dict[int, type] = {}
+        self._pickles = False
         self.texts_of_globals: set[str] = set()
         self.sets_any = False
         self.is_dynamic = False
@@ -166,11 +156,11 @@ class ReadNames:
         self.sees_all = False
 
     @classmethod
-    def of(cls, users: Iterable[types.CodeType], libraries: Iterable[types.CodeType]) -> ReadNames:
+    def of(cls, users: Users, libraries: Iterable[types.CodeType]) -> ReadNames:
         """The names that some code objects use, and no others.
 
         Args:
-            users: Code of the user's.
+            users: Code of the user's, each with its globals.
             libraries: Code of libraries that reads what a user gives them.
         """
         made = cls()
@@ -185,15 +175,27 @@ class ReadNames:
             made.compares_identity |= names.compares_identity
             made.matches_places |= names.matches_places
             made.sees_all |= names.sees_all
-            made._all |= names.reads_all
+            if names.reads_all:
+                made._add_whole(code, users[code], names)
         for code in libraries:
             names = names_of(code)
             made._used |= names.used
             made._read |= names.read
-            made._all |= names.reads_all and code.co_name in _COPIES
+            made._all |= names.reads_all and code.co_name in COPIES
         made._used |= PROTOCOL
         made._read |= PROTOCOL
         return made
+
+    def _add_whole(self, code: types.CodeType, namespace: Mapping[str, Any], names: Names) -> None:
+        """Add what code reads that reads all attributes of something."""
+        kind = asks_itself(code, namespace)
+        if kind is not None:
+            kinds = self._hooked if "__getattribute__" in names.used else self._owning
+            kinds[id(kind)] = kind
+        elif only_pickles(code, namespace):
+            self._pickles = True
+        else:
+            self._all = True
 
     def add_names(self, names: Names) -> None:
         """Add what the code of a function uses."""
@@ -212,6 +214,17 @@ class ReadNames:
     def reads_everything(self) -> bool:
         """Whether some code reads all attributes of an object at once."""
         return self._all
+
+    def reads_own(self, holder: object) -> bool:
+        """Whether all attributes of an object are read at once, by a method of it or a pickler."""
+        if self._pickles and not issubclass(type(holder), type | types.FunctionType):
+            return True
+        kinds = self._owning | self._hooked
+        return bool(kinds) and any(id(kind) in kinds for kind in type(holder).__mro__)
+
+    def reads_class(self, kind: type) -> bool:
+        """Whether a class has a hook that gets any of its attributes."""
+        return bool(self._hooked) and any(id(each) in self._hooked for each in kind.__mro__)
 
     def add_exact(self, names: Iterable[str]) -> bool:
         """Add names that code may get from data; whether one of them is new."""
@@ -345,7 +358,7 @@ def names_of(code: types.CodeType) -> Names:
     imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
-    tried = set(used) if _catches(code, instructions) else set()
+    tried = set(used) if catches(code, instructions) else set()
     if used & FORMATTING:
         read |= names_in_texts(code.co_consts)
     matched, matches_places = matched_in(code, instructions)
@@ -355,9 +368,9 @@ def names_of(code: types.CodeType) -> Names:
     sees_all = looks_at_all(used, instructions)
     assigned, counted = _assigned_in(instructions, used)
     items_assigned, items_counted = _items_in(instructions, used)
-    identity = bool(loaded & _BY_IDENTITY) or _compares_identity(instructions)
+    identity = bool(loaded & _BY_IDENTITY) or compares_identity(instructions)
     fragments: set[str] = set()
-    if used & _BY_NAME:
+    if used & BY_NAME:
         fragments.update(
             text
             for text in code.co_consts
@@ -396,22 +409,6 @@ def names_of(code: types.CodeType) -> Names:
 def is_dotted(text: str) -> bool:
     """Whether a text may be the name of a module."""
     return all(map(str.isidentifier, text.split(".")))
-
-
-def _catches(code: types.CodeType, instructions: Sequence[dis.Instruction]) -> bool:
-    """Whether code goes on after it has looked for what isn't there."""
-    if not _LOOKUP_ERRORS.isdisjoint(code.co_names):
-        return True
-    ops = {item.opname for item in instructions}
-    return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
-
-
-def _compares_identity(instructions: Sequence[dis.Instruction]) -> bool:
-    """Whether code has an ``is`` between two things none of which is a constant, or makes a set."""
-    return any(
-        item.opname == "BUILD_SET" or (item.opname == "IS_OP" and before.opname != "LOAD_CONST")
-        for before, item in itertools.pairwise(instructions)
-    )
 
 
 def _read_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterator[str]:

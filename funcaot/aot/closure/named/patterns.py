@@ -18,6 +18,9 @@ FORMATTING = {"format", "format_map", "vformat"}
 _NAMED_IN_TEXT = re.compile(r"\.([^\W\d]\w*)")
 # These look at all that a namespace holds, by ``==`` or as text.
 _SEES_ALL = {"repr", "str", "format", "print", "count", "index", "remove", "__eq__", "__repr__"}
+# Code that catches one of these may look for what isn't there.
+_LOOKUP_ERRORS = {"AttributeError", "NameError", "KeyError", "LookupError"}
+_LOOKUP_ERRORS |= {"Exception", "BaseException"}
 
 
 def names_in_texts(texts: Iterable[Any]) -> set[str]:
@@ -80,3 +83,19 @@ def _of_protocol(kind: type) -> set[str]:
 def _of_class(kind: type, name: str, default: Any) -> Any:
     """What a class has under a name; its metaclass, which may make up attributes, isn't asked."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), default)
+
+
+def catches(code: types.CodeType, instructions: Sequence[dis.Instruction]) -> bool:
+    """Whether code goes on after it has looked for what isn't there."""
+    if not _LOOKUP_ERRORS.isdisjoint(code.co_names):
+        return True
+    ops = {item.opname for item in instructions}
+    return "POP_EXCEPT" in ops and not ops & {"CHECK_EXC_MATCH", "WITH_EXCEPT_START"}
+
+
+def compares_identity(instructions: Sequence[dis.Instruction]) -> bool:
+    """Whether code has an ``is`` between two things none of which is a constant, or makes a set."""
+    return any(
+        item.opname == "BUILD_SET" or (item.opname == "IS_OP" and before.opname != "LOAD_CONST")
+        for before, item in itertools.pairwise(instructions)
+    )

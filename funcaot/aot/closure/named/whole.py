@@ -1,0 +1,168 @@
+"""Methods that read all attributes of what they are a method of, and of nothing else.
+
+``self.__dict__`` shows everything that an object holds, and code that has that name in it could
+read everything of any object. Where all that it asks is its own first argument, the objects of one
+class are read as a whole, and others by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import itertools
+import pickle
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["BY_NAME", "COPIES", "UNSEEN", "WHOLE", "asks_itself", "only_pickles"]
+
+WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
+# These get attributes by names that nobody sees (``getattr`` shows them, see seen_classes).
+UNSEEN = {"__getattribute__", "attrgetter", "builtins", "getattr_static", "methodcaller"}
+WHOLE |= UNSEEN | {"pickle", "Pickler", "dumps"}
+# Functions of Python's library that copy all attributes.
+COPIES = {"asdict", "astuple", "fields", "replace", "_asdict_inner", "_reconstruct", "deepcopy"}
+# These get or set attributes by names that may come from data.
+BY_NAME = {
+    "getattr",
+    "hasattr",
+    "vars",
+    "__dict__",
+    "__getattr__",
+    "__getattribute__",
+    "attrgetter",
+    "methodcaller",
+    "globals",
+    "__globals__",
+    "setattr",
+    "delattr",
+}
+
+_NO_STEP = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL", "COPY_FREE_VARS"}
+_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
+
+
+def asks_itself(code: types.CodeType, namespace: Mapping[str, Any]) -> type | None:
+    """The class whose objects alone some code reads as a whole; None if it may be others.
+
+    Args:
+        code: The code, of a method or nested in one.
+        namespace: Its globals.
+    """
+    path, _, _ = code.co_qualname.partition(".<locals>.")
+    kind, method = _method(path.split("."), namespace)
+    if kind is None or method is None or not method.co_argcount:
+        return None
+    if not _is_inside(code, method):
+        return None
+    asks = _Asks(method.co_varnames[0], method.co_name, namespace)
+    return kind if asks.only_itself(code, nested=code is not method) else None
+
+
+def only_pickles(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Whether objects are read as a whole by Python's ``pickle`` only, classes and modules by name.
+
+    Args:
+        code: Some code.
+        namespace: Its globals.
+    """
+    steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
+    for before, step in itertools.pairwise([steps[0], *steps]):
+        if not isinstance(step.argval, str) or step.argval not in WHOLE:
+            continue
+        found = namespace.get(step.argval)
+        known = found is pickle or found is pickle.dumps
+        if step.opname == "LOAD_GLOBAL" and not known:
+            return False
+        if step.opname != "LOAD_GLOBAL":
+            if step.argval != "dumps" or namespace.get(str(before.argval)) is not pickle:
+                return False
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return all(only_pickles(each, namespace) for each in inner)
+
+
+def _method(
+    path: Sequence[str], namespace: Mapping[str, Any]
+) -> tuple[type | None, types.CodeType | None]:
+    """A class and the code of its method, by the method's qualified name."""
+    found: Any = namespace.get(path[0])
+    for name in path[1:-1]:
+        found = vars(found).get(name) if isinstance(found, type) else None
+    if len(path) < 2 or not isinstance(found, type):
+        return None, None
+    member = vars(found).get(path[-1])
+    member = member.fget if isinstance(member, property) else member
+    while isinstance(member, types.FunctionType) and "__wrapped__" in vars(member):
+        member = vars(member)["__wrapped__"]
+    if not isinstance(member, types.FunctionType):
+        return None, None
+    return found, member.__code__
+
+
+def _is_inside(code: types.CodeType, outer: types.CodeType) -> bool:
+    inner = (each for each in outer.co_consts if isinstance(each, types.CodeType))
+    return code is outer or any(_is_inside(code, each) for each in inner)
+
+
+@dataclasses.dataclass
+class _Asks:
+    """Looks at what a method asks for all of its attributes.
+
+    Attributes:
+        first: The method's first argument.
+        method: Its name.
+        namespace: Its globals.
+    """
+
+    first: str
+    method: str
+    namespace: Mapping[str, Any]
+
+    def only_itself(self, code: types.CodeType, *, nested: bool) -> bool:
+        """Whether the first argument stays what it is and is all that is asked."""
+        if nested and self.first in code.co_varnames:
+            return False
+        steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
+        for at, step in enumerate(steps):
+            if step.argval == self.first and not step.opname.startswith(("LOAD_", "MAKE_CELL")):
+                return False
+            if isinstance(step.argval, str) and step.argval in WHOLE:
+                if not self._is_own(steps, at):
+                    return False
+        return all(
+            self.only_itself(each, nested=True)
+            for each in code.co_consts
+            if isinstance(each, types.CodeType)
+        )
+
+    def _is_own(self, steps: Sequence[dis.Instruction], at: int) -> bool:
+        name, before, after = steps[at].argval, steps[max(at - 1, 0)], steps[at + 1 : at + 3]
+        if steps[at].opname == "LOAD_CONST":
+            # What a class's own hook hands on asks for one name of the object.
+            return before.argval == "__getattribute__" and self._is_own(steps, at - 1)
+        if name == "__dict__":
+            return steps[at].opname.startswith("LOAD_") and self._is_first(before)
+        if name == "__getattribute__":
+            return self.method == name and self._is_of_super(steps, at)
+        return (
+            name == "fields"
+            and self.namespace.get(name) is dataclasses.fields
+            and steps[at].opname == "LOAD_GLOBAL"
+            and len(after) == 2
+            and self._is_first(after[0])
+            and after[1].opname == "CALL"
+        )
+
+    def _is_first(self, step: dis.Instruction) -> bool:
+        return step.argval == self.first and step.opname.startswith(_LOADS)
+
+    def _is_of_super(self, steps: Sequence[dis.Instruction], at: int) -> bool:
+        if steps[at].opname.startswith("LOAD_SUPER"):
+            return True
+        return (
+            at >= 2
+            and steps[at - 1].opname == "CALL"
+            and steps[at - 1].argval == 0
+            and steps[at - 2].argval == "super"
+        )
