@@ -1,1 +1,1 @@
-"""What all rooms stand on: scopes, tracebacks without our frames, torch.compile's keywords."""
+"""What all rooms stand on: scopes, tracebacks without our frames, names, torch's keywords."""

@@ -8,13 +8,13 @@ A node is a dictionary with a ``kind``: ``tensor`` (``index``), ``value`` (``typ
 from __future__ import annotations
 
 import functools
-import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from funcaot.base.qualified_names import named
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported import expressions
 
@@ -209,10 +209,7 @@ def namedtuple_of(tree: dict[str, Any]) -> Any:
     Nothing is imported because a file says so.
     """
     module, _, name = tree["type"].partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    names = tuple(tree["fields"])
+    found, names = named(module, name), tuple(tree["fields"])
     if isinstance(found, type) and getattr(found, "_fields", None) == names:
         return found
     return namedtuple(name.rpartition(".")[2], names)

@@ -152,7 +152,7 @@ class Aliases:
 
     def _refuse_moved(self, value: torch.Tensor) -> None:
         self.capture.tape.outside_memory.refuse_given_out(value, self.name)
-        whole = value if _base_of(value) is None else value._base
+        whole = _whole_of(value)
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
         if moved or id(value) in events.sources:
@@ -210,7 +210,7 @@ class Aliases:
         for start, part in self.wrapped.parts:
             if value is part:
                 return start
-        if value._is_view() and (base := _base_of(value)) is not None:
+        if value._is_view() and (base := _whole_of(value)) is not value:
             joined = self._joined_start(value)
             return self._view(base if joined is None else self.slots[joined].tensor, value)
         key = tracing.storage_key(value)
@@ -460,9 +460,9 @@ def _is_plain(origin: Origin) -> bool:
     return alone and not origin.leaf and not origin.parameter and not origin.part
 
 
-def _base_of(value: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that a view is one of; None if that is a wrapper, whose parts hold the memory."""
-    return None if value._base is None or is_wrapper(value._base) else value._base
+def _whole_of(value: torch.Tensor) -> torch.Tensor:
+    """The base of a view; itself if that is a wrapper, whose parts hold the memory."""
+    return value if value._base is None or is_wrapper(value._base) else value._base
 
 
 def _is_parameter(value: torch.Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -50,6 +49,7 @@ from funcaot.aot.subclasses.classes import has_acting_classes
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
+from funcaot.base.qualified_names import named
 from funcaot.base.tracebacks import shortened
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.derivatives.table import load_rules
@@ -434,7 +434,7 @@ class CompiledFunction(Generic[P, R]):
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By name where that is this object, as a function; else it compiles anew there."""
         name = getattr(self, "__qualname__", "")
-        if _named(getattr(self, "__module__", None), name) is self:
+        if named(getattr(self, "__module__", None), name) is self:
             return name
         kept = self.settings
         given = self.function, kept.compiler, kept.name, kept.policy, kept.dynamic
@@ -444,14 +444,6 @@ class CompiledFunction(Generic[P, R]):
         """One line."""
         name, made = self.settings.name, self.settings.statistics.graphs_compiled
         return f"<funcaot compiled {name}: {len(self.entries)} entries, {made} graphs>"
-
-
-def _named(module: str | None, name: str) -> Any:
-    """What a module has under a qualified name; None if nothing."""
-    found: Any = sys.modules.get(module or "")
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 class _Stage(CompiledFunction):
