@@ -61,6 +61,7 @@ SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 __all__ = [
+    "CAPTURED",
     "DATA_DEPENDENT_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
@@ -100,6 +101,7 @@ __all__ = [
 saved_tensors_hooks_enabled = autograd_bindings._saved_tensors_hooks_is_enabled  # type: ignore
 disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
+CAPTURED = "(being captured)"  # in the text of a tensor that has no numbers yet
 without_torch_function = torch._C.DisableTorchFunction
 is_wrapper_subclass = is_traceable_wrapper_subclass
 is_wrapper_class = is_traceable_wrapper_subclass_type

@@ -22,7 +22,7 @@ from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.wrappers import Memory, made_again
 from funcaot.aot.graph import graphs
-from funcaot.aot.state.state_changes import hides_tensor
+from funcaot.aot.state.state_changes import hides_tensor, refuse_text
 from funcaot.aot.tape.memory import views
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
@@ -130,6 +130,7 @@ class Aliases:
         return replace(made, of_class=kind, parameter=marked)
 
     def _refuse_hidden(self, value: Any) -> None:
+        refuse_text(value, self.name)
         if isinstance(value, RemovableHandle):
             raise UnsupportedError(
                 f"{self.name} returns or keeps the handle of a hook, which removes the hook of its "
@@ -137,8 +138,7 @@ class Aliases:
                 remedy="remove the hook inside, or register it outside.",
             )
         if is_iterator(value) or isinstance(value, _RUNNING) or hides_tensor(value):
-            kind = type(value).__name__
-            lazy = is_iterator(value) or is_view(value)
+            lazy, kind = is_iterator(value) or is_view(value), type(value).__name__
             why = "holds tensors of its capture, where no later call could put its own."
             if is_iterator(value) and not hides_tensor(value):
                 why = "is read once: later calls would return it as the first caller left it."

@@ -277,3 +277,13 @@ def hides_tensor(value: Any) -> bool:
     if holds_traced(value):
         return True
     return not is_setting(value) and any(map(tracing.is_traced, scan(value).objects.values()))
+
+
+def refuse_text(value: Any, name: str) -> None:
+    """Refuse to return or keep what ``str`` makes of a tensor that has no numbers yet."""
+    if isinstance(value, str) and tracing.CAPTURED in value:
+        raise UnsupportedError(
+            f"{name} returns or keeps the text of a tensor, {value!r}, whose numbers aren't known "
+            "while it is captured.",
+            remedy="return the tensor, and write it as text outside.",
+        )

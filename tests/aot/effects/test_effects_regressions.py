@@ -411,3 +411,19 @@ def test_a_change_of_shape_under_grad_of_what_is_saved(shape):
     x = torch.linspace(0.3, 1.7, 4).view(shape)
     wanted = torch.func.grad(lambda x: function(x * 1).sum())(x)
     torch.testing.assert_close(torch.func.grad(lambda x: compiled(x * 1).sum())(x), wanted)
+
+
+TEXTS = {
+    "returned": lambda x, kept: (x, repr(x)),
+    "in another text": lambda x, kept: {"text": f"the values are {x * 2}"},
+    "stored": lambda x, kept: kept.append(str(x)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A tensor float32:funcaot.errors.CaptureWarning")
+@pytest.mark.parametrize("what", TEXTS)
+def test_the_text_of_a_tensor_is_refused(what):
+    kept = []
+    with pytest.raises(UnsupportedError, match="the text of a tensor"):
+        funcaot.compile(TEXTS[what], backend="eager")(torch.ones(2), kept)
+    assert kept == []

@@ -13,6 +13,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.tape.known.premises import numbers_in
@@ -46,7 +47,7 @@ def as_text(call: Call, capture: InProgress) -> str:
             "once, and the numbers aren't there. Print outside, or return the tensor.",
             CaptureWarning,
         )
-    return f"{kind} (being captured)"
+    return f"{kind} {tracing.CAPTURED}"
 
 
 def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
