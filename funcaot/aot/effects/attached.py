@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.capture.attributes import AllAttached, Attached
 from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES
@@ -24,20 +27,26 @@ class _Old:
     thing: Any
 
 
-def told_apart(attached: AllAttached, environment: Environment, name: str) -> AllAttached:
-    """Attributes, where containers that were there before are told from new ones.
+def told_apart(
+    attached: AllAttached, environment: Environment, leaves: Sequence[Any], name: str
+) -> AllAttached:
+    """Attributes, where containers and objects that were there before are told from new ones.
 
     Args:
         attached: What the function left on tensors.
         environment: What it reaches.
+        leaves: Flat leaves of the call; what its tensors have is a part of the signature.
         name: The user's function, for messages.
 
     Raises:
         UnsupportedError: For what no later call could make anew, or find again.
     """
+    given = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    held = {id(value) for tensor in given for value in attributes_of(tensor).values()}
+    known = held.union(environment.objects)
 
     def told(left: Attached) -> Attached:
-        values = ((key, _told(key, value, environment, name)) for key, value in left.values)
+        values = ((key, _told(key, value, known, name)) for key, value in left.values)
         return replace(left, values=tuple(values))
 
     return AllAttached(
@@ -46,11 +55,11 @@ def told_apart(attached: AllAttached, environment: Environment, name: str) -> Al
     )
 
 
-def _told(attribute: str, value: Any, environment: Environment, name: str) -> Any:
-    if id(value) in environment.objects:
+def _told(attribute: str, value: Any, known: Set[int], name: str) -> Any:
+    if id(value) in known:
         return _Old(value)
     for part in _parts(value):
-        old = id(part) in environment.objects and part is not value
+        old = id(part) in known and part is not value
         changeable = isinstance(part, CONTAINERS) and not is_immutable(part)
         if may_be_another(part) or (changeable and (old or type(part) not in _COPIED)):
             raise UnsupportedError(

@@ -139,7 +139,7 @@ def _captured(
     arrays = [array for _, array in tracker.environment.arrays]
     captured.tape.outside_memory.refuse_changed(tracker.name)
     captured.tape.outside_memory.refuse_reached(arrays, tracker.name)
-    attached = told_apart(captured.attached, tracker.environment, tracker.name)
+    attached = told_apart(captured.attached, tracker.environment, tracker.leaves, tracker.name)
     refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
     if opening is not None and opening.numbers is not None:
         opening.numbers.refuse_classes(tracker.ran.users)

@@ -264,6 +264,20 @@ def test_containers_are_new_in_each_call():
     assert all(len(set(map(id, parts))) == 3 for parts in zip(*calls, strict=True))
 
 
+def test_objects_of_arguments_are_passed_on():
+    """The signature compares which ones they are."""
+
+    def function(x):
+        (y := x * 2).note = x.note
+        return y
+
+    compiled = funcaot.compile(function, backend="eager")
+    notes = [Note(), Note()]
+    for note in (*notes, *notes):
+        (x := torch.ones(2)).note = note
+        assert compiled(x).note is note
+
+
 @pytest.mark.parametrize("made", [lambda: Note(), lambda: [Note()], lambda: [OLD]])
 def test_what_can_not_be_made_anew_is_refused(made):
     def function(x):
