@@ -42,12 +42,6 @@ def lines(found):
     return "\n".join(" ".join(one) for one in found)
 
 
-def test_elementwise_ops():
-    found, ops = elementwise_disagreements(3)
-    assert not found, lines(found)
-    assert ops > 200
-
-
 def test_operators():
     layouts = ("channels_last", "turned", "expanded")
     chosen = [operator for operator in operators() if full_name(operator) in FAST]
@@ -57,9 +51,11 @@ def test_operators():
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_elementwise_ops_in_many_layouts():
-    found, _ = elementwise_disagreements(100)
+def test_elementwise_ops():
+    """Not in the fast group: some of these ops crash the process where others ran before."""
+    found, ops = elementwise_disagreements(100)
     assert not found, lines(found)
+    assert ops > 200
 
 
 @pytest.mark.slow

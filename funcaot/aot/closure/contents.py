@@ -83,8 +83,9 @@ def _digest(value: Any) -> tuple[Any, ...]:
 
 
 def _of_numpy(values: Any) -> tuple[Any, ...]:
-    # A subclass, such as that of masked arrays, may do other things when it is read.
-    values = sys.modules["numpy"].asarray(values)
+    masked = getattr(sys.modules.get("numpy.ma"), "masked", None)
+    if values is masked:  # It minds being read, and never changes.
+        return ("masked",)
     if values.dtype.hasobject:
         return (values.shape, tuple(map(_item, values.ravel().tolist())))
     layout = (str(values.dtype), values.shape, values.strides, values.flags.writeable)
