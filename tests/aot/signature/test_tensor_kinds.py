@@ -110,12 +110,13 @@ USES = {
 
 
 def seen(results):
-    """Class, attributes and values of tensors."""
+    """Class, attributes and values of tensors, the values up to rounding."""
     results = results if isinstance(results, tuple) else (results,)
     plain = [r.to_tensor(7.0) if hasattr(r, "to_tensor") else r for r in results]
+    values = [(p.as_subclass(torch.Tensor) * 1e5).round().tolist() for p in plain]
     return [
-        (type(r), getattr(r, "tag", None), r.requires_grad, p.as_subclass(torch.Tensor).tolist())
-        for r, p in zip(results, plain, strict=True)
+        (type(r), getattr(r, "tag", None), r.requires_grad, v)
+        for r, v in zip(results, values, strict=True)
     ]
 
 
