@@ -226,11 +226,8 @@ def paths_of(value: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     """The plain tensors inside a wrapper of wrappers, with the attributes that lead to each."""
     if not is_wrapper(value):
         yield (), value
-        return
-    for name in value.__tensor_flatten__()[0]:
-        part = getattr(value, name)
-        if isinstance(part, torch.Tensor):
-            yield from (((name, *path), leaf) for path, leaf in paths_of(part))
+    else:
+        yield from (found for found in paths_inside(value) if not is_wrapper(found[1]))
 
 
 def paths_inside(wrapper: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
