@@ -99,7 +99,8 @@ PATCHES: tuple[Patch, ...] = (
                 "torch._inductor.lowering:fallback_handler", takes=("kernel", "add_to_fallback_set")
             ),
         ),
-        "With config.fallback_random, numbers are drawn in another order than they are read.",
+        "With config.fallback_random, numbers are drawn in another order than they are read; "
+        "``bernoulli`` with a generator fails.",
         f"with that option, {_OP_BY_OP}",
         "tests/aot/tape/test_fallback_random.py",
     ),

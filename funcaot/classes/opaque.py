@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -188,8 +188,13 @@ class Captor(Protocol):
         """Run a Function's forward on real operands, outside of every mode and level."""
         ...
 
-    def outside(self, body: Callable[[], Any]) -> Any:
-        """Run code on real tensors, outside of every mode and level."""
+    def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:
+        """Run code on real tensors, outside of every mode and level; it draws nothing.
+
+        Args:
+            body: The code.
+            given: What it was given; generators among that stay as they are, as torch's own do.
+        """
         ...
 
     def call(self, function: type, *operands: Any) -> Any:

@@ -16,7 +16,11 @@ from typing import Any
 import torch
 
 from funcaot import config
-from funcaot._torch.tensors.seeding import random_states, restore_random_states
+from funcaot._torch.tensors.seeding import (
+    generators_among,
+    random_states,
+    restore_random_states,
+)
 from funcaot.base.scopes import holding
 from funcaot.errors import UnsupportedError
 
@@ -96,12 +100,17 @@ def number_function(
 
 
 @contextlib.contextmanager
-def leaving(possible: bool) -> Iterator[None]:
-    """Put the random generators back if a call leaves the program that runs inside."""
+def leaving(possible: bool, tape: Any) -> Iterator[None]:
+    """Put the random generators back if a call leaves the program that runs inside.
+
+    Args:
+        possible: Whether it may.
+        tape: What it was recorded on, which holds the generators that it draws from.
+    """
     if not possible:
         yield
         return
-    states = random_states()
+    states = random_states(generators_among(vars(tape.root).values()))
     try:
         yield
     except PremiseFailed:

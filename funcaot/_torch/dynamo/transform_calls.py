@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._functorch import eager_transforms
 from torch._functorch import vmap as vmap_module
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from funcaot._torch.calls.code_swap import CodeSwap
 from funcaot._torch.dynamo.dynamo import is_dynamo_compiling
@@ -94,6 +95,9 @@ class TransformCalls:
             **kwargs: Any,
         ) -> Any:
             if not is_dynamo_compiling():
+                if randomness == "same" and get_proxy_mode() is not None:
+                    # Torch seeds each chunk anew, which isn't recorded.
+                    chunk_size = None
                 options = {
                     "in_dims": in_dims,
                     "out_dims": out_dims,

@@ -172,9 +172,15 @@ def _first_in_order(op: Any) -> Callable[..., Any]:
 
 
 def _with_its_noise(decomposed: Callable[..., Any]) -> Callable[..., Any]:
-    """In evaluation mode Inductor's returns a tensor without elements in the place of the noise."""
+    """In evaluation mode Inductor's returns a tensor without elements in the place of the noise.
+
+    It draws a number for every element, and eager only where there is none above zero: where a
+    generator is given, it is eager's kernel.
+    """
 
     def rrelu(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("generator", args[-1] if args else None), torch.Generator):
+            return NotImplemented
         output, drawn = decomposed(x, noise, *args, **kwargs)
         return output, drawn if drawn.shape == noise.shape else noise.clone()
 

@@ -24,6 +24,7 @@ from funcaot._torch.inductor.decompositions import corrected
 from funcaot._torch.inductor.mended import code_mended, prepare
 from funcaot._torch.inductor.product_calls import taken_over
 from funcaot._torch.patches import applied, without_those_for_time
+from funcaot._torch.tensors.seeding import generators_among
 from funcaot._torch.tensors.trace_log import artifact, is_tracing
 from funcaot.errors import PatchWarning
 
@@ -73,17 +74,23 @@ def _fake(fake_mode: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def eager_random_numbers() -> Iterator[None]:
-    """Let random ops be eager's kernels, if the configuration asks for that."""
+def eager_random_numbers(module: fx.GraphModule | None = None) -> Iterator[None]:
+    """Let random ops be eager's kernels, if the configuration or a generator asks for that.
+
+    Args:
+        module: The graph. Inductor's caches would give one that holds a generator a copy of it,
+            so they aren't used for such a graph.
+    """
     import torch._inductor.config as inductor_config
 
-    if not config.get().fallback_random:
+    given = module is not None and bool(generators_among(vars(module).values()))
+    options: dict[str, bool] = {"fallback_random": True} if config.get().fallback_random else {}
+    if given:
+        options.update(fx_graph_cache=False, fx_graph_remote_cache=False)
+    if not options:
         yield
         return
-    with (
-        inductor_config.patch(fallback_random=True),
-        applied("eager bernoulli", _pure_bernoulli, None),
-    ):
+    with inductor_config.patch(options), applied("eager bernoulli", _pure_bernoulli, None):
         yield
 
 
@@ -92,7 +99,8 @@ def _pure_bernoulli() -> Iterator[None]:
     """Let ``bernoulli`` be a kernel that returns its numbers.
 
     Inductor fills memory in place instead, and may fuse what reads the numbers with what comes
-    before they are drawn. For other threads the numbers are the same either way.
+    before they are drawn. It also knows no generator there. For other threads the numbers are the
+    same either way.
     """
     from torch._inductor.lowering import fallback_handler, lowerings
 
@@ -204,7 +212,7 @@ def _compiled(
         torch.no_grad(),
         tracing(TracingContext(fake_mode)),
         _fake(fake_mode),
-        eager_random_numbers(),
+        eager_random_numbers(module),
         applied("casts", casts.as_written, None),
         warnings.catch_warnings(),
     ):

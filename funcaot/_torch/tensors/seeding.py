@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -65,17 +65,40 @@ def _restore() -> None:
 _patch = SharedPatch(_guard, _restore)
 
 
-def random_states() -> tuple[Any, ...]:
-    """The states of the generators in use."""
+def random_states(generators: Iterable[torch.Generator] = ()) -> tuple[Any, ...]:
+    """The states of torch's own generators, and of some more."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda
+    return torch.get_rng_state(), cuda, [(each, each.get_state()) for each in generators]
 
 
 def restore_random_states(states: tuple[Any, ...]) -> None:
     """Put the generators back."""
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.cuda.set_rng_state_all(states[1])
+    default, cuda, others = states
+    torch.set_rng_state(default)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+    for generator, state in others:
+        generator.set_state(state)
+
+
+@contextlib.contextmanager
+def drawing_nothing(things: Iterable[object] = ()) -> Iterator[None]:
+    """What is drawn inside is drawn again after it.
+
+    Args:
+        things: What the code may draw from, besides torch's own generators.
+    """
+    states = random_states(generators_among(things))
+    try:
+        yield
+    finally:
+        restore_random_states(states)
+
+
+def generators_among(things: Iterable[object]) -> tuple[torch.Generator, ...]:
+    """The generators among some things; a graph holds each in a wrapper."""
+    opened = (getattr(thing, "real_obj", thing) for thing in things)
+    return tuple(thing for thing in opened if isinstance(thing, torch.Generator))
 
 
 def place_of(generator: torch.Generator) -> int:

@@ -246,7 +246,7 @@ class SegmentFunction:
             found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values, tried)
             is_new = found[0] in tried
             try:
-                with leaving(bool(found[0].premises)):
+                with leaving(bool(found[0].premises), self.segment.tape):
                     return self._run_found(ctx, found, (values, present, edges))
             except PremiseFailed:
                 if is_new or len(tried) >= config.get().backward_layouts:

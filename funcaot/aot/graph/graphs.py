@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import keyword
 import math
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tensors.ops import CHECKS, OpOverload
+from funcaot._torch.tensors.renamed import ORIGINALS, RENAMED
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
@@ -124,8 +124,7 @@ def extract(
             copies[node] = copies[node.all_input_nodes[0]]
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-        if keyword.iskeyword(getattr(node.target, "_overloadname", "")):
-            copies[node].target = _Renamed(node.target)
+        copies[node].target = RENAMED.get(node.target, node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))
 
@@ -198,18 +197,6 @@ def _schedule(needed: set[fx.Node], since: fx.Node | None) -> list[fx.Node]:
     return list(scheduled)
 
 
-class _Renamed:
-    """An op whose overload has a name that Python's grammar keeps for itself (``random.from``)."""
-
-    def __init__(self, op: Any) -> None:
-        self.op = op
-        self.__name__ = f"{op._schema.name.removeprefix('aten::')}_{op._overloadname}"
-        self.__module__ = __name__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.op(*args, **kwargs)
-
-
 def is_view(node: fx.Node) -> bool:
     """Whether a node's result shares the storage of its first argument."""
     if node.op != "call_function":
@@ -264,7 +251,7 @@ def memory_roots(node: fx.Node) -> set[fx.Node]:
 
 def op_of(node: fx.Node) -> Any:
     """What a node calls, also where it has another name there."""
-    return node.target.op if isinstance(node.target, _Renamed) else node.target
+    return ORIGINALS.get(node.target, node.target)
 
 
 def is_random(node: fx.Node) -> bool:

@@ -51,7 +51,7 @@ from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, an
 from funcaot.backends.compiler import Compiler
 from funcaot.base.qualified_names import named
 from funcaot.base.tracebacks import shortened
-from funcaot.classes.premise import PremiseFailed, leaving
+from funcaot.classes.premise import PremiseFailed
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
 
@@ -284,7 +284,7 @@ class CompiledFunction(Generic[P, R]):
             entry, lifted = found
             entry.refuse_missing_memory(leaves, lifted)
             try:
-                with leaving(bool(entry.premises)):
+                with entry.leaving():
                     result = entry(leaves, lifted, (args, kwargs))
             except PremiseFailed as failure:
                 entry.left = str(failure)
@@ -343,7 +343,7 @@ class CompiledFunction(Generic[P, R]):
         entry, lifted = found
         entry.refuse_missing_memory(leaves, lifted)
         try:
-            with leaving(bool(entry.premises)):
+            with entry.leaving():
                 return entry(leaves, lifted, call)
         except (StageError, SizeError) as error:
             if not (entry.is_general or entry.numbers_read) or entry.calls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +44,7 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.subclasses.refusals import refuse_forward
 from funcaot.aot.subclasses.structure import inside, pattern_of
 from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
-from funcaot.classes.premise import PremiseFailed
+from funcaot.classes.premise import PremiseFailed, leaving
 
 _numbers = itertools.count()
 
@@ -98,6 +98,10 @@ class Entry:
         """What the program takes for granted about values."""
         nodes = [node for node in self.capture.effect_nodes if graphs.is_premise(node)]
         return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
+
+    def leaving(self) -> AbstractContextManager[None]:
+        """Put random generators back if a call of it leaves the program that runs inside."""
+        return leaving(bool(self.premises), self.capture.tape)
 
     @property
     def numbers_read(self) -> frozenset[tuple[Any, Any]]:

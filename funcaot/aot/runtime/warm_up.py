@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.state.first_state import with_states
 from funcaot.aot.state.optimizer_step import FirstStepError
-from funcaot.classes.premise import PremiseFailed, leaving
+from funcaot.classes.premise import PremiseFailed
 from funcaot.errors import FuncaotError, UnsupportedError
 
 Found: TypeAlias = tuple[Entry, tuple[torch.Tensor, ...]]
@@ -82,9 +83,10 @@ def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], or
     waits = tape.wrappers.used and entry.waits_for_ranks
     if not segment.output_nodes or entry.capture.regions or opaque or waits:
         return
-    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(entry.differentiable):
+    drawn_from = vars(getattr(tape, "root", _NOTHING)).values()
+    with drawing_nothing(drawn_from), torch.set_grad_enabled(entry.differentiable):
         try:
-            with leaving(bool(entry.premises)):
+            with entry.leaving():
                 _run(entry, [*_given(entry, leaves), *lifted], orders)
         except PremiseFailed:
             pass  # Compiled, and left half way.

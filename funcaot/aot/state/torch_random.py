@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from funcaot._torch.tensors.seeding import place_of
+from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.ran import Ran
 from funcaot.errors import UnsupportedError
@@ -81,7 +81,7 @@ def refuse_new_generators(
     Raises:
         UnsupportedError: If it does: each call would go on with that generator.
     """
-    used = set(_places(getattr(value, "real_obj", value) for value in vars(root).values()))
+    used = set(_places(vars(root).values()))
     if used:
         known = known_generators(environment).union(_places((*leaves, torch.default_generator)))
         if not used <= known:
@@ -94,4 +94,4 @@ def refuse_new_generators(
 
 def _places(things: Iterable[object]) -> Iterator[int]:
     """Where generators are in memory: each time that torch returns one it is another object."""
-    return (place_of(thing) for thing in things if isinstance(thing, torch.Generator))
+    return map(place_of, generators_among(things))

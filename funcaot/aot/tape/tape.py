@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from funcaot._torch.levels.flex_attention import differentiating_flex_attention
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
+from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.texts import told_as_numbers
 from funcaot._torch.tracing import tracing
@@ -38,7 +39,7 @@ from funcaot.aot.tape.entering import Attach, Enter
 from funcaot.aot.tape.known import premises
 from funcaot.aot.tape.known.values import Values
 from funcaot.aot.tape.node_notes import NodeNotes
-from funcaot.aot.tape.random_order import IN_MEMORY_ORDER
+from funcaot.aot.tape.random_order import in_memory_order
 from funcaot.aot.tape.severed import severs
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.base.scopes import holding
@@ -148,7 +149,7 @@ class Tape:
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
-            tracing.decompose({**IN_MEMORY_ORDER, **OF_EMPTY}),
+            tracing.decompose({**in_memory_order(self._running), **OF_EMPTY}),
             self._functional_mode,
             nullcontext() if self.sizes is None else _with_open_sizes(),
         ):
@@ -157,6 +158,10 @@ class Tape:
     def stands_for(self, output: Any, operand: torch.Tensor) -> bool:
         """Whether a Function's output is an operand that it returned as it is."""
         return self._functional_mode.function_views.stands_for(output, operand)
+
+    def _running(self) -> Any:
+        """The op that is being recorded, as it was called."""
+        return self._functional_mode.running
 
     @property
     def detached_writes(self) -> DetachedWrites:
@@ -332,9 +337,9 @@ class Tape:
                 self.values.drew = True
         return output
 
-    def outside(self, body: Callable[[], Any]) -> Any:
+    def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:
         """Run code on real tensors, outside of every mode and level; it draws nothing."""
-        with _outside_of_transforms(), torch.random.fork_rng():
+        with _outside_of_transforms(), drawing_nothing(given):
             return body()
 
     def call(self, function: type, *operands: Any) -> Any:

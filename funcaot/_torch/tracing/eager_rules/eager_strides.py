@@ -21,6 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing.functional_values import outside_only
 
 __all__ = ["laid_out_as_in_eager", "of_nothing", "present_number"]
@@ -244,11 +245,13 @@ def _at_any_size(view: torch.Tensor, wanted: Sequence[int]) -> list[Any]:
     ]
 
 
-def _drawing_nothing(func: Any) -> contextlib.AbstractContextManager[None]:
+def _drawing_nothing(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> contextlib.AbstractContextManager[None]:
     """Random numbers go on as before when an op that draws some was run."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return contextlib.nullcontext()
-    return torch.random.fork_rng(devices=())
+    return drawing_nothing((*args, *kwargs.values()))
 
 
 def _has_odd_strides(value: torch.Tensor) -> bool:
@@ -270,7 +273,7 @@ def _by_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     for number in (1, 0):
         filled = functools.partial(_filled, number)
         try:
-            with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func):
+            with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
                 return func(*tree_map(filled, list(args)), **tree_map(filled, dict(kwargs)))
         except (RuntimeError, IndexError, ValueError):
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
@@ -112,8 +113,8 @@ class Values:
             raise refuse_value_of_ranks()
         self.drew = any(graphs.is_random(node) for node in needed)
         distinct = list(dict.fromkeys(wanted))
-        with torch.no_grad(), torch.random.fork_rng():
-            module = graphs.extract(self._root, known, distinct)
+        module = graphs.extract(self._root, known, distinct)
+        with torch.no_grad(), drawing_nothing(vars(self._root).values()):
             given = (*map(self._known.get, known), *self._present_sizes(module))
             found = dict(zip(distinct, module(*given), strict=True))
         return [found[node] for node in wanted]

@@ -170,10 +170,10 @@ def _run_eagerly(
                 return error.with_traceback(None)
         return [value for value in tree_flatten(options["out"])[0] if _is_plain(value)]
 
-    leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, torch.Tensor)]
-    if not can_be_made(leaves):
+    leaves = tree_flatten((args, kwargs))[0]
+    if not can_be_made([value for value in leaves if isinstance(value, torch.Tensor)]):
         return []
-    found = tape.outside(run)
+    found = tape.outside(run, leaves)
     if isinstance(found, Exception):
         raise found
     return found
