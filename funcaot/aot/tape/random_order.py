@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+
+from funcaot._torch.tensors.pytree import tree_map
 
 __all__ = ["in_memory_order"]
 
@@ -68,8 +69,8 @@ def _of_contiguous(op: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if all(tensor.is_contiguous() for tensor in tensors):
             return NotImplemented
-        drawn = op(*tree_map_only(torch.Tensor, lambda x: x.reshape(-1), args), **kwargs)
-        return tree_map_only(torch.Tensor, lambda x: x.reshape(tensors[0].shape), drawn)
+        flat = [arg.reshape(-1) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        return tree_map(lambda x: x.reshape(tensors[0].shape), op(*flat, **kwargs))
 
     return drawn
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils._pytree import tree_leaves
 
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.known.premises import numbers_in
@@ -144,7 +144,7 @@ def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exceptio
 
     name = getattr(function, "__name__", "function")
     reason = "its values decide what it does" if error is None else str(error).splitlines()[0]
-    (output,) = captor.outside(lambda: run(*values), tree_leaves(call))
+    (output,) = captor.outside(lambda: run(*values), tree_flatten(call)[0])
     linear = function in _LINEAR or (
         function in _LINEAR_IN_FIRST and not any(tensor.requires_grad for tensor in tensors[1:])
     )
