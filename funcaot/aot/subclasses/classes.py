@@ -75,11 +75,16 @@ def _looks_otherwise(kind: type, tensor: torch.Tensor | None) -> bool:
         return False
     if not _USED.isdisjoint(in_place):
         return True
-    return tensor is not None and any(
-        getattr(tensor, name) != getattr(torch.Tensor, name).__get__(tensor)
-        for name in _READ
-        if name in in_place
-    )
+    if tensor is None:
+        return False
+    try:
+        return any(
+            getattr(tensor, name) != getattr(torch.Tensor, name).__get__(tensor)
+            for name in _READ
+            if name in in_place
+        )
+    except Exception:  # noqa: BLE001 (the user's property may raise anything)
+        return True
 
 
 class Classes(TorchFunctionMode):

@@ -441,6 +441,14 @@ class Far(torch.Tensor):
         raise AttributeError(name)
 
 
+class Failing(torch.Tensor):
+    """Its own property raises until an attribute is there."""
+
+    @property
+    def ndim(self):
+        return self.rank
+
+
 def with_a_list():
     x = value().as_subclass(Tagged)
     x.tags = ["a"]
@@ -454,6 +462,7 @@ LEFT = {
     "a copy": (copy.deepcopy, KINDS["unwrapping"]),
     "NumPy": (lambda x: x.detach().numpy().sum() * x, KINDS["leaving"]),
     "what decides on attributes": (lambda x: x * 2, lambda x: x.as_subclass(Far)),
+    "a property that raises": (lambda x: x * 2, lambda x: x.as_subclass(Failing)),
     "an attribute without a hash": (lambda x: x * 2, lambda x: with_a_list()),
     "torch.Tensor.__new__": (lambda x: torch.Tensor.__new__(Kept, x), KINDS["kept"]),
 }
