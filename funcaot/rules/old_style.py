@@ -265,6 +265,7 @@ class _Split:
             plan,
             tuple(None if _is_tensor(v) else v for v in (*inputs, seen)),
             tuple(map(_is_tensor, (*inputs, seen))),
+            tuple(map(TensorMetadata.of, inputs)),
             tuple(map(TensorMetadata.of, outputs)),
             shapes_of(tuple(inputs)),
         )
@@ -310,11 +311,21 @@ class _Split:
         return kept
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
-        plan = ctx._funcaot_plan.plan
+        call: _SplitCall = ctx._funcaot_plan
+        plan = call.plan
         saved, attributes, writes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
         needs = ctx.needs_input_grad[:-1]
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
-        result = self.function.jvp(own, *tangents[:-1])
+        given = [
+            metadata.zeros()
+            if t is None
+            and plan.materialize
+            and metadata is not None
+            and metadata.is_differentiable
+            else t
+            for t, metadata in zip(tangents, call.inputs, strict=False)
+        ]
+        result = self.function.jvp(own, *given)
         _refuse_writes(self.function, writes)
         result = result if isinstance(result, tuple) else (result,)
         extra = len(ctx._funcaot_output_shapes) if hasattr(ctx, "_funcaot_output_shapes") else 0
@@ -328,6 +339,7 @@ class _SplitCall:
     plan: SplitPlan
     constants: tuple[Any, ...]
     is_tensor: tuple[bool, ...]
+    inputs: tuple[TensorMetadata | None, ...]
     outputs: tuple[TensorMetadata | None, ...]
     shapes: tuple[Any, ...]
 

@@ -257,3 +257,50 @@ def test_keywords_and_defaults_of_an_old_style_function():
 
     torch.testing.assert_close(grad(lambda x: Scale.apply(x).sum())(X), torch.full_like(X, 2.0))
     torch.testing.assert_close(Scale.apply(X, power=3), (X * 2) ** 3)
+
+
+class Weighted(torch.autograd.Function):
+    """Its rule computes with a tangent of each input of floating point, also of those that have none."""
+
+    materialize = True
+
+    @staticmethod
+    def forward(ctx, scale, x, places, y):
+        ctx.scale = scale
+        ctx.set_materialize_grads(Weighted.materialize)
+        return x * scale + y[places], x + y.sum()
+
+    @staticmethod
+    def jvp(ctx, scale, x, places, y):
+        assert scale is None and places is None
+        if not Weighted.materialize:
+            x, y = (0 if t is None else t for t in (x, y))
+        return x * ctx.scale + y * 1, x + y * 1
+
+
+def tangents_in_a_level(call, arguments, which):
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(arguments[which], torch.ones_like(arguments[which]))
+        given = [*arguments[:which], dual, *arguments[which + 1 :]]
+        return [forward_ad.unpack_dual(output).tangent for output in call(*given)]
+
+
+def tangents_of_jvp(call, arguments, which):
+    def one(x):
+        return call(*arguments[:which], x, *arguments[which + 1 :])
+
+    return jvp(one, (arguments[which],), (torch.ones_like(arguments[which]),))[1]
+
+
+@pytest.mark.parametrize("materialize", [True, False])
+@pytest.mark.parametrize("which", [1, 3])
+@pytest.mark.parametrize("ask", [tangents_in_a_level, tangents_of_jvp])
+def test_missing_tangents_are_zeros_as_in_eager(ask, which, materialize, monkeypatch):
+    monkeypatch.setattr(Weighted, "materialize", materialize)
+    arguments = (2, torch.rand(3), torch.tensor([2, 1, 0]), torch.rand(3))
+    expected = tangents_in_a_level(Weighted.apply, arguments, which)
+    compiled = funcaot.compile(Weighted.apply, backend="eager")
+    with funcaot.install():
+        found = ask(Weighted.apply, arguments, which)
+    for each in (found, ask(compiled, arguments, which)):
+        torch.testing.assert_close(list(each), list(expected), rtol=0, atol=0)
