@@ -316,15 +316,7 @@ class _Split:
         saved, attributes, writes = _filled(plan, plan.saved_forward or (), list(ctx.saved_tensors))
         needs = ctx.needs_input_grad[:-1]
         own = RecordingContext(needs, saved_tensors=saved, attributes=attributes)
-        given = [
-            metadata.zeros()
-            if t is None
-            and plan.materialize
-            and metadata is not None
-            and metadata.is_differentiable
-            else t
-            for t, metadata in zip(tangents, call.inputs, strict=False)
-        ]
+        given = map(call.tangent, call.inputs, tangents)
         result = self.function.jvp(own, *given)
         _refuse_writes(self.function, writes)
         result = result if isinstance(result, tuple) else (result,)
@@ -342,6 +334,11 @@ class _SplitCall:
     inputs: tuple[TensorMetadata | None, ...]
     outputs: tuple[TensorMetadata | None, ...]
     shapes: tuple[Any, ...]
+
+    def tangent(self, metadata: TensorMetadata | None, tangent: Any) -> Any:
+        """What the user's rule is given for an operand."""
+        missing = tangent is None and metadata is not None and self.plan.materialize
+        return metadata.zeros() if missing and metadata.is_differentiable else tangent  # type: ignore[union-attr]
 
     @property
     def unchecked(self) -> range:
