@@ -260,7 +260,7 @@ def test_keywords_and_defaults_of_an_old_style_function():
 
 
 class Weighted(torch.autograd.Function):
-    """Its rule computes with a tangent of each input of floating point, also where there is none."""
+    """Its rule computes with a tangent of each input of floating point, if there is one or not."""
 
     materialize = True
 
