@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes.number_tensors import kind_of
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
@@ -222,6 +223,11 @@ class Changes:
         if position == len(self._values):
             self._values.append(value)
         return position
+
+    def numbers(self) -> tuple[tuple[int, type], ...]:
+        """Positions of new values that stand for numbers, with the classes of these."""
+        kinds = [(position, kind_of(value)) for position, value in enumerate(self._values)]
+        return tuple((position, kind) for position, kind in kinds if kind is not None)
 
     def packed(self) -> tuple[Any, ...]:
         """The new values, as outputs of the captured function.
