@@ -20,9 +20,9 @@ __all__ = ["is_whole_number", "note_caller", "trace_of"]
 
 _NAME = "int"
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
-# Code that has been seen to call it with a tensor, and where in it that name is looked up to be
-# called.
-_calling: weakref.WeakKeyDictionary[types.CodeType, frozenset[int]] = weakref.WeakKeyDictionary()
+# Code that has been seen to call it with a tensor, by ``id``, since a hash of code takes long; and
+# where in it that name is looked up to be called.
+_calling: dict[int, tuple[weakref.ref[types.CodeType], frozenset[int]]] = {}
 
 
 def is_whole_number(thing: Any) -> bool:
@@ -59,11 +59,11 @@ def note_caller() -> bool:
     if frame is None or _NAME in frame.f_globals:
         return False
     code = frame.f_code
-    if code not in _calling:
+    if not _places_in(code):
         places = _called_at(code)
         if not places:
             return False
-        _calling[code] = places
+        _calling[id(code)] = weakref.ref(code), places
         # Python 3.13 looks at this when the next frame of the code starts.
         frame.f_trace_opcodes = sys.version_info >= (3, 13)
     return True
@@ -71,8 +71,8 @@ def note_caller() -> bool:
 
 def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
     """The trace function of a frame that starts, if its code calls ``int`` with tensors."""
-    places = _calling.get(frame.f_code)
-    if places is None or _NAME in frame.f_globals:
+    places = _places_in(frame.f_code)
+    if not places or _NAME in frame.f_globals:
         return None
     namespace = frame.f_globals
     frame.f_trace_lines = False
@@ -88,6 +88,12 @@ def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
         return trace
 
     return trace
+
+
+def _places_in(code: types.CodeType) -> frozenset[int]:
+    """Where code that was noted calls it."""
+    known = _calling.get(id(code))
+    return known[1] if known is not None and known[0]() is code else frozenset()
 
 
 def _called_at(code: types.CodeType) -> frozenset[int]:

@@ -17,6 +17,7 @@ from funcaot._torch.tensors.sizes.called_int import is_whole_number, note_caller
 from funcaot._torch.tensors.sizes.open_numbers import settled
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.tape.known import sizes_of_values
 from funcaot.aot.tape.known.premises import numbers_in
@@ -50,6 +51,8 @@ def whole_number(call: Call, capture: InProgress) -> Any:
         return NotImplemented
     if functorch.is_functorch_wrapped_tensor(tensor) or not tracing.is_symbolic(tensor):
         return NotImplemented
+    if any(map(graphs.is_collective, capture.tape.graph.nodes)):
+        return NotImplemented  # A rank that captures alone would wait.
     if call.func is torch.Tensor.item:
         return given.number(tensor)
     # What ``int`` itself is given by a tensor, it makes a plain number of.
