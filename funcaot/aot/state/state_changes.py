@@ -21,6 +21,7 @@ from funcaot.aot.state import state
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import MISSING, Bag
 from funcaot.aot.state.state_effects import Change
+from funcaot.classes.addresses import Address
 from funcaot.errors import UnsupportedError
 
 
@@ -286,7 +287,9 @@ def hides_tensor(value: Any) -> bool:
 
 
 def refuse_text(value: Any, name: str) -> None:
-    """Refuse to return or keep what ``str`` makes of a tensor that has no numbers yet."""
+    """Refuse to return or keep the address of a tensor, or its text, which has no numbers yet."""
+    if isinstance(value, Address):
+        value.refuse()
     if isinstance(value, str) and tracing.CAPTURED in value:
         raise UnsupportedError(
             f"{name} returns or keeps the text of a tensor, {value!r}, whose numbers aren't known "

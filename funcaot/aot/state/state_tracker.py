@@ -31,7 +31,7 @@ from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
-from funcaot.aot.state.state_changes import Changes
+from funcaot.aot.state.state_changes import Changes, refuse_text
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
 from funcaot.aot.subclasses.classes import Classes
@@ -281,6 +281,8 @@ class StateTracker:
         else:
             held = tree_flatten(taken)[0]
             self.keys += tuple(keys_in(taken))
+        for key in self.keys:
+            refuse_text(key, self.name)
         self.pinned |= {id(thing) for thing in kept_in(held)}
         self.told = tuple(thing for thing in held if is_scalar(thing))
         return taken

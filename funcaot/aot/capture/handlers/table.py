@@ -98,6 +98,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(tracing.SET_DATA), detaching.refuse_new_data),
     Row(named("storage_offset", "as_strided"), placing.name_a_place),
     Row(named(*READING), storages.refuse_reading),
+    Row(of(_TENSOR.data_ptr), reading.compare_addresses),
     Row(named("is_set_to"), reading.refuse_places),
     Row(named(*reading.POINTERS), reading.refuse_pointer),
     Row(of(reading.BASE), reading.read_base),
