@@ -258,14 +258,17 @@ def _refused(name: str) -> None:
         "barrier": lambda x: dist.barrier() or x,
         "send": lambda x: dist.send(x, 1 - dist.get_rank()) or x,
         "item": lambda x: x * 2 if differentiable.all_reduce(x).sum() > 0 else x,
+        "count": lambda x: x[: int(differentiable.all_reduce(x).sum().long())],
     }
     with pytest.raises(funcaot.errors.UnsupportedError) as error:
         funcaot.compile(calls[name], backend=COMPILER)(torch.ones(2))
-    expected = "other ranks contribute" if name == "item" else f"torch.distributed's {name}"
+    expected = (
+        "other ranks contribute" if name in ("item", "count") else f"torch.distributed's {name}"
+    )
     assert expected in str(error.value), str(error.value)
 
 
-@pytest.mark.parametrize("name", ["barrier", "send", "item"])
+@pytest.mark.parametrize("name", ["barrier", "send", "item", "count"])
 def test_refused_by_name(ranks: Ranks, name):
     ranks.run(_refused, name)
 

@@ -22,6 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
 from funcaot._torch.tensors.own_functions import is_own_class
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
 from funcaot._torch.tracing.own_classes import class_of, put_in_class
 from funcaot.base.scopes import PausableTrace, SharedPatch, tracing_here
@@ -39,7 +40,7 @@ __all__ = [
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-_NUMBERS |= {WrittenInt: int, WrittenFloat: float}
+_NUMBERS |= {OpenInt: int, OpenFloat: float, WrittenInt: int, WrittenFloat: float}
 _CLASS = "_funcaot_class"
 
 

@@ -284,7 +284,7 @@ class GradientTracker(TorchFunctionMode):
             for tensor, position in list(self._seen.values()):
                 self._enter(tensor, position, reads=reads)
         if self._steps.depth:
-            result = with_tensor_scalars(func, args, kwargs, self._steps.numbers)
+            result = with_tensor_scalars(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         return func(*args, **kwargs)

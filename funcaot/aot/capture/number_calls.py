@@ -43,7 +43,9 @@ def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> N
                 numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
             )
         else:
-            made = OpenInt(tensor.shape[0].node, numbers.log, position, numbers.largest)
+            made = OpenInt(
+                tensor.shape[0].node, numbers.log, frozenset({position}), numbers.largest
+            )
         traced[position] = made
 
 

@@ -23,7 +23,7 @@ from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
-from funcaot.aot.closure.look import dictionary_of, in_slot, module_of
+from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.ran import is_users
 
@@ -125,7 +125,7 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             for tensor in tensors_kept(holder):
                 yield Step("{0}()", "", tensor, (weakref.ref(tensor),))
         own = dictionary_of(holder) or {}
-        if isinstance(holder, torch.optim.Optimizer):
+        if isinstance(holder, torch.optim.Optimizer) and has_plain_state(holder):
             # A step finds its state by itself (see optimizer_step).
             own = {name: value for name, value in own.items() if name != "state"}
         if isinstance(holder, WRAPPED):

@@ -10,6 +10,8 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 
 def module_of(thing: Any) -> str:
     """The name of the module that a class or function says it is of; empty if it says none."""
@@ -77,3 +79,13 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
 def own_names(holder: Any) -> list[str]:
     """The names of what is in a class or module itself, but for those that Python keeps there."""
     return [name for name in holder.__dict__ if not name.startswith("__")]
+
+
+def has_plain_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer's state is tensors by name, of each parameter."""
+    return all(
+        isinstance(parameter, torch.Tensor)
+        and isinstance(state, dict)
+        and all(value is None or isinstance(value, torch.Tensor) for value in state.values())
+        for parameter, state in optimizer.state.items()
+    )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes.called_int import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
@@ -302,6 +303,8 @@ class Recorder(PausableTrace):
                     recorder._started(code, frame.f_globals)
                 recorder = recorder._outer
             show_classes(code, frame.f_globals)
+        if self.before is None and (seen := trace_of(frame)) is not None:
+            return seen
         return self.passed_on(frame, event, argument)
 
     def _is_importing(self, frame: types.FrameType) -> bool:

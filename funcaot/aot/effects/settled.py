@@ -141,7 +141,5 @@ def _captured(
     captured.tape.outside_memory.refuse_reached(arrays, tracker.name)
     attached = told_apart(captured.attached, tracker.environment, tracker.leaves, tracker.name)
     refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
-    if opening is not None and opening.numbers is not None:
-        opening.numbers.refuse_classes(tracker.ran.users)
     graded = gradients.effects(captured.lifted)
     return replace(captured, gradients=graded, attached=attached)

@@ -191,6 +191,7 @@ def _stored(
         len(around),
         len(tracker.computed),
         sites,
+        tracker.read_off,
     )
     return stored, changed
 

@@ -126,7 +126,8 @@ class EnvironmentWriter:
             self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}")
             return
         change = f"told_thing({path!r}, {kind_name!r}, {name})"
-        if id(target) in self.environment.alike:
+        if id(target) in self.environment.alike or isinstance(target, torch.Tensor):
+            # What code reads of it is compared; of tensors also, where code asks, which are one.
             kind = self.source.constant(type(target), "T")
             self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}", change)
             return

@@ -423,7 +423,7 @@ class CompiledFunction(Generic[P, R]):
             if isinstance(error, UnsupportedError) and self.refusals.are_errors:
                 raise
             self._sized, self._in_stages = None, False
-            return self._call(args, kwargs)
+            return self._run(situation(), args, kwargs)
         call = args, kwargs
         return watch(partial(call_plainly, self.function, self.settings.name, call, raised))
 

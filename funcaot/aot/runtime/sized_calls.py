@@ -7,7 +7,9 @@ Stages are the same function, captured up to the op; what they would change is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +40,12 @@ class Answered:
     def __init__(self, function: Callable[..., Any]) -> None:
         """Wrap it."""
         self.function = function
+        with contextlib.suppress(TypeError, ValueError):
+            self.__signature__ = _with_what_is_read(function)
 
-    def __call__(self, known: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, known: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Run it; only a capture does."""
-        answers = Answers(known)
+        answers = Answers(tuple(known.values()))
         with answering(answers):
             result = self.function(*args, **kwargs)
         if answers.reached is not None:  # The function caught the error.
@@ -49,12 +53,19 @@ class Answered:
         return result
 
 
+def _with_what_is_read(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function after that of what it is given; reasons are told by these."""
+    signature = inspect.signature(getattr(function, "forward", function))
+    given = inspect.Parameter("read", inspect.Parameter.POSITIONAL_ONLY)
+    return signature.replace(parameters=[given, *signature.parameters.values()])
+
+
 class UpToOp(Answered):
     """The function up to the first op whose result isn't known."""
 
-    def __call__(self, known: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, known: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """What the op is asked of: None, if the function comes to its end."""
-        answers = Answers(known)
+        answers = Answers(tuple(known.values()))
         try:
             with answering(answers):
                 self.function(*args, **kwargs)
@@ -71,20 +82,24 @@ def without_effects(entry: Entry) -> Entry:
     """A stage's program, which changes nothing that the caller sees.
 
     Raises:
-        NotStagedError: If it draws random numbers, which the program would draw again, or uses
-            ``.grad``.
+        NotStagedError: If it draws random numbers, which the program would draw again, or steps an
+            optimizer.
     """
-    if entry.capture.gradients is not None or any(
-        map(graphs.is_random, entry.capture.effect_nodes)
-    ):
+    if any(map(graphs.is_random, entry.capture.effect_nodes)):
         raise NotStagedError
     forward, state = entry.forward, entry.forward.state
+    capture, gradients = entry.capture, entry.capture.gradients
+    if gradients is not None:
+        if gradients.hyperparameters or gradients.replaced:
+            raise NotStagedError
+        read = tuple(replace(each, assigned=False) for each in gradients.gradients)
+        capture = replace(capture, gradients=replace(gradients, gradients=read, of_results=()))
     if state is not None:
         if state.kept:
             raise NotStagedError
         state = replace(state, changes=(), in_arguments=(), reach=lambda root: ())
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
-    bare = replace(forward, effects=effects, in_place=None, state=state)
+    bare = replace(forward, capture=capture, effects=effects, in_place=None, state=state)
     return Entry(bare, forward.segment.settings)
 
 
@@ -119,13 +134,13 @@ class SizedCalls:
         Raises:
             NotStagedError: If the function can't run in stages.
         """
-        known: list[Any] = []
+        known: dict[str, Any] = {}
         for stage in list(self.stages):
             if not self._go_on(stage, known, args, kwargs):
                 break
         while True:
             try:
-                return self.program(tuple(known), *args, **kwargs)
+                return self.program(known, *args, **kwargs)
             except SizesNeededError:
                 stage = self._stage(len(known))
                 if not self._go_on(stage, known, args, kwargs):
@@ -137,12 +152,12 @@ class SizedCalls:
         return self.stages[position]
 
     def _go_on(
-        self, stage: CompiledFunction, known: list[Any], args: tuple[Any, ...], kwargs: Any
+        self, stage: CompiledFunction, known: dict[str, Any], args: tuple[Any, ...], kwargs: Any
     ) -> bool:
         """Run one stage and the op after it; False if the function has no further one."""
-        found = stage(tuple(known), *args, **kwargs)
+        found = stage(known, *args, **kwargs)
         if found is None:
             return False
         asked: Asked = found[0]
-        known.append(asked.answer(found[1]))
+        known[f"{len(known)}: {asked.name}"] = asked.answer(found[1])
         return True

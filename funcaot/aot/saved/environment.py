@@ -116,6 +116,8 @@ def _stored_data(state: StateEffects) -> Data:
         raise NotSavedError("it returns or stores a container that was there before")
     if state.computed:
         raise NotSavedError("it stores numbers that are left open")
+    if state.read_off:
+        raise NotSavedError("it stores numbers that it reads off tensors")
     return {
         "changes": [_change_data(change) for change in state.changes],
         "sites": [_site_data(site) for site in state.sites],

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,6 @@ import torch
 
 from funcaot._torch.tensors.sizes.open_numbers import NumberLog
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Constant, Signature
@@ -129,21 +127,6 @@ class Numbers:
         for position, kind in self.kinds.items():
             make = tensor_of_float if kind is float else tensor_of_int
             source.line(f"{names[position]} = {source.constant(make)}({names[position]})")
-
-    def refuse_classes(self, codes: Iterable[types.CodeType]) -> None:
-        """Refuse code that may ask for the very class of an open number, which isn't the plain one.
-
-        Args:
-            codes: The user's code that ran.
-
-        Raises:
-            SizeError: If one of them names ``type``.
-        """
-        for code in codes:
-            if "type" in names_of(code).loaded:
-                raise SizeError(
-                    f"{code.co_qualname} asks for classes by type().", remedy="use isinstance."
-                )
 
     def close(self, values: Sequence[Any]) -> None:
         """Take note that the capture is over, for which the function was called.

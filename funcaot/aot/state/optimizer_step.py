@@ -17,9 +17,11 @@ from torch.optim.optimizer import (
 )
 
 from funcaot._torch.tensors.guards import optimizer_hooks
-from funcaot._torch.tensors.pytree import tree_flatten
-from funcaot._torch.tensors.sizes.written_numbers import is_written
+from funcaot._torch.tensors.sizes.number_tensors import computed, kind_of, number_of, stepping
+from funcaot._torch.tensors.sizes.written_numbers import is_written, mathematics
 from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.look import has_plain_state
+from funcaot.base.scopes import holding
 from funcaot.errors import UnsupportedError
 
 
@@ -120,9 +122,10 @@ class Hyperparameters:
 
 def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
     """A copy of each group, with parameters as weak references."""
+    own = is_torchs(optimizer)
     return tuple(
         {
-            key: tuple(map(weakref.ref, value)) if key == "params" else _kept(value)
+            key: tuple(map(weakref.ref, value)) if key == "params" else _kept(value, own=own)
             for key, value in group.items()
         }
         for group in optimizer.param_groups
@@ -132,8 +135,10 @@ def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
 _OPEN = object()
 
 
-def _kept(value: Any) -> Any:
-    return _OPEN if is_written(value) else value
+def _kept(value: Any, *, own: bool) -> Any:
+    """What is compared; code of others may put another tensor there in each step."""
+    is_open = is_written(value) or (isinstance(value, torch.Tensor) and not own)
+    return _OPEN if is_open else value
 
 
 def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
@@ -167,7 +172,6 @@ class StepWatcher:
         hyperparameters: Of each optimizer that stepped.
         state: State tensors of each optimizer that stepped, by ``id``.
         depth: How many steps are running now.
-        numbers: Tensors that stand for Python numbers of a step, by ``id``.
         replaced: What a step put in place of tensors of the state, once the function has run.
     """
 
@@ -175,12 +179,11 @@ class StepWatcher:
     hyperparameters: list[Hyperparameters] = field(default_factory=list)
     state: dict[int, StateTensor] = field(default_factory=dict)
     depth: int = 0
-    numbers: dict[int, torch.Tensor] = field(default_factory=dict)
     replaced: tuple[tuple[StateTensor, Any], ...] = ()
     _old: dict[tuple[int, int, Any], tuple[StateTensor, torch.Tensor]] = field(default_factory=dict)
     _first: dict[int, tuple[Optimizer, Any]] = field(default_factory=dict)
-    _before: list[dict[torch.Tensor, dict[Any, Any]]] = field(default_factory=list)
-    _groups: list[tuple[dict[str, Any], Any, Any]] = field(default_factory=list)
+    _before: list[dict[torch.Tensor, dict[Any, Any]] | None] = field(default_factory=list)
+    _groups: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
 
     @contextlib.contextmanager
@@ -191,7 +194,8 @@ class StepWatcher:
             register_optimizer_step_post_hook(self._end),
         )
         try:
-            yield
+            with mathematics(), holding(stepping, steps=0):
+                yield
         except BaseException:
             # Who catches it calls the function as it is, or raises: the state is eager's.
             for optimizer, states in self._first.values():
@@ -208,17 +212,19 @@ class StepWatcher:
             return
         self._refuse_kind(optimizer)
         self.depth += 1
+        stepping.steps = self.depth
         here = weakref.ref(optimizer)
         self.hyperparameters.append(Hyperparameters(here, hyperparameters(optimizer)))
-        self._refuse_state(optimizer)
-        before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
-        states = [(key, state, dict(state)) for key, state in optimizer.state.items()]
-        self._first.setdefault(id(optimizer), (optimizer, states))
+        before = None
+        if has_plain_state(optimizer):
+            before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+            states = [(key, state, dict(state)) for key, state in optimizer.state.items()]
+            self._first.setdefault(id(optimizer), (optimizer, states))
+            for parameter, state in before.items():
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        self.state[id(value)] = StateTensor(here, weakref.ref(parameter), key)
         self._before.append(before)
-        for parameter, state in before.items():
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    self.state[id(value)] = StateTensor(here, weakref.ref(parameter), key)
         self._write_tensor_by_tensor(optimizer)
 
     def _refuse_kind(self, optimizer: Optimizer) -> None:
@@ -231,44 +237,32 @@ class StepWatcher:
                     "loss.",
                 )
 
-    def _refuse_state(self, optimizer: Optimizer) -> None:
-        """Refuse state that isn't found again by parameter and key."""
-        for parameter, state in optimizer.state.items():
-            keys = [parameter] if not isinstance(state, dict) else []
-            keys += [
-                key
-                for key, value in (state.items() if isinstance(state, dict) else ())
-                if isinstance(value, list | tuple | dict)
-                and any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0])
-            ]
-            if keys:
-                raise UnsupportedError(
-                    f"{self.name} runs {type(optimizer).__name__}.step(), which keeps {keys[0]!r} "
-                    "in its state, and that isn't a tensor of one parameter.",
-                    remedy="step this optimizer outside of the compiled function, and compile the "
-                    "loss.",
-                )
-
     def _write_tensor_by_tensor(self, optimizer: Optimizer) -> None:
         """Take the path that is the same arithmetic by ops which a capture can record.
 
         Lists of numbers that became tensors, and fused kernels, can't be; the graph's compiler
         fuses the ops anyway. SGD counts no steps and keeps its own path, which may overwrite .grad.
         """
+        if not is_torchs(optimizer):
+            return  # Another path may do something else.
         counts = not isinstance(optimizer, torch.optim.SGD)
         for group in optimizer.param_groups:
             fused, rate = group.get("fused"), group.get("lr")
             if "foreach" in group and (fused or counts or isinstance(rate, torch.Tensor)):
-                self._groups.append((group, group["foreach"], fused))
-                group["foreach"] = group["fused"] = False
+                chosen = {key: group[key] for key in ("foreach", "fused") if key in group}
+                self._groups.append((group, chosen))
+                group.update(dict.fromkeys(chosen, False))
 
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread or not self._before:
             return
         self.depth -= 1
+        stepping.steps = self.depth
         self._restore_groups()
         before = self._before.pop()
-        made = False
+        if before is None:
+            return
+        made = not has_plain_state(optimizer)
         for parameter, state in optimizer.state.items():
             if not isinstance(state, dict):
                 made |= tracing.is_symbolic(state)
@@ -286,7 +280,6 @@ class StepWatcher:
             error = FirstStepError(STEPS_FIRST)
             error.optimizer = optimizer
             raise error
-        self._refuse_counting(optimizer, before)
 
     def _take_replaced(self) -> Iterator[tuple[StateTensor, Any]]:
         """Put tensors of the state back, and hand out what was put in their place."""
@@ -301,18 +294,14 @@ class StepWatcher:
 
     def _restore_groups(self) -> None:
         while self._groups:
-            group, group["foreach"], group["fused"] = self._groups.pop()
+            group, chosen = self._groups.pop()
+            group.update(chosen)
 
-    def _refuse_counting(self, optimizer: Optimizer, before: dict[Any, dict[Any, Any]]) -> None:
-        for parameter, state in optimizer.state.items():
-            for key, value in state.items():
-                old = before.get(parameter, {}).get(key)
-                if not isinstance(value, torch.Tensor) and value is not old and value != old:
-                    raise UnsupportedError(
-                        f"{self.name} runs {type(optimizer).__name__}.step(), which counts in a "
-                        f"Python number, {key!r}: a captured step wouldn't count.",
-                        remedy="step this optimizer outside of the compiled function.",
-                    )
+
+def is_torchs(optimizer: Optimizer) -> bool:
+    """Whether torch has written how an optimizer steps."""
+    step = type(optimizer).step
+    return getattr(step, "__module__", "").startswith("torch.optim.")
 
 
 def hooks_of_all_optimizers() -> tuple[Any, ...]:
@@ -335,54 +324,83 @@ def _put_back(optimizer: Optimizer, states: Sequence[tuple[Any, Any, dict[Any, A
 
 
 def with_tensor_scalars(
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    numbers: dict[int, torch.Tensor],
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run an op of a step where Python numbers may have become tensors.
 
-    ``step.item()`` gives a tensor in double precision, so that Python's arithmetic with it is done
-    in the graph, with the same rounding; ops that take such a number only as a Python one are
-    written with ops that take a tensor. No number has an ``item``: if what stands for one is asked
-    for it, a branch or ``float`` wants the value, which the call's premises then are about.
+    ``step.item()`` gives a tensor that stands for the number; ops that take such a number only as
+    a Python one are written with ops that take a tensor. No number has an ``item``: if what stands
+    for one is asked for it, a branch or ``float`` wants the value, which the call's premises then
+    are about.
 
     Args:
         func: The op.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        numbers: Tensors that stand for numbers, by ``id``.
 
     Returns:
         The result, or ``NotImplemented`` for an op that runs as it is.
     """
     if func is torch.Tensor.item:
-        if id(args[0]) in numbers:
-            return NotImplemented
-        number = args[0].reshape(()).double()
-        numbers[id(number)] = number
-        return number
+        number = None if kind_of(args[0]) is not None else number_of(args[0])
+        return NotImplemented if number is None else number
     rewrite = _REWRITES.get(func)
-    return NotImplemented if rewrite is None else rewrite(func, args, kwargs)
+    found = NotImplemented if rewrite is None else rewrite(func, args, kwargs)
+    return computed(func, args, kwargs) if found is NotImplemented else found
 
 
 def _scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A sum or difference, with a factor."""
     alpha = kwargs.get("alpha")
-    if not isinstance(alpha, torch.Tensor):
+    if not isinstance(alpha, torch.Tensor) or len(args) != 2:
         return NotImplemented
-    return func(args[0], args[1] * alpha)
+    return func(args[0], args[1] * _like(args[1], alpha))
 
 
-def _quotient(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _weighted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``lerp``, whose weight is of the dtype of the rest."""
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+    if not isinstance(weight, torch.Tensor) or kind_of(weight) is None or len(args) < 2:
+        return NotImplemented
+    return func(*args[:2], _like(args[0], weight))
+
+
+def _combined(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``addcmul`` and ``addcdiv``, whose factor multiplies the first of the two."""
     value = kwargs.get("value", args[3] if len(args) > 3 else None)
     if not isinstance(value, torch.Tensor):
         return NotImplemented
     target, first, second = args[:3]
-    return target.add_(first * value / second)
+    return func(target, first * _like(first, value), second)
 
 
+def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An op on lists that is given such a number, one by one."""
+    if not any(kind_of(value) for value in [*args, *kwargs.values()]):
+        return NotImplemented
+    name = func.__name__.removeprefix("_foreach_")
+    single = getattr(torch.Tensor, name)
+    found = []
+    for index in range(len(args[0])):
+        given = [each[index] if isinstance(each, list | tuple) else each for each in args]
+        rewrite = _REWRITES.get(single)
+        result = NotImplemented if rewrite is None else rewrite(single, tuple(given), kwargs)
+        found.append(single(*given, **kwargs) if result is NotImplemented else result)
+    return None if name.endswith("_") else tuple(found)
+
+
+def _like(tensor: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """A number in the dtype that a tensor is computed with."""
+    return number.to(torch.result_type(tensor, 1.0))
+
+
+_LISTS = ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv", "pow")
+_TENSOR: Any = torch.Tensor
 _REWRITES: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.add: _scaled,
-    torch.Tensor.add_: _scaled,
-    torch.Tensor.addcdiv_: _quotient,
+    **dict.fromkeys((_TENSOR.add, _TENSOR.add_, _TENSOR.sub, _TENSOR.sub_), _scaled),
+    **dict.fromkeys((torch.add, torch.sub), _scaled),
+    **dict.fromkeys((_TENSOR.lerp, _TENSOR.lerp_, torch.lerp), _weighted),
+    **dict.fromkeys((_TENSOR.addcdiv, _TENSOR.addcdiv_, torch.addcdiv), _combined),
+    **dict.fromkeys((_TENSOR.addcmul, _TENSOR.addcmul_, torch.addcmul), _combined),
+    **{getattr(torch, f"_foreach_{name}{end}"): _each for name in _LISTS for end in ("", "_")},
 }

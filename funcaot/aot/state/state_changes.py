@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes.number_tensors import kind_of
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
@@ -20,6 +21,7 @@ from funcaot.aot.state import state
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import MISSING, Bag
 from funcaot.aot.state.state_effects import Change
+from funcaot.classes.addresses import Address
 from funcaot.errors import UnsupportedError
 
 
@@ -223,6 +225,11 @@ class Changes:
             self._values.append(value)
         return position
 
+    def numbers(self) -> tuple[tuple[int, type], ...]:
+        """Positions of new values that stand for numbers, with the classes of these."""
+        kinds = [(position, kind_of(value)) for position, value in enumerate(self._values)]
+        return tuple((position, kind) for position, kind in kinds if kind is not None)
+
     def packed(self) -> tuple[Any, ...]:
         """The new values, as outputs of the captured function.
 
@@ -280,7 +287,9 @@ def hides_tensor(value: Any) -> bool:
 
 
 def refuse_text(value: Any, name: str) -> None:
-    """Refuse to return or keep what ``str`` makes of a tensor that has no numbers yet."""
+    """Refuse to return or keep the address of a tensor, or its text, which has no numbers yet."""
+    if isinstance(value, Address):
+        value.refuse()
     if isinstance(value, str) and tracing.CAPTURED in value:
         raise UnsupportedError(
             f"{name} returns or keeps the text of a tensor, {value!r}, whose numbers aren't known "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from funcaot._torch.tensors.sizes.number_tensors import plain
 from funcaot.aot.closure.children import base_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.built_objects import Unmade
@@ -123,6 +124,7 @@ class StateEffects:
             among the arguments that is changed mustn't be.
         computed: How many numbers ``reach`` computes, which it finds last.
         sites: Where each thing is that is changed.
+        read_off: Which of the new values are numbers that are read off tensors, of which classes.
     """
 
     function: Callable[..., Any]
@@ -134,6 +136,7 @@ class StateEffects:
     around: int = 0
     computed: int = 0
     sites: tuple[Site, ...] = ()
+    read_off: tuple[tuple[int, type], ...] = ()
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.
@@ -154,6 +157,10 @@ class StateEffects:
         if isinstance(outcome, Unmade):
             outcome = outcome.make([self._kept_at(path, reached, call) for path in self.kept])
         result, values = outcome
+        if self.read_off:
+            values = list(values)
+            for position, kind in self.read_off:
+                values[position] = plain(values[position], kind)
         given = self._given(call) if self.in_arguments else []
         numbers = things[len(things) - self.computed :]
         around = things[len(things) - self.computed - self.around : len(things) - self.computed]

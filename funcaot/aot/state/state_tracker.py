@@ -31,7 +31,7 @@ from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state import Bag
-from funcaot.aot.state.state_changes import Changes
+from funcaot.aot.state.state_changes import Changes, refuse_text
 from funcaot.aot.state.state_effects import Call, Change
 from funcaot.aot.state.torch_random import refuse_states
 from funcaot.aot.subclasses.classes import Classes
@@ -107,6 +107,7 @@ class StateTracker:
         root: What the environment is reached from: the function, and objects that it is given.
         names: What the caller calls the leaves.
         computed: Names of numbers that Python computes in each call, and that it stores.
+        read_off: Which of the new values stand for numbers, and the classes of these.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
         told: Texts and numbers that it returns and stores.
@@ -128,6 +129,7 @@ class StateTracker:
     root: tuple[Any, ...] = ()
     names: Sequence[str] = ()
     computed: tuple[str, ...] = ()
+    read_off: tuple[tuple[int, type], ...] = ()
     pinned: frozenset[int] = frozenset()
     keys: tuple[Any, ...] = ()
     told: tuple[Any, ...] = ()
@@ -158,9 +160,13 @@ class StateTracker:
             yield
         self.ran.classes |= self.classes.met
 
+    def _start(self) -> None:
+        self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
+        self.read_off = ()
+
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.take_back()
-        self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
+        self._start()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
         walk = Walk(self.root, waits=True)
         walk.go()
@@ -202,7 +208,7 @@ class StateTracker:
             self._refuse(draws, held)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
-            self.computed = tuple(changes.computed)
+            self.computed, self.read_off = tuple(changes.computed), changes.numbers()
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
             draws.put_back()
@@ -275,6 +281,8 @@ class StateTracker:
         else:
             held = tree_flatten(taken)[0]
             self.keys += tuple(keys_in(taken))
+        for key in self.keys:
+            refuse_text(key, self.name)
         self.pinned |= {id(thing) for thing in kept_in(held)}
         self.told = tuple(thing for thing in held if is_scalar(thing))
         return taken

@@ -229,3 +229,47 @@ def test_detaching_a_view_in_place_raises_as_in_eager():
     with pytest.raises(RuntimeError, match="Can't detach views in-place"):
         compiled(torch.ones(4)[:2])
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def _forms(x):
+    yield from (x, x.detach(), x.data, x.view(-1), x.T, x[0:], x[1:], x.flatten(), x.contiguous())
+    yield from (x.clone(), x.reshape(2, -1), x.T.reshape(-1), x.to(x.dtype), x.double())
+
+
+def test_addresses_of_what_a_function_makes_are_compared():
+    parameter = torch.nn.Parameter(torch.ones(3, 4))
+
+    def function(x):
+        made = x.sin()
+        equal = [[y.data_ptr() == z.data_ptr() for y in _forms(z)] for z in (x, made, parameter)]
+        other = [[y.data_ptr() != z.data_ptr() for y in _forms(z)] for z in (x, made, parameter)]
+        kept = {made.data_ptr(): 1, made.clone().data_ptr(): 2}
+        return made * 2, equal, other, kept[made.view(-1).data_ptr()], len(kept)
+
+    compiled = funcaot.compile(function, backend="eager")
+    for size in (3, 3, 5, 6):
+        x = torch.rand(size, 4)
+        (y, *found), (expected, *wanted) = compiled(x), function(x)
+        assert torch.equal(y, expected)
+        assert found == wanted
+
+
+KEPT = {}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.data_ptr(),
+        lambda x: x * (x.data_ptr() % 64),
+        lambda x: x if x.data_ptr() == OTHER.data_ptr() else -x,
+        lambda x: {x.sin().data_ptr(): 1},
+        lambda x: (x, [{x.data_ptr()}]),
+        lambda x: KEPT.setdefault(x.sin().data_ptr(), 1),
+        lambda x: x * len(f"{x.data_ptr()}"),
+    ],
+)
+def test_an_address_that_is_needed_is_refused(function):
+    with pytest.raises(UnsupportedError, match=r"address of a tensor \(data_ptr\)"):
+        funcaot.compile(function, backend="eager")(torch.ones(2))
+    assert not KEPT

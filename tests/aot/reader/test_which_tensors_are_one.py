@@ -48,3 +48,24 @@ def test_a_parameter_that_is_an_argument_too():
     x = torch.randn(2)
     for _ in range(2):
         torch.testing.assert_close(compiled(linear.weight, x), function(linear.weight, x))
+
+
+def test_a_tensor_with_attributes_may_be_another_one_in_each_call():
+    """What per-sample gradients are: kept on a parameter, marked as used, and new in each call."""
+
+    def make():
+        weight = torch.nn.Parameter(torch.ones(2))
+
+        def step(x):
+            used = hasattr(weight, "samples") and weight.samples.used
+            weight.samples = x * weight.detach() * (2 if used else 1)
+            weight.samples.used = not used
+            return weight.samples.sum(0)
+
+        return step
+
+    plain, compiled = make(), funcaot.compile(make(), backend="eager")
+    for size in (3, 4, 5, 6, 7, 8, 9):
+        x = torch.randn(size, 2)
+        assert torch.equal(compiled(x), plain(x))
+    assert len(compiled.entries) <= 4

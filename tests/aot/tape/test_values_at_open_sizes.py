@@ -271,6 +271,6 @@ def test_many_programs_for_values_warn_of_values_at_any_size():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for size in range(2, 11):
-                compiled(torch.ones(size), torch.tensor(size))
+                compiled(torch.ones(size), torch.tensor(float(size)))
         with pytest.warns(RecompileWarning, match="differ in values only"):
-            compiled(torch.ones(11), torch.tensor(11))
+            compiled(torch.ones(11), torch.tensor(11.0))

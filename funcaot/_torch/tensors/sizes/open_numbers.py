@@ -20,7 +20,7 @@ __all__ = ["NumberLog", "OpenFloat", "OpenInt", "settled"]
 
 # Longer texts, and larger results of whole numbers, belong to programs for one value.
 _LONGEST = 400
-_LARGEST = 2**62
+_LARGEST = 2**63 - 1
 _EXACT = 2**53
 
 
@@ -293,17 +293,17 @@ class OpenInt(torch.SymInt):
     It says that it is an ``int``.
     """
 
-    def __init__(self, node: Any, log: NumberLog, position: int, largest: int) -> None:
+    def __init__(self, node: Any, log: NumberLog, positions: frozenset[int], largest: int) -> None:
         """Stand for a number.
 
         Args:
             node: Torch's node of it.
             log: Where it is noted that it was settled.
-            position: The argument that it is computed from.
+            positions: The arguments that it is computed from.
             largest: What its size doesn't exceed.
         """
         super().__init__(node)
-        self._log, self._position, self._largest = log, position, largest
+        self._log, self._positions, self._largest = log, positions, largest
         log.note(self)
 
     @property
@@ -319,7 +319,7 @@ class OpenInt(torch.SymInt):
     def settle(self) -> int:
         """The number of this call, for which the program is then."""
         self._log.refuse_late()
-        self._log.fixed.add(self._position)
+        self._log.fixed |= self._positions
         return int(self.node.guard_int("", 0))
 
     def __hash__(self) -> int:
@@ -349,12 +349,13 @@ class OpenInt(torch.SymInt):
     def __neg__(self) -> OpenInt:
         return self.made(-self.plain, self._largest)
 
-    def made(self, number: Any, largest: int) -> Any:
-        """What was computed from it, as such a number."""
+    def made(self, number: Any, largest: int, *others: OpenInt) -> Any:
+        """What was computed from it, and from others, as such a number."""
         self._log.refuse_late()
         if not isinstance(number, torch.SymInt):
             return number
-        return OpenInt(number.node, self._log, self._position, largest)
+        positions = self._positions.union(*(other._positions for other in others))
+        return OpenInt(number.node, self._log, positions, largest)
 
 
 def _whole_arithmetic(name: str, compute: Callable[[Any, Any], Any]) -> None:
@@ -363,19 +364,18 @@ def _whole_arithmetic(name: str, compute: Callable[[Any, Any], Any]) -> None:
     def run(self: OpenInt, other: Any, *, reflected: bool) -> Any:
         if isinstance(other, (torch.Tensor, OpenFloat)):
             return NotImplemented
-        if type(other) is OpenInt and other is not self:
-            other = other.settle()
-        size = self._largest if other is self else abs(other) if type(other) is int else None
+        others = (other,) if type(other) is OpenInt else ()
+        size = others[0]._largest if others else abs(other) if type(other) is int else None
         if type(other) is torch.SymInt:
             return compute(other, self.plain) if reflected else compute(self.plain, other)
         divides = name in ("floordiv", "mod")
-        fits = size is not None and not (divides and (reflected or other is self or other < 1))
+        fits = size is not None and not (divides and (reflected or others or other < 1))
         if fits and size is not None:
             largest = self._largest * size if name == "mul" else self._largest + size
-            if largest < _LARGEST:
-                plain: Any = self.plain if other is self else other
+            if largest <= _LARGEST:
+                plain: Any = others[0].plain if others else other
                 left, right = (plain, self.plain) if reflected else (self.plain, plain)
-                return self.made(compute(left, right), largest)
+                return self.made(compute(left, right), largest, *others)
         value, other = self.settle(), settled(other)
         return _of_values(value, other, compute, reflected=reflected)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import is_usable
+from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.base.scopes import SharedPatch
@@ -385,6 +386,10 @@ class _Function:
         if any(type(each) in _WRITTEN for each in args):
             places = ", ".join("{}" for _ in args)
             return _applied(self._original, f"math.{self._name}({places})", *args)
+        if any(isinstance(each, torch.Tensor) for each in args):
+            found = mathematics_of(self._name, args)
+            if found is not NotImplemented:
+                return found
         return self._original(*args)
 
     def __getattr__(self, name: str) -> Any:

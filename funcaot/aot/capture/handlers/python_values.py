@@ -13,13 +13,26 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.sizes.called_int import is_whole_number, note_caller
+from funcaot._torch.tensors.sizes.open_numbers import settled
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import warn_user
+from funcaot.aot.tape.known import sizes_of_values
 from funcaot.aot.tape.known.premises import numbers_in
+from funcaot.classes import premise
 from funcaot.errors import CaptureWarning
 
-__all__ = ["as_lists", "as_text", "assembled", "assembled_like", "copied", "formatted"]
+__all__ = [
+    "as_lists",
+    "as_text",
+    "assembled",
+    "assembled_like",
+    "copied",
+    "formatted",
+    "whole_number",
+]
 
 
 def as_lists(tensor: torch.Tensor) -> Any:
@@ -28,6 +41,22 @@ def as_lists(tensor: torch.Tensor) -> Any:
     if found is not NotImplemented:
         return found
     return [as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
+
+
+def whole_number(call: Call, capture: InProgress) -> Any:
+    """``item()`` and ``int()`` of a whole number, which may become a size: the caller brings it."""
+    (tensor,) = call.args
+    given = sizes_of_values.current()
+    if given is None or not (premise.are_allowed() and is_whole_number(tensor)):
+        return NotImplemented
+    if functorch.is_functorch_wrapped_tensor(tensor) or not tracing.is_symbolic(tensor):
+        return NotImplemented
+    if any(map(graphs.is_collective, capture.tape.graph.nodes)):
+        return NotImplemented  # A rank that captures alone would wait.
+    if call.func is torch.Tensor.item:
+        return given.number(tensor)
+    # What ``int`` itself is given by a tensor, it makes a plain number of.
+    return settled(given.number(tensor)) if note_caller() else NotImplemented
 
 
 def formatted(call: Call, capture: InProgress) -> str:

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.autograd import version_of
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.classes import premise
+from funcaot.classes.addresses import Address
 from funcaot.errors import UnsupportedError
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "RETAINS_GRAD",
     "TOLD",
     "VERSION",
+    "compare_addresses",
     "read_base",
     "read_version",
     "refuse_hooks",
@@ -109,6 +113,15 @@ def refuse_pointer(call: Call, capture: InProgress) -> Any:
         "is captured.",
         remedy="ask outside of the compiled function.",
     )
+
+
+def compare_addresses(call: Call, capture: InProgress) -> Any:
+    """``data_ptr()``, which code compares to see whether something is a copy."""
+    (tensor,) = call.args
+    allowed = premise.are_allowed() and type(tensor) is tracing.FunctionalTensor
+    if not allowed or tensor.layout is not torch.strided or not tensor.numel():
+        return NotImplemented
+    return Address(tensor, capture.name, capture.is_in_an_input)
 
 
 def refuse_places(call: Call, capture: InProgress) -> Any:

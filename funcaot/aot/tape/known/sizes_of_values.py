@@ -2,7 +2,8 @@
 
 ``nonzero`` of an argument makes a tensor of any length. A program that is given that tensor, with
 its length open, serves all lengths. So a capture that meets such an op stops there, unless its
-caller has brought the result (see ``runtime.sized_calls``).
+caller has brought the result (see ``runtime.sized_calls``). A whole number that is read off a
+tensor (``x.item()``, ``int(x)``) may become a size; it is brought too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
+from funcaot.aot.graph.location import Location, calling_line
 from funcaot.base.scopes import holding
 from funcaot.errors import FuncaotError
 from funcaot.rules.operands.flat_call import FlatCall, flatten_values
@@ -42,6 +44,10 @@ _OPS = frozenset(
     }
 )
 
+# Each is a stage, which runs the function up to there.
+_MOST_NUMBERS = 8
+_NUMBER = torch.Tensor.item
+
 
 class SizesNeededError(FuncaotError):
     """A capture has come to an op whose result its caller hasn't brought."""
@@ -53,10 +59,23 @@ class SizesNeededError(FuncaotError):
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """An op and what it is called with, apart from tensors."""
+    """An op and what it is called with, apart from tensors.
+
+    Attributes:
+        op: The op.
+        call: What it is called with.
+        where: The user's line.
+    """
 
     op: Callable[..., Any]
     call: FlatCall
+    where: Location | None
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+        name = str(getattr(self.op, "__name__", self.op)).partition(".")[0].strip("_")
+        return f"{name} at {self.where}" if self.where else name
 
     def answer(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Its result for tensors with values."""
@@ -90,19 +109,33 @@ class Answers:
         """
         if op not in _OPS:
             return NotImplemented
-        call, tensors = flatten_values((args, kwargs))
-        inner = [tracing.functional_inner(tensor) for tensor in tensors]
-        key = (op, *map(id, inner), repr(call.leaves))
-        if key not in self._asked:
-            position = len(self._asked)
-            if position >= len(self._known):
-                self.reached = self.reached or (Asked(op, call), inner)
-                raise SizesNeededError
-            self._asked[key] = self._known[position], inner
-        found = self._asked[key][0]
+        found = self._found(op, (args, kwargs))
         if isinstance(found, torch.Tensor):
             return tracing.functional_inner(found).clone()
         return tuple(tracing.functional_inner(each).clone() for each in found)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """The whole number in a tensor of the tape; ``NotImplemented`` after some of them.
+
+        Raises:
+            SizesNeededError: If it isn't known.
+        """
+        found = self._found(_NUMBER, ((tensor,), {}))
+        return NotImplemented if found is None else found
+
+    def _found(self, op: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        call, tensors = flatten_values(given)
+        inner = [tracing.functional_inner(tensor) for tensor in tensors]
+        key = (op, *map(id, inner), repr(call.leaves))
+        if key not in self._asked:
+            if op is _NUMBER and sum(each[0] is op for each in self._asked) == _MOST_NUMBERS:
+                return None
+            position = len(self._asked)
+            if position >= len(self._known):
+                self.reached = self.reached or (Asked(op, call, calling_line()), inner)
+                raise SizesNeededError
+            self._asked[key] = self._known[position], inner
+        return self._asked[key][0]
 
 
 class _ThisThread(threading.local):
