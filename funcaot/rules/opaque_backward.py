@@ -101,8 +101,10 @@ def traced_or_opaque(
 def _found(captor: Captor, recorded: _Recorded) -> tuple[torch.Tensor, ...] | None:
     """The gradients in the call whose backward is traced, which takes them; None if unknown.
 
-    They say which strides gradients have.
+    They say which strides gradients have. Where sizes are open, strides are those of no call.
     """
+    if _has_open_sizes(recorded.tensors):
+        return None
     values = captor.exact_values(recorded.tensors)
     if values is None or captor.are_examples(recorded.tensors):
         return None
@@ -268,10 +270,14 @@ class _Rules:
         return tuple(next(gradients) if moves else None for moves in differentiable)
 
 
+def _has_open_sizes(tensors: Sequence[torch.Tensor]) -> bool:
+    return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
+
+
 def _laid(run: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
     """What torch's gradients look like, from values or from ones in their place; else nothing."""
     captor = current_captor()
-    if captor is None:
+    if captor is None or _has_open_sizes(tensors):
         return ()
     values = captor.real_values(tensors) or captor.stand_ins(tensors)
     try:
