@@ -136,8 +136,8 @@ class _Recorded(SingleLevelFunction):
         # Switched off here, where they must be on for the levels below.
         with torch.enable_grad(), forward_grad_enabled(True):
             result = call.below(tensors)
-        ctx.save_for_backward(*tensors)
         outputs = result if isinstance(result, tuple | list) else (result,)
+        ctx.save_for_backward(*tensors, *(outputs if call.rule.reads_results else ()))
         constant = [v for v in outputs if isinstance(v, Tensor) and not _moves(v)]
         ctx.mark_non_differentiable(*constant)
         return tuple(result) if isinstance(result, list) else result
@@ -145,7 +145,9 @@ class _Recorded(SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *cotangents: Maybe) -> Any:  # type: ignore[override]
         """The rule's gradients."""
-        return (None, *pulled(ctx.call, ctx.needs_input_grad[1:], cotangents, ctx.saved_tensors))
+        kept, count = ctx.saved_tensors, len(ctx.call.places)
+        needed = ctx.needs_input_grad[1:]
+        return (None, *pulled(ctx.call, needed, cotangents, kept[:count], kept[count:]))
 
 
 class _RecordedWithTangents(_Recorded):
@@ -213,9 +215,13 @@ def _only_tensors(value: Any) -> Any:
 
 
 def pulled(
-    call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
+    call: _Call,
+    needed: Sequence[bool],
+    cotangents: Sequence[Maybe],
+    tensors: Sequence[Tensor],
+    results: Sequence[Tensor] = (),
 ) -> list[Maybe]:
-    """One gradient per tensor of a call."""
+    """One gradient per tensor of a call; results are what it returned, if the rule reads them."""
     rule = call.rule
     if rule.vjp is None:
         if rule.formula is not None:
@@ -224,7 +230,7 @@ def pulled(
             raise _missing(rule, "reverse")
         return _pulled_by_torch(call, needed, cotangents, tensors)
     args, kwargs = call.fill(tensors)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"results": tuple(results)} if rule.reads_results else {}
     by_place = dict(zip(call.places, needed, strict=True))
     if rule.selective:
         names = [argument.name for argument in schema_of(rule.op).arguments]

@@ -36,6 +36,8 @@ class Derivative:
             where one of these needs it, reverse mode is this rule's.
         selective: Whether ``vjp`` takes a keyword ``wanted``, one boolean per argument of the
             schema.
+        reads_results: Whether ``vjp`` takes a keyword ``results``, what the op returned, which is
+            kept for it then.
         constant: Names of arguments that are functions of the others, like a forward's result,
             and that the rule doesn't ask for: autograd doesn't see them.
         later: Whether torch's own formula is right for the op's derivative, and wrong for those
@@ -51,6 +53,7 @@ class Derivative:
     reverse: bool = True
     lacking: frozenset[str] = frozenset()
     selective: bool = False
+    reads_results: bool = False
     constant: frozenset[str] = frozenset()
     later: bool = False
     batched: Callable[..., Any] | None = None
@@ -76,8 +79,11 @@ _RULES = (
     "normalization.layer_norm",
     "normalization.weight_norm",
     "pieces.embedding_bag",
+    "pieces.extremes",
     "pieces.index_reduce",
+    "pieces.masked_select",
     "pieces.packed",
+    "pieces.products",
     "pieces.scatter_reduce",
     "pieces.segment_reduce",
     "sampling.grid_sampler",

@@ -17,7 +17,7 @@ import torch
 
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch
+from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
@@ -34,7 +34,7 @@ _OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layout
 def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
     """What the gradient of each input looks like, None for one that isn't a tensor.
 
-    Its strides aren't known before it is computed; it is made contiguous.
+    Its strides aren't known before it is computed; where it can't be, it is made contiguous.
     """
     return tuple(_contiguous(v) if isinstance(v, torch.Tensor) else None for v in inputs)
 
@@ -81,17 +81,35 @@ def traced_or_opaque(
     except Exception as error:
         if not is_untraceable_function(error):
             raise
+        if watch is not None:
+            watch.take_back(looked)  # it runs for this call yet
         reason = f"backward: {why_untraceable(error)}"
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
+    found = None if in_step else _found(captor, recorded)
     opaque = opaque_function(
         recorded.run,
-        recorded.layouts,
+        recorded.layouts if found is None else tuple(map(layout_of, found)),
         recorded.name,
         reason,
         funcaot_again=recorded.run_again,
+        funcaot_found=[] if found is None else [found],
     )
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+def _found(captor: Captor, recorded: _Recorded) -> tuple[torch.Tensor, ...] | None:
+    """The gradients in the call whose backward is traced, which takes them; None if unknown.
+
+    They say which strides gradients have. Where sizes are open, strides are those of no call.
+    """
+    if _has_open_sizes(recorded.tensors):
+        return None
+    values = captor.exact_values(recorded.tensors)
+    if values is None or captor.are_examples(recorded.tensors):
+        return None
+    found: tuple[torch.Tensor, ...] = captor.outside(lambda: recorded.run(*values))
+    return found
 
 
 def _watch(function: type, ctx: Any) -> Watch | None:
@@ -233,9 +251,13 @@ class _Rules:
         """Gradients by autograd on real values."""
         saved, known = ctx.saved_tensors, self.of_torch
         differentiable = [_moves(tensor) for tensor in saved]
+        pullback = _inside(known, _pullback(self.run, differentiable))
+        layouts = tuple(_contiguous(tensor) for tensor in saved if _moves(tensor))
+        if known is not None:
+            layouts = _laid(pullback, (*saved, *cotangents)) or layouts
         following = opaque_function(
-            _inside(known, _pullback(self.run, differentiable)),
-            tuple(_contiguous(tensor) for tensor in saved if _moves(tensor)),
+            pullback,
+            layouts,
             f"{self.name}Backward",
             self.reason,
             linear=self.linear,
@@ -246,6 +268,22 @@ class _Rules:
             saved = tuple(tensor.detach() for tensor in saved)
         gradients = iter(_call()(following, *saved, *cotangents))
         return tuple(next(gradients) if moves else None for moves in differentiable)
+
+
+def _has_open_sizes(tensors: Sequence[torch.Tensor]) -> bool:
+    return any(isinstance(size, torch.SymInt) for tensor in tensors for size in tensor.shape)
+
+
+def _laid(run: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> tuple[Layout, ...]:
+    """What torch's gradients look like, from values or from ones in their place; else nothing."""
+    captor = current_captor()
+    if captor is None or _has_open_sizes(tensors):
+        return ()
+    values = captor.real_values(tensors) or captor.stand_ins(tensors)
+    try:
+        return tuple(map(layout_of, captor.outside(lambda: run(*values))))
+    except RuntimeError:  # as of ones
+        return ()
 
 
 def opaque_function(

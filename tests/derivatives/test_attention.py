@@ -1,5 +1,7 @@
 """Fused attention to every order, against torch's MATH kernel."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,16 @@ COMPILED = {
     ("plain", "forward_over_reverse"), ("scale", "reverse_over_reverse"),
     ("causal", "vmap_of_grad"), ("plain", "batched_gradients"), ("plain", "vmap"),
 }  # fmt: skip
+# What a long run compiles by Inductor besides: the forms that people ask for.
+FORMS = set(
+    itertools.product(
+        ("plain", "causal", "mask", "scale"),
+        (
+            *("first", "second", "third", "jvp", "forward_over_reverse"),
+            *("reverse_over_reverse", "vmap_of_grad"),
+        ),
+    )
+)
 
 
 def leaves(tree):
@@ -42,7 +54,7 @@ def cases(backend):
         for asked in ASKED:
             fast = backend is None or (backend == "eager" and (kind, asked) in COMPILED)
             marks = [] if fast else [pytest.mark.slow]
-            if backend == "inductor" and (kind, asked) not in COMPILED:
+            if backend == "inductor" and (kind, asked) not in COMPILED | FORMS:
                 continue
             if backend == "eager" and kind in ("mask_of_heads", "scale", "seen") and not fast:
                 marks = [pytest.mark.slow, pytest.mark.long]
@@ -83,6 +95,21 @@ def test_mask_that_moves(asked, how):
         with funcaot.install():
             actual = ASKED[asked](run, tensors)
     agree(actual, expected(asked, run, tensors), torch.float64)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", ["first", "second", "third", "jvp", "forward_over_reverse"])
+def test_dropout_on_inductor(asked):
+    """The numbers are eager's, in every order."""
+    tensors = operands(torch.float32)
+
+    def run(query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=0.4)
+
+    torch.manual_seed(4)
+    actual = ASKED[asked](funcaot.compile(run), tensors)
+    torch.manual_seed(4)
+    agree(actual, expected(asked, run, tensors), torch.float32)
 
 
 @pytest.mark.long

@@ -15,10 +15,6 @@ from tests.opinfo.strides import is_plain, samples_of, tensors
 
 # What lies in memory; results that share memory though autograd doesn't know it.
 LEFT_OUT = ("empty", "new_empty", "unsafe_", "as_strided", "torch.ops.aten")
-# Torch's formula of their gradient is another one where tensors are recorded: docs/limits.md.
-ANOTHER_FORMULA = {
-    *("max", "min", "median", "nanmedian", "masked_select", "combinations", "cov", "corrcoef"),
-}
 
 Call = tuple[Callable[..., Any], Any]  # an operator with its arguments and keywords
 
@@ -94,8 +90,6 @@ def differ(ours: Any, theirs: Any) -> bool:
 def operator_differences(operator: Any, layout: str, backend: Any) -> list[str]:
     """Those of one operator; what is refused by name is left out."""
     found: list[str] = []
-    if operator.name in ANOTHER_FORMULA:
-        return found
     for call in calls_of(operator, layout):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

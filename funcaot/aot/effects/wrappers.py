@@ -21,7 +21,7 @@ from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
-from funcaot.aot.effects.actions.overwrite_inside import OverwriteInside
+from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
 from funcaot.aot.effects.effects import Mutation, Output
@@ -77,10 +77,18 @@ def written_inside(
     actions: list[Action] = [] if before is None else [before]
     actions += [Turn(calls, recorded and not written)] if calls else []
     actions += [OverwriteInside(path, silent(p), autograd.version_of(p)) for path, p in written]
+    actions += _counted(tensor) if written else []
     if recorded and (written or not calls):
         actions.append(TakeHistory(graded(tensor)))
     actions += [] if after is None else [after]
     return Mutation(index, tuple(actions), versions or None)
+
+
+def _counted(wrapper: torch.Tensor) -> list[CountInside]:
+    """The wrappers inside of a wrapper that were written to."""
+    inner = [(path, part) for path, part in paths_inside(wrapper) if is_wrapper(part)]
+    counts = ((path, autograd.version_of(part)) for path, part in inner)
+    return [CountInside(path, count) for path, count in counts if count]
 
 
 def _writes_to_source(slot: Input) -> bool:

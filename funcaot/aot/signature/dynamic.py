@@ -171,7 +171,7 @@ class SizeHistory:
     def _open_numbers(self, signature: Signature) -> dict[int, type]:
         """The numbers that had another value once, and may be open."""
         closed = self.dynamic is False or not config.get().open_numbers
-        if closed or signature.ambient.forward_mode or signature.has_wrappers:
+        if closed or signature.ambient.forward_mode:
             return {}
         key = _skeleton(signature)
         given = {at: str(leaf) for at, leaf in enumerate(signature.leaves) if _is_number(leaf)}

@@ -187,3 +187,33 @@ def test_what_computes_metadata_from_sizes_has_a_program_for_each():
         assert found.factor == wanted.factor
         same(found, wanted)
     assert len(compiled.entries) == len(set(SIZES))
+
+
+NUMBERED = {
+    "wrapper": lambda n: two(0, n, 4),
+    "jagged": lambda n: torch.nested.nested_tensor_from_jagged(
+        made(1, n + 3, 4, grad=False), torch.tensor([0, 2, n, n + 3])
+    ).requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_numbers_beside_wrappers_stay_open(kind):
+    """Two programs, with sizes that change as well; a branch on a number is one more."""
+
+    def function(x, scale, count):
+        x = x * 2 if scale > 3 else x
+        return (x * scale + count).sin()
+
+    def plain(x):
+        return x.values() if x.is_nested else x
+
+    compiled = funcaot.compile(function, backend=COMPILER, fullgraph=True)
+    for step in range(5):
+        x = NUMBERED[kind](4 + step)
+        given = (0.5 + step, 3 + step)
+        found, wanted = compiled(x, *given), function(x, *given)
+        same(plain(found), plain(wanted))
+        gradients = [torch.autograd.grad(plain(y).sum(), x)[0] for y in (found, wanted)]
+        same(*map(plain, gradients))
+    assert len(compiled.entries) == 3

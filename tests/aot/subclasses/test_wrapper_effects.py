@@ -40,6 +40,10 @@ WRITES = {
     "through a view": (lambda x: x[0].mul_(2).sum(), lambda: (plain_pair(),)),
     "by index": (lambda x: x.__setitem__(1, 5.0), lambda: (plain_pair(),)),
     "to a nested one": (lambda x: x.add_(1), lambda: (TwoTensor(plain_pair(), plain_pair()),)),
+    "to one inside of a nested one": (
+        lambda x: (x.a.mul_(2), x.mul_(3), x.b.detach().add_(1), x * 2)[-1],
+        lambda: (TwoTensor(plain_pair(), plain_pair()),),
+    ),
     "to one with metadata": (lambda x: x.add_(1), lambda: (Factor(torch.ones(3), 2),)),
     "of quantized numbers": (
         lambda x, y: x.copy_(y),

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing.functional_values import outside_only
 
-__all__ = ["laid_out_as_in_eager", "of_nothing", "present_number"]
+__all__ = ["dims_of_like", "laid_out_as_in_eager", "of_nothing", "present_number"]
 
 aten = torch.ops.aten
 
@@ -198,13 +198,25 @@ def _restrided(mode: FunctionalTensorMode, value: Any, strides: tuple[int, ...])
 def _order(like: torch.Tensor) -> tuple[list[int] | None, tuple[int, ...]]:
     """A dense tensor's dimensions as they lie in memory, None for another; and its strides."""
     stride = like.stride()
-    order = sorted(range(like.dim()), key=lambda dim: (-stride[dim], dim))
+    order = _dims(like)
     step = 1
     for dim in reversed(order):
         if like.shape[dim] > 1 and stride[dim] != step:
             return None, stride
         step *= like.shape[dim]
     return (order if step else None), stride
+
+
+def dims_of_like(tensor: torch.Tensor) -> list[int]:
+    """Dimensions as they lie in a new tensor like this one, from the outermost to the innermost."""
+    shape, stride = map(present_number, tensor.shape), map(present_number, tensor.stride())
+    with _disable_current_modes():
+        return _dims(torch.empty_like(torch.empty_strided([*shape], [*stride], device="meta")))
+
+
+def _dims(tensor: torch.Tensor) -> list[int]:
+    stride = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda dim: (-stride[dim], dim))
 
 
 def _is_strided(value: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.eager_rules.checked_values import check_classes
+from funcaot._torch.tracing.eager_rules.eager_strides import dims_of_like
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.known import sizes_of_values
 
@@ -29,7 +30,10 @@ def select_by_indices(call: Call, capture: InProgress) -> Any:
     if call.args[1].dtype is not torch.bool:
         return NotImplemented  # eager raises
     source, mask = torch.broadcast_tensors(*map(torch.atleast_1d, call.args))
-    return source[mask.nonzero(as_tuple=True)]
+    # Dimensions in the order in which those of eager's gradient lie in memory.
+    order = dims_of_like(source)
+    indices = mask.nonzero(as_tuple=True)
+    return source.permute(order)[tuple(indices[dim] for dim in order)]
 
 
 def with_indices(call: Call, capture: InProgress) -> Any:

@@ -1,4 +1,4 @@
-"""A tensor inside of an input gets new data: the input wraps it, and its class wrote to it."""
+"""A tensor inside of an input gets new data, or counts that what it wraps itself does."""
 
 from __future__ import annotations
 
@@ -50,3 +50,26 @@ class OverwriteInside(Action):
     def __str__(self) -> str:
         """As the plan shows it."""
         return f"{'.'.join(self.path)} = result {self.value}"
+
+
+@dataclass(frozen=True)
+class CountInside(Action):
+    """A wrapper inside of a wrapper was written to; what is inside of it gets its data by itself.
+
+    Attributes:
+        path: The attributes that lead to the wrapper.
+        versions: In-place changes that its version counts.
+    """
+
+    path: tuple[str, ...]
+    versions: int
+
+    def replay(self, target: torch.Tensor, made: Made) -> None:
+        """Count them."""
+        target = inside(target, self.path)
+        if not target.is_inference():
+            autograd.set_version(target, target._version + self.versions)
+
+    def __str__(self) -> str:
+        """As the plan shows it."""
+        return f"version of {'.'.join(self.path)} +{self.versions}"
