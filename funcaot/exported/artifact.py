@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes.shapes import SizeError
+from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import decomposed
 from funcaot.aot.pipeline import compile_forward
 from funcaot.aot.segment.forward import Forward
+from funcaot.aot.segment.segment import Form
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import read_signature
 from funcaot.aot.state.optimizer_step import FirstStepError
@@ -25,7 +30,7 @@ from funcaot.errors import UnsupportedError
 from funcaot.exported import hardware, refusals, trees
 from funcaot.exported.call import ExportedCall
 from funcaot.exported.dims import UNBOUNDED, OpenDim, OpenSizes, check_conditions, opened
-from funcaot.exported.names import tensor_names
+from funcaot.exported.names import further_names, is_constant, tensor_names
 from funcaot.exported.outputs import ResultPlan
 from funcaot.exported.program import Program, make_program
 from funcaot.exported.signature import ArtifactSignature, TensorSignature, Tree
@@ -85,6 +90,12 @@ class _Arguments:
         return tuple((first, i) for i, first in enumerate(firsts) if first != i)
 
 
+aten = torch.ops.aten
+_BY_STRIDES = (
+    aten.as_strided.default,
+    aten.as_strided_copy.default,
+    aten.as_strided_scatter.default,
+)
 # How torch says that C++ code of its own asks a symbolic tensor for numbers.
 _WITHOUT_NUMBERS = "with symbolic sizes/strides"
 
@@ -127,6 +138,11 @@ def captured(
                 f"{call.name} {error}.",
                 remedy="call it once, then export it; if it steps an optimizer, the gradients.",
             ) from None
+        except SizeError as error:
+            raise UnsupportedError(
+                f"{call.name} can't be exported with open sizes: {error}",
+                remedy="leave dynamic_shapes out.",
+            ) from error
         except RuntimeError as error:
             if sizes.sizes is None or _WITHOUT_NUMBERS not in str(error):
                 raise
@@ -151,18 +167,14 @@ def _described(
     arguments, leaves = given
     own = [leaves[slot.argument] for slot in slots if slot.argument is not None]
     places = [("argument", arguments.first(tensor)) for tensor in own]
-    places += [("parameter", i) for i in range(len(lifted))]
+    bakes = [call.bakes or is_constant(call.owner, tensor) for tensor in lifted]
+    numbers = itertools.accumulate((not each for each in bakes), initial=0)
+    places += [("parameter", number) for _, number in zip(lifted, numbers, strict=False)]
     parameters = tensor_names(call.owner, lifted)
     names = (*(arguments.names[arguments.first(tensor)] for tensor in own), *parameters)
     _refuse(forward, names, lifted, name)
-    form = forward.segment.form(keeping=False)
-    refusals.refuse_nodes(form.graph.module, name)
-    with shapes.without_guesses():
-        module = decomposed(form.graph.module, inductor.COMPILER)
-    refusals.refuse_nodes(module, name)
-    refusals.refuse_ops(module, name)
-    check_conditions(sizes, name)
-    baked = {len(own) + i: tensor for i, tensor in enumerate(lifted)} if call.bakes else {}
+    form, module = _graph(forward, sizes, name)
+    baked = {len(own) + i: tensor for i, tensor in enumerate(lifted) if bakes[i]}
     program = make_program(
         inductor.prepared(module), form, forward.capture, sizes.sizes, baked, _returned(forward)
     )
@@ -184,12 +196,15 @@ def _described(
             _tensor(name, spec, sizes) for name, spec in zip(arguments.names, specs, strict=True)
         ),
         same=arguments.same,
-        parameters=()
-        if call.bakes
-        else tuple(
+        exact=forward.capture.events.reads_layout or _reads_memory(form.graph.module),
+        parameters=tuple(
             _tensor(name, slot.spec, sizes)
-            for name, slot in zip(parameters, slots[len(own) :], strict=True)
+            for name, slot, constant in zip(parameters, slots[len(own) :], bakes, strict=True)
+            if not constant
         ),
+        tied={}
+        if call.bakes
+        else further_names(call.owner, dict(zip(map(id, lifted), parameters, strict=True))),
         inputs=tuple(places[index] for index in program.inputs),
         made=tuple(plan.made),
         results=results,
@@ -198,6 +213,20 @@ def _described(
     examples = tuple(_as_described(tensors[index]) for index in program.inputs)
     shown = [slots[index].spec for index in program.inputs]
     return Artifact(program, examples, _dynamic_shapes(shown, sizes), signature)
+
+
+def _graph(forward: Forward, sizes: OpenSizes, name: str) -> tuple[Form, fx.GraphModule]:
+    """The form that is exported, and its graph for the compiler; refused if an artifact can't."""
+    check_conditions(sizes, name)  # Otherwise what follows may fail with words of torch.
+    form = forward.segment.form(keeping=False)
+    refusals.refuse_nodes(form.graph.module, name)
+    with shapes.without_guesses():
+        module = decomposed(form.graph.module, inductor.COMPILER)
+    refusals.refuse_nodes(module, name)
+    refusals.refuse_ops(module, name)
+    refusals.refuse_places(forward.capture, name)
+    check_conditions(sizes, name)
+    return form, module
 
 
 def _refuse(
@@ -216,6 +245,11 @@ def _refuse(
                 "without its arguments, so a call with another tensor would mean another thing.",
                 remedy="pass a clone as the example, or close over a clone.",
             )
+
+
+def _reads_memory(module: fx.GraphModule) -> bool:
+    """Whether what a graph computes depends on how its inputs lie in memory."""
+    return any(graphs.op_of(node) in _BY_STRIDES for node in module.graph.nodes)
 
 
 def _returned(forward: Forward) -> list[int]:

@@ -73,6 +73,7 @@ def read_dynamic_shapes(call: ExportedCall, dynamic_shapes: Any) -> dict[int, di
     for where, given, spec in _arguments(call, dynamic_shapes):
         for path, tensor, dims in _tensors(given, spec, where, call.name):
             for dim, wanted in dims:
+                _check_number(wanted, tensor.shape[dim], f"{path} dimension {dim}", call.name)
                 made = _open_dim(wanted, f"{path} dimension {dim}", call.name)
                 if made is None:
                     continue
@@ -87,8 +88,11 @@ def read_dynamic_shapes(call: ExportedCall, dynamic_shapes: Any) -> dict[int, di
 def _arguments(call: ExportedCall, dynamic_shapes: Any) -> Iterator[tuple[str, Any, Any]]:
     """Each argument that has a specification: where it is, itself, and that."""
     if isinstance(dynamic_shapes, Mapping):
-        places = _names(call.owner, call.args)
+        places, rest = _names(call.owner, call.args)
         by_name = {place: (f"argument {place!r}", call.args[i]) for i, place in enumerate(places)}
+        if rest is not None:
+            named = sum(not place.startswith("args[") for place in places)
+            by_name[rest] = f"arguments {rest!r}", call.args[named:]
         by_name |= {key: (f"argument {key!r}", value) for key, value in call.kwargs.items()}
         for key, spec in dynamic_shapes.items():
             if key not in by_name:
@@ -103,15 +107,16 @@ def _arguments(call: ExportedCall, dynamic_shapes: Any) -> Iterator[tuple[str, A
         yield f"argument {index}", given, spec
 
 
-def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
-    """The names of positional arguments, as far as the function's signature says them."""
+def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[str], str | None]:
+    """The names of positional arguments, and of ``*args`` if the last ones are among them."""
     try:
         target = function.forward if isinstance(function, torch.nn.Module) else function
         parameters = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [names[i] if i < len(names) else f"args[{i}]" for i in range(len(args))]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    return [names[i] if i < len(names) else f"args[{i}]" for i in range(len(args))], rest
 
 
 def _tensors(
@@ -147,13 +152,19 @@ def _dims_of(tensor: torch.Tensor, spec: Any, path: str, name: str) -> list[tupl
     )
 
 
+def _check_number(wanted: Any, size: int, where: str, name: str) -> None:
+    if type(wanted) is int and wanted != size:
+        raise _bad(name, where, f"{size}, the size of the example", str(wanted))
+
+
 def _open_dim(wanted: Any, where: str, name: str) -> OpenDim | None:
     """A Dim as a record; None for a size that stays closed."""
     if wanted is None or type(wanted) is int or wanted is torch.export.Dim.STATIC:
         return None
-    if wanted in (torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC):
+    hint = getattr(wanted, "type", None)
+    if hint in (torch.export.Dim.AUTO.type, torch.export.Dim.DYNAMIC.type):
         made = "".join(letter if letter.isalnum() else "_" for letter in where)
-        return OpenDim(made, 2, UNBOUNDED)
+        return OpenDim(made, max(wanted.min or 2, 2), wanted.max or UNBOUNDED)
     if type(wanted) is not torch.export.Dim:
         raise _bad(
             name,

@@ -7,6 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import fx
+
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.inductor import value_patches
 from funcaot._torch.inductor.aoti import compile_package
@@ -104,8 +107,19 @@ def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
     except (FuncaotError, OSError):
         raise
     except Exception as error:
+        if any(map(_is_complex, module.graph.nodes)):
+            raise UnsupportedError(
+                f"{name} computes with complex numbers, and AOTInductor can't write a package of "
+                f"some such operation ({type(error).__name__}: {error}).",
+                remedy="compute with real and imaginary parts (torch.view_as_real).",
+            ) from error
         raise StageError(
             f"AOTInductor failed on {name}: {type(error).__name__}: {error}",
             remedy="a C++ compiler has to be installed (g++ or clang++ on the PATH, or CXX); if "
             "one is, compile the function with funcaot.compile to see whether it works there.",
         ) from error
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from funcaot._torch.tensors import artifacts
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
 from funcaot.exported import expressions, files, hardware, trees
-from funcaot.exported.signature import ArtifactSignature, Made, TensorSignature
+from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, TensorSignature
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
@@ -136,7 +138,7 @@ class Loaded:
             places["output"] = self._outputs(operands)
             made = places["made"] = []
             for make in self._made:
-                made.append(make(places, sizes))
+                made.append(self._viewed(make, places, sizes))
         return self._build(made, sizes)
 
     def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -155,6 +157,24 @@ class Loaded:
                 given.add(place)
         return outputs
 
+    def _viewed(
+        self, make: Callable[..., Any], places: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> Any:
+        """A tensor of the result.
+
+        Raises:
+            ArgumentError: If it is a view of an argument that can't be viewed so.
+        """
+        try:
+            return make(places, sizes)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"{self._what} returns a view of an argument, and the argument that it was given "
+                f"doesn't lie in memory in a way that has such a view: {error}",
+                expected="tensors that lie in memory as in the exported call",
+                remedy="pass .contiguous() of it, or what has the strides of the example.",
+            ) from None
+
     def _brought(
         self, parameters: Mapping[str, torch.Tensor] | None, sizes: dict[str, int]
     ) -> list[torch.Tensor]:
@@ -172,12 +192,20 @@ class Loaded:
             raise ArgumentError(
                 f"{self._what} needs parameters that it wasn't given.",
                 expected=f"parameters={{name: tensor}} with {names}",
-                got="none" if parameters is None else f"{list(parameters)}",
+                got="none" if parameters is None else f"no {missing}",
                 remedy="pass parameters=module.state_dict(), or the tensors by these names.",
             )
         found = [parameters[name] for name in names]
         for check, tensor in zip(self._parameters, found, strict=True):
             check(tensor, sizes)
+        for name, first in self.signature.tied.items():
+            if name in parameters and not _is_one(parameters[name], parameters[first]):
+                raise ArgumentError(
+                    f"{self._what} was exported with one tensor for the parameters {first} and "
+                    f"{name}, and was given two.",
+                    expected="equal tensors for both",
+                    remedy="export the function with parameters that aren't tied.",
+                )
         return found
 
     def _require_same(self, given: Sequence[Any], first: int, second: int) -> None:
@@ -216,6 +244,7 @@ class _Check:
         self._device = torch.device(tensor.device)
         self._shape = tensor.shape
         self._dims = signature.dims
+        self._exact = signature.exact
         self._usual = tensor.order == tuple(range(len(tensor.order)))
 
     def __call__(self, given: Any, sizes: dict[str, int]) -> None:
@@ -244,6 +273,13 @@ class _Check:
                 low, high = self._dims[wanted]
                 if not low <= size <= high:
                     raise self._out_of_bounds(given, wanted)
+        if self._exact and not self._lies_right(given):
+            raise self._refused(
+                f"{self.tensor} that fills its memory in the order {self.tensor.order} of its "
+                "dimensions, since what is computed depends on strides",
+                f"strides {given.stride()}",
+                "pass a copy: .contiguous(), if the function was exported with such a tensor.",
+            )
         if given.requires_grad and torch.is_grad_enabled():
             raise UnsupportedError(
                 f"{self._what} was given {self.tensor.name}, which requires grad, and computes "
@@ -256,13 +292,17 @@ class _Check:
         """The tensor, copied if it doesn't lie in memory as the code reads it."""
         if given.is_conj() or given.is_neg():
             given = given.resolve_conj().resolve_neg()
-        if self._usual:
-            return given if given.is_contiguous() else given.contiguous()
-        order = self.tensor.order
-        if given.permute(order).is_contiguous():
+        if self._lies_right(given):
             return given
+        if self._usual:
+            return given.contiguous()
+        order = self.tensor.order
         back = sorted(range(len(order)), key=order.__getitem__)
         return given.permute(order).contiguous().permute(back)
+
+    def _lies_right(self, given: torch.Tensor) -> bool:
+        """Whether a tensor lies in memory as the code reads it."""
+        return (given if self._usual else given.permute(self.tensor.order)).is_contiguous()
 
     def _wrong_size(
         self, given: torch.Tensor, wanted: int | str, sizes: Mapping[str, int]
@@ -278,8 +318,9 @@ class _Check:
 
     def _out_of_bounds(self, given: torch.Tensor, name: str) -> ArgumentError:
         low, high = self._dims[name]
+        bounds = f"from {low} to {high}" if high < sys.maxsize else f"at least {low}"
         return self._refused(
-            f"{self.tensor} with {name} from {low} to {high}",
+            f"{self.tensor} with {name} {bounds}",
             str(list(given.shape)),
             "export the function with wider bounds; a size of 0 or 1 needs an artifact of its own.",
         )
@@ -300,6 +341,16 @@ class _Check:
         )
 
 
+def _is_one(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors hold the same; a ``state_dict`` has an object for each name."""
+    if first is second or (first.data_ptr(), first.stride()) == (
+        second.data_ptr(),
+        second.stride(),
+    ):
+        return True
+    return torch.equal(first, second)
+
+
 def _maker(made: Made) -> Callable[[Mapping[str, Sequence[Any]], Mapping[str, int]], Any]:
     """How a tensor of the result is made of what a call has."""
     kind, index = made.start
@@ -317,6 +368,8 @@ def _maker(made: Made) -> Callable[[Mapping[str, Sequence[Any]], Mapping[str, in
 def _step(step: Mapping[str, Any]) -> Callable[[torch.Tensor, Mapping[str, int]], torch.Tensor]:
     """A view op; no other is called because a file names it."""
     name, arguments, keywords, item = step["op"], step["args"], step["kwargs"], step["item"]
+    if name == STRIDED:
+        return functools.partial(_strided, arguments)
     op = getattr(getattr(torch.ops.aten, name), step["overload"])
     if not artifacts.is_view(op):
         raise ArtifactError(
@@ -327,9 +380,15 @@ def _step(step: Mapping[str, Any]) -> Callable[[torch.Tensor, Mapping[str, int]]
     def apply(tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         given = [expressions.value(argument, sizes) for argument in arguments]
         named = {key: expressions.value(value, sizes) for key, value in keywords.items()}
-        if name == "as_strided":
-            given[2] += tensor.storage_offset()
         result = op(tensor, *given, **named)
         return result if item is None else result[item]
 
     return apply
+
+
+def _strided(
+    arguments: Sequence[Any], tensor: torch.Tensor, sizes: Mapping[str, int]
+) -> torch.Tensor:
+    """A view whose place in memory is counted from where the tensor begins."""
+    shape, stride, offset = (expressions.value(argument, sizes) for argument in arguments)
+    return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,3 +44,28 @@ def _unwrapped(function: Any) -> Iterator[Any]:
     if wrapped is not None:
         yield from _unwrapped(wrapped)
     yield function
+
+
+def is_constant(owner: Any, tensor: torch.Tensor) -> bool:
+    """Whether a module holds a tensor that isn't in its ``state_dict``.
+
+    Such a tensor (a buffer that isn't persistent, a plain attribute) has no name that a caller
+    knows, so it is written into the file whatever becomes of the parameters.
+    """
+    if not isinstance(owner, torch.nn.Module):
+        return False
+    return not any(found is tensor for found in owner.state_dict(keep_vars=True).values())
+
+
+def further_names(owner: Any, names: Mapping[int, str]) -> dict[str, str]:
+    """The other names of tied parameters in a module's ``state_dict``, each with the first name.
+
+    Args:
+        owner: What is exported.
+        names: The first name of each tensor, by its ``id``.
+    """
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    state = owner.state_dict(keep_vars=True)
+    found = {name: names.get(id(tensor), name) for name, tensor in state.items()}
+    return {name: first for name, first in found.items() if name != first}

@@ -16,7 +16,7 @@ from funcaot.aot.tape.memory.views import StridedStep, View
 from funcaot.errors import UnsupportedError
 from funcaot.exported import trees
 from funcaot.exported.dims import OpenDim
-from funcaot.exported.signature import Made, Tree
+from funcaot.exported.signature import STRIDED, Made, Tree
 
 
 class ResultPlan:
@@ -130,7 +130,7 @@ class ResultPlan:
     def _step(self, step: Any) -> dict[str, Any]:
         if isinstance(step, StridedStep):
             arguments: Any = [step.shape, step.stride, step.offset]
-            name, overload, keywords, item = "as_strided", "default", {}, None
+            name, overload, keywords, item = STRIDED, "", {}, None
         else:
             name, overload = step.target._opname, step.target._overloadname
             arguments, keywords, item = step.arguments, dict(step.keywords), step.item

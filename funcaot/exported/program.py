@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tensors.sizes import shapes
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.graph import graphs
@@ -61,6 +62,7 @@ def make_program(
             _keep_constant(root, module, str(node.target))
         if node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+            maker.give_tensors(node, copies[node])
     output: Any = next(iter(reversed(module.graph.nodes)))
     results = [copies[node] for node in output.args[0]]
     outputs: dict[int, int] = {}
@@ -133,6 +135,36 @@ class _Maker:
             self._root.register_buffer(name, self._baked[slot].detach())
             found = self._constants[slot] = self._graph.get_attr(name)
         return found
+
+    def give_tensors(self, node: fx.Node, copied: fx.Node) -> None:
+        """Give an op with complex results tensors for numbers.
+
+        Inductor has no kernels for these and calls torch's own. A package does that by the op's
+        schema, without complex numbers, and without numbers in the place of tensors.
+        """
+        value: Any = graphs.value_of(node)
+        op = _ON_TENSORS.get(graphs.op_of(node), graphs.op_of(node))
+        if not (
+            isinstance(value, torch.Tensor) and value.is_complex() and isinstance(op, OpOverload)
+        ):
+            return
+        wanted = [str(argument.type) for argument in op._schema.arguments]
+        with self._graph.inserting_before(copied):
+            for i, given in enumerate(node.args):
+                if wanted[i] == "Tensor" and isinstance(given, int | float | complex):
+                    copied.target = op
+                    copied.update_arg(i, self._number(given, value.dtype))
+
+    def _number(self, number: Any, dtype: torch.dtype) -> fx.Node:
+        name = f"number_{len(list(self._root.buffers()))}"
+        self._root.register_buffer(name, torch.tensor(number, dtype=dtype))
+        return self._graph.get_attr(name)
+
+
+# Ops that take a number and a tensor, each with the overload that takes two tensors.
+_ON_TENSORS = {
+    packet.Scalar: packet.Tensor for packet in (aten.add, aten.sub, aten.rsub, aten.mul, aten.div)
+}
 
 
 def _keep_constant(root: torch.nn.Module, module: fx.GraphModule, target: str) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import fx
 
 from funcaot._torch.tensors.ops import OpOverload
+from funcaot.aot.capture.capture import Capture
+from funcaot.aot.capture.facts import Fact
 from funcaot.aot.graph import graphs
 from funcaot.aot.segment.forward import Forward
 from funcaot.errors import UnsupportedError
@@ -50,11 +52,52 @@ def refuse_effects(forward: Forward, slots: Sequence[str], name: str) -> None:
         raise _refused(f"{name} sets attributes or hooks on its results", "leave them out.")
     if captured.leaves_grad_mode is not None:
         raise _refused(f"{name} leaves grad mode switched", "switch it back inside.")
+    looked_for = [(argument, (attribute,)) for argument, attribute in captured.absent]
+    given = [(argument, dict(found)) for argument, found in forward.signature.attributes]
+    for argument, attributes in (*looked_for, *given):
+        for attribute in attributes:
+            if not attribute.startswith("_"):
+                raise _refused(
+                    f"{name} may read the attribute {attribute!r} of "
+                    f"{_argument(captured, slots, argument)}, and looks at what no artifact sees",
+                    "pass a tensor without attributes, and what they hold as arguments.",
+                )
+    for fact in captured.facts:
+        raise _refused(
+            f"{name} reads {fact.name} of {_fact_slot(captured, slots, fact)}, which isn't the "
+            "same for every tensor that it may be given",
+            "decide on that outside.",
+        )
     if captured.regions:
         raise _refused(
             f"{name} was given tensors that share memory, and where they share it matters",
             "pass clones.",
         )
+
+
+def refuse_places(captured: Capture, name: str) -> None:
+    """Refuse a function for which it matters where a tensor lies in its storage.
+
+    Raises:
+        UnsupportedError: If it does.
+    """
+    if captured.events.placed:
+        raise _refused(
+            f"{name} names a place in memory (storage_offset, or as_strided with an offset or "
+            "beyond a tensor)",
+            "use indices, or as_strided of a new tensor without an offset.",
+        )
+
+
+def _fact_slot(captured: Capture, slots: Sequence[str], fact: Fact) -> str:
+    if fact.is_argument:
+        return _argument(captured, slots, fact.position)
+    return slots[len(captured.inputs) - len(captured.lifted) + fact.position]
+
+
+def _argument(captured: Capture, slots: Sequence[str], leaf: int) -> str:
+    inputs = enumerate(captured.inputs)
+    return next((slots[i] for i, slot in inputs if slot.argument == leaf), "an argument")
 
 
 def _slot(slots: Sequence[str], index: int) -> str:
@@ -89,10 +132,13 @@ def refuse_ops(module: fx.GraphModule, name: str) -> None:
     Raises:
         UnsupportedError: It names the op.
     """
+    output: Any = next(iter(reversed(module.graph.nodes)))
+    results = set(output.all_input_nodes)
     for node in module.graph.nodes:
         value, op = graphs.value_of(node), graphs.op_of(node)
         if isinstance(value, torch.Tensor):
-            refuse_tensor(value, f"a result of {node.target}", name)
+            # Inside of a graph nobody sees whether a conjugate is computed at once.
+            refuse_tensor(value, f"a result of {node.target}", name, inside=node not in results)
         if node.op != "call_function" or not isinstance(op, OpOverload):
             continue
         if op.namespace not in _COMPILED:
@@ -117,15 +163,20 @@ def _drops_nothing(node: fx.Node, op: OpOverload) -> bool:
     return False
 
 
-def refuse_tensor(tensor: torch.Tensor, where: str, name: str) -> None:
+def refuse_tensor(tensor: torch.Tensor, where: str, name: str, *, inside: bool = False) -> None:
     """Refuse a kind of tensor that an artifact can't be given.
 
     Raises:
         UnsupportedError: It says which.
     """
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+    if tensor.layout is not torch.strided:
         raise _refused(
             f"{name} has a tensor that isn't a plain strided one: {where}", "pass a dense tensor."
+        )
+    if not inside and (tensor.is_conj() or tensor.is_neg()):
+        raise _refused(
+            f"{name} has a conjugate, or a negative, that is computed when it is read: {where}",
+            "call resolve_conj() or resolve_neg() of it.",
         )
     if tensor.device.type != "cpu":
         raise _refused(

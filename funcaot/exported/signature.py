@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 from funcaot.errors import ArtifactError
 
 FORMAT = "funcaot artifact"
-VERSION = 2
+VERSION = 3
+# The step that is ``as_strided`` with the offset counted from the tensor's own.
+STRIDED = "strided"
 
 Size: TypeAlias = int | str
 # A node of a structure, see ``trees``; an expression of dims, see ``expressions``.
@@ -77,7 +79,10 @@ class ArtifactSignature:
         arguments: Structure of ``(args, kwargs)``.
         tensors: The tensors among the arguments.
         same: Pairs of them that are one object.
+        exact: Whether tensors have to lie in memory as in the exported call, since the function
+            reads memory by strides.
         parameters: The tensors that a call brings besides, by name.
+        tied: Further names of parameters that are one with a parameter, and its name.
         inputs: What the compiled graph is given: ``("argument", i)`` or ``("parameter", i)``.
         made: The tensors of the result.
         results: Structure of the result.
@@ -91,7 +96,9 @@ class ArtifactSignature:
     arguments: Tree
     tensors: tuple[TensorSignature, ...]
     same: tuple[tuple[int, int], ...]
+    exact: bool
     parameters: tuple[TensorSignature, ...]
+    tied: Mapping[str, str]
     inputs: tuple[tuple[str, int], ...]
     made: tuple[Made, ...]
     results: Tree

@@ -8,15 +8,22 @@ from tests.distributed import (
     test_open_sizes,
     test_parallel_options,
     test_tensor_parallel,
+    test_wrapped,
 )
 from tests.distributed.cases import batch, loss_of, on_inductor, whole
 from tests.distributed.ranks import Ranks
+
+
+def _wrapped(way: str) -> None:
+    test_wrapped._cells(way, "inductor")
+
 
 _TABLES = {
     "open sizes": (test_open_sizes._sizes, test_open_sizes.CASES),
     "tensor parallel": (test_tensor_parallel._cells, test_tensor_parallel.PLANS),
     "fully sharded": (test_fully_sharded._cells, test_fully_sharded.OPTIONS),
     "options": (test_parallel_options._cells, test_parallel_options.OPTIONS),
+    "wrapped": (_wrapped, test_wrapped.WAYS),
     "losses": (test_parallel_options._as_in_eager, test_parallel_options.LOSSES),
 }
 

@@ -135,6 +135,10 @@ CASES = {
         ((rand(4, 2), rand(4, 2)),),
         (OPEN, {0: Dim("others", min=2, max=10)}),
     ),
+    "structure factor": Case(
+        torch.func.grad(lambda x: (lambda r: (r * r.conj()).real)((1j * x).exp().sum() / 2)),
+        (rand(5),),
+    ),
     "keywords": Case(lambda x, *, y: x + y, (rand(3),), keywords={"y": rand(3)}),
     "integers": Case(lambda x: (x * 2, x.double().sum(), x > 2), (torch.arange(5),)),
     "results of ops with names": Case(lambda x: (x.max(0), x.sort(1)), (rand(3, 4),)),
@@ -270,6 +274,57 @@ def test_parameters_as_inputs(tmp_path):
         loaded(positions(6), parameters={})
     with pytest.raises(ArgumentError, match=r"float64\[1, 8\]"):
         loaded(positions(6), parameters={**given, "energy.out.weight": torch.ones(2)})
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.rand(3), persistent=False)
+        self.shift = torch.rand(3)
+
+    def forward(self, x):
+        return self.second(self.first(x) * self.scale) + self.shift
+
+
+@pytest.mark.slow
+def test_a_state_dict_is_all_that_a_module_needs(tmp_path):
+    module, x = Tied(), torch.rand(2, 3)
+    path = funcaot.export(module, (x,), path=tmp_path / "f.pt2", parameters="inputs")
+    loaded = funcaot.load(path)
+    state = {name: value.clone() * 2 for name, value in module.state_dict().items()}
+    wanted = torch.func.functional_call(module, state, (x,), tie_weights=False)
+    torch.testing.assert_close(loaded(x, parameters=state), wanted.detach())
+    with pytest.raises(ArgumentError, match=r"first\.weight and second\.weight"):
+        loaded(x, parameters={**state, "second.weight": torch.zeros(3, 3)})
+    with pytest.raises(ArgumentError, match=r"no \['first\.bias'\]"):
+        loaded(x, parameters={name: state[name] for name in state if name != "first.bias"})
+
+
+def windows(x, y):
+    return x.as_strided((2, 2), (1, 2)), x.as_strided((2, 2), (1, 2)) * x.stride(0), y.reshape(-1)
+
+
+@pytest.mark.slow
+def test_what_depends_on_strides_takes_no_others(tmp_path):
+    loaded = funcaot.load(
+        funcaot.export(windows, (rand(3, 4), rand(3, 4)), path=tmp_path / "f.pt2")
+    )
+    within = rand(5, 4)[2:]  # begins later in its memory
+    for given in (rand(3, 4), within):
+        for ours, eager in zip(loaded(given, given), windows(given, given), strict=True):
+            torch.testing.assert_close(ours, eager, check_stride=True)
+    with pytest.raises(ArgumentError, match="depends on strides"):
+        loaded(rand(4, 3).t(), rand(3, 4))
+
+
+@pytest.mark.slow
+def test_a_view_that_an_argument_does_not_have(tmp_path):
+    function = lambda x: (x.reshape(-1), x + 1)  # noqa: E731
+    loaded = funcaot.load(funcaot.export(function, (rand(3, 4),), path=tmp_path / "f.pt2"))
+    with pytest.raises(ArgumentError, match="a view of an argument"):
+        loaded(rand(4, 3).t())
 
 
 @pytest.mark.slow

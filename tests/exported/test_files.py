@@ -26,7 +26,11 @@ def package(text):
 
 def signature(name):
     empty = {"kind": "tuple", "items": []}
-    return ArtifactSignature(name, "0", torch.__version__, {}, {}, empty, (), (), (), (), (), empty)
+    versions = name, "0", torch.__version__
+    return ArtifactSignature(
+        *versions, {}, {}, empty, (), (), exact=False, parameters=(), tied={}, inputs=(), made=(),
+        results=empty,
+    )  # fmt: skip
 
 
 def write(path, name="first", text="data"):

@@ -63,7 +63,25 @@ CASES = {
 }
 
 
-FAST = {"jvp", "jvp of three dimensions", "hessian", "gradient of weights"}
+def pairs(x):
+    i, j = torch.triu_indices(len(x), len(x), 1)
+    k, _ = torch.tril_indices(x.shape[0], len(x), -1)
+    apart = (x[i] - x[j]).square().sum(-1)
+    return apart.sqrt().reciprocal().sum() + k.sum() * x.sum()
+
+
+def without_diagonal(x):
+    apart = (x[:, None] - x).square().sum(-1)
+    less = x.shape[0] - 9.5
+    return apart.fill_diagonal_(2.0).sqrt().sum() * less * less
+
+
+CASES["gradient of pairs"] = torch.func.grad_and_value(pairs), batches((5,), (4,), (9,))
+CASES["gradient of all but a diagonal"] = torch.func.grad_and_value(without_diagonal), ROWS
+FAST = {
+    *("gradient of pairs", "gradient of all but a diagonal", "gradient of weights"),
+    *("jvp", "jvp of three dimensions", "hessian"),
+}
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def steps_an_optimizer(x):
 
 
 WEIGHT = torch.ones(3, requires_grad=True)
+SCALED = torch.ones(3)
+SCALED.scale = 2
 
 
 def fills_grad(x):
@@ -99,6 +101,10 @@ def leaves_no_grad(x):
         (lambda x: x, "computes nothing"),
         (lambda x: WEIGHT * x.to_sparse().to_dense(), "plain strided"),
         (lambda x: x.to_sparse(), "plain strided"),
+        (lambda x: x.as_strided((2,), (1,), 1) * 2, "names a place in memory"),
+        (lambda x: x * x.storage_offset(), "names a place in memory"),
+        (lambda x: x * 2 if x._is_view() else x, r"reads _is_view of args\[0\]"),
+        (lambda x: x * getattr(x, "scale", 1), r"the attribute 'scale' of args\[0\]"),
         (lambda x: (x * 2, Odd()), "Odd"),
         (lambda x: {(1, 2): x * 2}, r"the key \(1, 2\)"),
     ],
@@ -115,10 +121,12 @@ def test_functions(function, words, tmp_path):
     ("given", "words"),
     [
         ((torch.ones(3).to_sparse(),), "plain strided"),
+        ((torch.ones(3, dtype=torch.complex64).conj(),), "a conjugate"),
         ((torch.ones(3, device="meta"),), "on meta"),
         ((Odd(),), "Odd"),
         (({Odd: 1},), "key"),
         ((WEIGHT,), "reaches this tensor"),
+        ((SCALED,), r"the attribute 'scale' of args\[0\]"),
     ],
 )
 def test_arguments(given, words, tmp_path):
@@ -180,6 +188,7 @@ class Case:
         Case(({0: Dim("n", min=6, max=9)},), "6 to 9.\nGot: 5"),
         Case(({0: Dim("n", min=1, max=9)},), "sizes of 0 or 1", UnsupportedError),
         Case(({0: 2 * Dim("n")},), "computed from another one"),
+        Case(({1: 4},), "3, the size of the example"),
         Case(({2: ATOMS},), "for 2 dimensions"),
         Case((ATOMS,), "for 2 dimensions"),
         Case(((ATOMS,),), "for 2 dimensions"),

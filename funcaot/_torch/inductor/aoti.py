@@ -40,13 +40,33 @@ def compile_package(
         prepare(module)
         from torch._inductor import aoti_compile_and_package
 
-        program = torch.export.export(
-            module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False
-        )
+        program = _exported(module, tuple(inputs), dynamic_shapes)
         package = io.BytesIO()
         with _mended():
             aoti_compile_and_package(program, package_path=package)  # type: ignore
         return package
+
+
+def _exported(module: fx.GraphModule, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any) -> Any:
+    """The graph as torch's own record.
+
+    Torch proves by intervals what it assumes about sizes, which fails for ``n * n - n >= 1``. Such
+    a graph looks at it in each call instead.
+    """
+    from torch._dynamo.exc import UserError
+
+    try:
+        return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=False)
+    except UserError:
+        if dynamic_shapes is None:
+            raise
+        return torch.export.export(
+            module,
+            inputs,
+            dynamic_shapes=dynamic_shapes,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ __all__ = [
     "TRAINING_NORMS",
     "HigherOrderOperator",
     "OpOverload",
+    "formula_of",
     "is_op",
     "written_arguments",
 ]
@@ -52,3 +53,8 @@ def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         by_position = position < len(args) and not argument.kwarg_only
         value = args[position] if by_position else kwargs.get(argument.name)
         yield from value if isinstance(value, list | tuple) else (value,)
+
+
+def formula_of(name: str) -> Any:
+    """A function of torch as its compilers compute it, in Python."""
+    return getattr(torch._refs, name)  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ class InputEvents:
         shared: Whether inputs live in regions.
         reads_data: Whether the ``.data`` of what has a derivative was used.
         written_as_text: Whether a tensor was printed, of which a capture warns once.
+        reads_layout: Whether strides of a tensor were asked for.
         unsafe: For each ``unsafe_split``, its source and the source's version, and its results.
     """
 
@@ -51,6 +52,7 @@ class InputEvents:
     shared: bool = False
     reads_data: bool = False
     written_as_text: bool = False
+    reads_layout: bool = False
     unsafe: list[tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = field(default_factory=list)
 
     def keep_whole(self, tensor: torch.Tensor) -> None:

@@ -26,6 +26,11 @@ def on_the_cpu(leaf: Any) -> Any:
     """A tensor of zeros for one without memory, which is on the device ``meta``."""
     if not isinstance(leaf, torch.Tensor) or leaf.device.type != "meta":
         return leaf
+    if leaf.is_nested:
+        raise UnsupportedError(
+            "A nested tensor on the device meta doesn't say how long its parts are.",
+            remedy="warm up with a nested tensor on the CPU.",
+        )
     made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
     return made.zero_().requires_grad_(leaf.requires_grad)
 
@@ -114,34 +119,58 @@ def _run(entry: Entry, tensors: Sequence[torch.Tensor], orders: int) -> None:
     if not entry.differentiable:
         entry.functions.plain.forward(*operands)
         return
-    wanted = [operand for operand in operands if operand.requires_grad]
     made = _differentiable(entry.functions.keeping(operands))
-    for order in range(1, orders + 1):
-        # The last gradient isn't differentiated again: that backward is another one.
-        for first in _tangents(made):
-            _differentiate(made, wanted, first, order)
+    arguments = sum(slot.argument is not None for slot in entry.capture.inputs)
+    choices = _choices(operands, arguments)
+    with contextlib.suppress(_FreedError):
+        for order in range(1, orders + 1):
+            # The last gradient isn't differentiated again: that backward is another one.
+            for first in _tangents(made):
+                _differentiate(made, choices, first, order)
+
+
+def _choices(operands: Sequence[torch.Tensor], arguments: int) -> list[list[torch.Tensor]]:
+    """What gradients are asked of: all, as ``backward`` does, or arguments, as for forces.
+
+    The last one is what gradients are asked of that are differentiated again.
+    """
+    every = [operand for operand in operands if operand.requires_grad]
+    given = [operand for operand in operands[:arguments] if operand.requires_grad]
+    return [every, given] if 0 < len(given) < len(every) else [every] if every else []
+
+
+class _FreedError(Exception):
+    """The function itself has run a backward through its result, and nobody can do it again."""
 
 
 def _differentiate(
     made: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
+    choices: Sequence[Sequence[torch.Tensor]],
     tangents: Sequence[torch.Tensor],
     orders: int,
 ) -> None:
-    """Take gradients of gradients, each time of all of them."""
-    for order in range(1, orders + 1):
-        if not made or not wanted:
-            return
-        found = torch.autograd.grad(
-            made,
-            wanted,
-            tangents,
-            retain_graph=True,
-            create_graph=order < orders,
-            allow_unused=True,
-        )
-        made = _differentiable(found)
-        tangents = _ones(made)
+    """Take gradients of gradients, each time of all of them.
+
+    Raises:
+        _FreedError: If autograd's graph isn't there any more, which eager says too.
+    """
+    for wanted in () if not made else choices if orders == 1 else choices[-1:]:
+        try:
+            found = torch.autograd.grad(
+                made,
+                wanted,
+                tangents,
+                retain_graph=True,
+                create_graph=orders > 1,
+                allow_unused=True,
+            )
+        except RuntimeError as error:
+            if "backward through the graph a second time" not in str(error):
+                raise
+            raise _FreedError from error
+        if orders > 1:
+            gradients = _differentiable(found)
+            _differentiate(gradients, choices, _ones(gradients), orders - 1)
 
 
 def _differentiable(values: Sequence[Any]) -> list[torch.Tensor]:

@@ -162,7 +162,7 @@ def _kind_of(target: Any) -> str:
     if type(target) is _FIELD:
         return f"field {target.__reduce__()[1][0]} of a named tuple"
     if isinstance(target, enum.Enum):
-        return f"member {target.name} of {type(target).__module__}.{type(target).__qualname__}"
+        return _member(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
@@ -170,6 +170,21 @@ def _kind_of(target: Any) -> str:
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{_attributes(target)}"
+
+
+def _member(target: enum.Enum) -> str:
+    """A member of an enumeration with all that it holds; code may read its value in many ways.
+
+    Raises:
+        NotSavedError: If it holds more than constants.
+    """
+    kind = type(target)
+    held = {name: value for name, value in vars(target).items() if name != "__objclass__"}
+    if not is_setting(held):
+        raise NotSavedError(f"it reads {target}, whose value isn't plain")
+    return (
+        f"member {target.name} of {kind.__module__}.{kind.__qualname__} {_text(fingerprint(held))}"
+    )
 
 
 def _class(kind: type) -> str:
@@ -189,10 +204,23 @@ def _class(kind: type) -> str:
         if not is_library(module_of(base))
         for name, value in sorted(vars(base).items())
         if name.startswith("__") and name.endswith("__")
-        for found in [_special(value)]
+        for found in [_shown(value) if name in _SHOWN else _special(value)]
         if found
     ]
+    if issubclass(kind, enum.Enum):
+        methods += [f"{name} is {_member(member)}" for name, member in kind.__members__.items()]
     return f"{' < '.join(names)} by {by}{''.join(f', {method}' for method in methods)}"
+
+
+# What code reads of a class to learn its fields.
+_SHOWN = ("__annotations__", "__match_args__", "__slots__")
+
+
+def _shown(value: Any) -> str:
+    """The fields of a class; types by name."""
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name}: {_shown(item)}' for name, item in value.items())})"
+    return value.__qualname__ if isinstance(value, type) else str(value).partition(" at 0x")[0]
 
 
 def _special(value: Any) -> str:
@@ -203,9 +231,10 @@ def _special(value: Any) -> str:
         return ""  # where instances keep what they hold
     if not (callable(value) or hasattr(type(value), "__get__")):
         return ""
-    if not isinstance(value, types.FunctionType):
+    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    if not isinstance(function, types.FunctionType):
         return _kind_of(value)
-    defaults = (value.__defaults__, value.__kwdefaults__)
+    defaults = (function.__defaults__, function.__kwdefaults__)
     return _kind_of(value) + (_text(fingerprint(defaults)) if is_setting(defaults) else "")
 
 

@@ -160,6 +160,53 @@ def of_a_sum(function, x, w):
     sum(each.square().sum() for each in found).backward()
 
 
+def forces(model, x):
+    return torch.autograd.grad(model(x).sum(), x)
+
+
+def loss_of_forces(model, x):
+    (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (found.square().sum() + model(x).square().sum()).backward()
+
+
+def product_with_the_hessian(model, x):
+    (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(found, x, torch.ones_like(found))
+
+
+@pytest.mark.parametrize(("use", "orders"), [
+    (forces, 1), (loss_of_forces, 2), (product_with_the_hessian, 2),
+])  # fmt: skip
+def test_gradients_of_arguments_alone(use, orders):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    compiled = funcaot.compile(net, backend="eager")
+    compiled.warm_up(meta(5, 3), orders=orders)
+    before = counters(compiled)
+    use(compiled, example(5, 3))
+    assert counters(compiled) == before
+
+
+def test_a_result_that_a_backward_inside_has_used_up():
+    model = nn.Linear(3, 1).double()
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    compiled = funcaot.compile(step, backend="eager")
+    compiled.warm_up(meta(5, 3).detach())
+    before = counters(compiled)
+    compiled(example(5, 3).detach())
+    assert counters(compiled)[2] == before[2]
+
+
+def test_a_nested_tensor_without_lengths():
+    x = torch.nested.nested_tensor([torch.ones(2, 3, device="meta")] * 2, layout=torch.jagged)
+    with pytest.raises(UnsupportedError, match="how long its parts are"):
+        funcaot.compile(lambda x: x.sin(), backend="eager").warm_up(x)
+
+
 USES = {0: [], 1: [summed, dense], 2: [summed, dense, of_a_sum]}
 
 

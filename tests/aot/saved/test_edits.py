@@ -18,8 +18,15 @@ from tests.aot.saved.reloading import is_loaded, misses
 MAIN, OTHER = "edited_main_of_tests", "edited_other_of_tests"
 SOURCES = {
     OTHER: """
+import collections, enum
 import torch
 FACTOR = 2.0
+class Kind(enum.Enum):
+    SMALL = 0.125
+    LARGE = 8.0
+Point = collections.namedtuple("Point", "left right", defaults=(0.375,))
+class Fields:
+    depth: int
 class Base:
     weight = 0.5
     def apply(self, x):
@@ -82,6 +89,8 @@ class Network(nn.Module):
         if FLAG:
             y = y + CLOSED(x)
         y = y + other.callee(x) + PARTIAL(x) + HELPER(x) + inner(x)
+        y = y + other.Kind.SMALL.value + len(other.Kind) + other.Point(0.5).right
+        y = y + len(other.Fields.__annotations__)
         y = y + sum(NUMBERS) * TABLE["a"] + x ** POWER + float(ARRAY[1])
         if os.environ.get("EDITED_BY_TESTS") or mode == "b":
             y = y * 2
@@ -138,6 +147,10 @@ def shown(world, target):
 EDITS = {
     "a callee of a callee in another module": ("return x + 0.5", "return x + 0.25"),
     "a global of another module": ("FACTOR = 2.0", "FACTOR = 4.0"),
+    "the value of a member": ("SMALL = 0.125", "SMALL = 0.25"),
+    "one more member": ("LARGE = 8.0", "LARGE = 8.0; MORE = 9.0"),
+    "a default of a named tuple": ("defaults=(0.375,)", "defaults=(0.625,)"),
+    "one more field": ("depth: int", "depth: int; width: int"),
     "a default": ("shift=1.0", "shift=1.5"),
     "a keyword default": ("scale=3.0", "scale=2.0"),
     "an attribute of a base class": ("weight = 0.5", "weight = 0.75"),

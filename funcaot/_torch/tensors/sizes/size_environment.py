@@ -205,6 +205,11 @@ class _Recorder(PythonReferenceAnalysis):
         return _call(torch.sym_not, a)
 
     @staticmethod
+    def pow_by_natural(a: Any, b: Any) -> Any:
+        # Torch has no power of a number that may be negative.
+        return math.prod([a] * b) if type(b) is int else a**b
+
+    @staticmethod
     def sqrt(x: Any) -> Any:
         return _call(torch._sym_sqrt, x)  # type: ignore[attr-defined]
 
