@@ -34,7 +34,7 @@ _OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layout
 def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
     """What the gradient of each input looks like, None for one that isn't a tensor.
 
-    Its strides aren't known before it is computed; where it can't be, it is made contiguous.
+    Its strides aren't known before it is computed, and it is computed once; it is made contiguous.
     """
     return tuple(_contiguous(v) if isinstance(v, torch.Tensor) else None for v in inputs)
 
@@ -85,31 +85,15 @@ def traced_or_opaque(
             watch.take_back(looked)  # it runs for this call yet
         reason = f"backward: {why_untraceable(error)}"
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
-    found = None if in_step else _found(captor, recorded)
     opaque = opaque_function(
         recorded.run,
-        recorded.layouts if found is None else tuple(map(layout_of, found)),
+        recorded.layouts,
         recorded.name,
         reason,
         funcaot_again=recorded.run_again,
-        funcaot_found=[] if found is None else [found],
     )
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
-
-
-def _found(captor: Captor, recorded: _Recorded) -> tuple[torch.Tensor, ...] | None:
-    """The gradients in the call whose backward is traced, which takes them; None if unknown.
-
-    They say which strides gradients have. Where sizes are open, strides are those of no call.
-    """
-    if _has_open_sizes(recorded.tensors):
-        return None
-    values = captor.exact_values(recorded.tensors)
-    if values is None or captor.are_examples(recorded.tensors):
-        return None
-    found: tuple[torch.Tensor, ...] = captor.outside(lambda: recorded.run(*values))
-    return found
 
 
 def _watch(function: type, ctx: Any) -> Watch | None:

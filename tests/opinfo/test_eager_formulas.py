@@ -115,7 +115,7 @@ def test_the_largest_element_is_kept_for_the_gradient():
 
 
 class Opaque(torch.autograd.Function):
-    """A backward that no graph can hold, with a gradient that isn't contiguous."""
+    """A backward that no graph can hold."""
 
     ran = 0
 
@@ -134,12 +134,12 @@ class Opaque(torch.autograd.Function):
         return torch.zeros_like(x).add_(gradient) * float(gradient.detach().numpy().max())
 
 
-def test_gradients_of_real_values_lie_as_they_were_computed():
+def test_a_backward_on_real_values_counts_once():
     x = LAYOUTS["turned"](numbers(3, 4)).requires_grad_()
     compiled = funcaot.compile(lambda x: Opaque.apply(x).sin(), backend="eager")
     for count in range(1, 4):
         arriving = numbers(3, 4) * count
         wanted = torch.autograd.grad(Opaque.apply(x).sin(), x, arriving)
         Opaque.ran = 0
-        same(torch.autograd.grad(compiled(x), x, arriving), wanted)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x), x, arriving), wanted)
         assert Opaque.ran == 1

@@ -373,37 +373,38 @@ for _kind in _WRITTEN:
 # Functions of Python's ``math`` that make a number of numbers.
 _FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
 _FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
-_originals: dict[str, Any] = {name: getattr(math, name) for name in _FUNCTIONS}
 
 
 class _Function:
     """It stands for a function of ``math``; for all but written numbers it is that function."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._original = name, _originals[name]
+    def __init__(self, name: str, original: Any) -> None:
+        self._name, self.original = name, original
 
     def __call__(self, *args: Any) -> Any:
         if any(type(each) in _WRITTEN for each in args):
             places = ", ".join("{}" for _ in args)
-            return _applied(self._original, f"math.{self._name}({places})", *args)
+            return _applied(self.original, f"math.{self._name}({places})", *args)
         if any(isinstance(each, torch.Tensor) for each in args):
             found = mathematics_of(self._name, args)
             if found is not NotImplemented:
                 return found
-        return self._original(*args)
+        return self.original(*args)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
+        return getattr(self.original, name)
 
 
 def _install() -> None:
     for name in _FUNCTIONS:
-        setattr(math, name, _Function(name))
+        if not isinstance(present := getattr(math, name), _Function):
+            setattr(math, name, _Function(name, present))
 
 
 def _undo() -> None:
-    for name, original in _originals.items():
-        setattr(math, name, original)
+    for name in _FUNCTIONS:
+        if isinstance(present := getattr(math, name), _Function):
+            setattr(math, name, present.original)
 
 
 _patch = SharedPatch(_install, _undo)
