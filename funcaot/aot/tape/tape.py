@@ -39,6 +39,7 @@ from funcaot.aot.tape.entering import Attach, Enter
 from funcaot.aot.tape.known import premises
 from funcaot.aot.tape.known.values import Values
 from funcaot.aot.tape.node_notes import NodeNotes
+from funcaot.aot.tape.open_pads import OPEN_PADS
 from funcaot.aot.tape.random_order import in_memory_order
 from funcaot.aot.tape.severed import severs
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
@@ -149,7 +150,7 @@ class Tape:
             tracing.disable_autocast_cache(),
             self._fake_mode,
             self._proxy_mode,
-            tracing.decompose({**in_memory_order(self._running), **OF_EMPTY}),
+            tracing.decompose({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
             self._functional_mode,
             nullcontext() if self.sizes is None else _with_open_sizes(),
         ):
