@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_map
+from funcaot.aot.graph.tensor_spec import is_dense
 
 __all__ = ["in_memory_order"]
 
@@ -77,14 +78,14 @@ def _of_contiguous(op: Callable[..., Any]) -> Callable[..., Any]:
 
 def _uniform(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """The symbolic result keeps the gaps of a view; torch's has none."""
-    if _is_dense(tensor):
+    if is_dense(tuple(tensor.shape), tensor.stride()):
         return NotImplemented
     return aten.uniform.default(aten.clone.default(tensor), *args, **kwargs)
 
 
 def _normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Torch fills contiguous memory by another method, and the functional form has no gaps."""
-    if _is_dense(tensor):
+    if is_dense(tuple(tensor.shape), tensor.stride()):
         return NotImplemented
     made = aten.clone.default(tensor)
     long = [dim for dim in range(made.dim()) if made.shape[dim] != 1]
@@ -100,9 +101,3 @@ def _normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     drawn = aten.normal_functional.default(made.reshape(rows, -1).t(), *args, **kwargs)
     return drawn.t().reshape(tensor.shape)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie side by side, in whatever order."""
-    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
-    return tensor.permute(order).is_contiguous()
