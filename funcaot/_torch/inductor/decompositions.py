@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from funcaot import config
 from funcaot._torch.inductor import special_values
 
 __all__ = ["corrected"]
@@ -34,6 +35,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found[aten.add.Tensor] = _scaled_apart(torch.add)
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
+    found[aten.bernoulli.default] = _drawn_by_eager(found.get(aten.bernoulli.default))
     rrelu = aten.rrelu_with_noise_functional.default
     if rrelu in found:
         found[rrelu] = _with_its_noise(found[rrelu])
@@ -185,6 +187,17 @@ def _with_its_noise(decomposed: Callable[..., Any]) -> Callable[..., Any]:
         return output, drawn if drawn.shape == noise.shape else noise.clone()
 
     return rrelu
+
+
+def _drawn_by_eager(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Torch's own draws in float32, whatever the probabilities are, where eager's may differ."""
+
+    def bernoulli(p: torch.Tensor, *, generator: torch.Generator | None = None) -> Any:
+        if decomposed is None or generator is not None or config.get().fallback_random:
+            return NotImplemented
+        return decomposed(p)
+
+    return bernoulli
 
 
 def _checked_celu(decomposed: Callable[..., Any]) -> Callable[..., Any]:

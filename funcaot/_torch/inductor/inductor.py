@@ -99,21 +99,23 @@ def _pure_bernoulli() -> Iterator[None]:
     """Let ``bernoulli`` be a kernel that returns its numbers.
 
     Inductor fills memory in place instead, and may fuse what reads the numbers with what comes
-    before they are drawn. It also knows no generator there. For other threads the numbers are the
-    same either way.
+    before they are drawn. It also knows no generator there. Of a tensor of probabilities it draws
+    in float32, whatever they are (``decompositions``). For other threads the numbers are the same
+    either way.
     """
     from torch._inductor.lowering import fallback_handler, lowerings
 
-    op = torch.ops.aten.bernoulli.p
-    usual = lowerings.get(op)
-    if usual is None:
-        yield
-        return
-    lowerings[op] = fallback_handler(op, add_to_fallback_set=False)
+    packet = torch.ops.aten.bernoulli
+    usual = {op: lowerings.get(op) for op in (packet.p, packet.default)}
+    lowerings.update({op: fallback_handler(op, add_to_fallback_set=False) for op in usual})
     try:
         yield
     finally:
-        lowerings[op] = usual
+        for op, lowering in usual.items():
+            if lowering is None:
+                lowerings.pop(op, None)
+            else:
+                lowerings[op] = lowering
 
 
 def compile_graph(

@@ -16,6 +16,8 @@ aten = torch.ops.aten
 
 # Their results are contiguous in eager, but the symbolic ones lie as the tensors that they take.
 _CONTIGUOUS = (
+    aten.normal.Tensor_Tensor,
+    aten.normal.Tensor_float,
     aten.normal.float_Tensor,
     aten.poisson.default,
     aten.rrelu_with_noise_functional.default,
@@ -70,8 +72,10 @@ def _of_contiguous(op: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if all(tensor.is_contiguous() for tensor in tensors):
             return NotImplemented
-        flat = [arg.reshape(-1) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        return tree_map(lambda x: x.reshape(tensors[0].shape), op(*flat, **kwargs))
+        together = iter(torch.broadcast_tensors(*tensors))
+        flat = [next(together).reshape(-1) if isinstance(a, torch.Tensor) else a for a in args]
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        return tree_map(lambda x: x.reshape(shape), op(*flat, **kwargs))
 
     return drawn
 

@@ -43,7 +43,7 @@ DRAWS = {
     "normal of std": lambda x, g: torch.normal(0.0, x, generator=g),
     "normal of sizes": lambda x, g: torch.normal(0.0, 1.0, (2, 3), generator=g),
     "normal of tensors": lambda x, g: torch.normal(x, x + 1, generator=g),
-    "normal out": lambda x, g: torch.normal(x, x + 1, generator=g, out=torch.empty(0)),
+    "normal out": lambda x, g: torch.normal(x, x + 1, generator=g, out=torch.empty(0, dtype=x.dtype)),
     "poisson": lambda x, g: torch.poisson(x, generator=g),
     "binomial": lambda x, g: torch.binomial(x.round(), x, generator=g),
     "gamma": lambda x, g: torch._standard_gamma(x, generator=g),
@@ -90,6 +90,12 @@ def test_each_op_draws_from_it_on_inductor(name):
             return DRAWS[name](x.t(), GENERATOR)
 
         _compare(function, funcaot.compile(function), torch.rand(4, 6))
+
+    def without(x):
+        return DRAWS[name](x.t(), None)
+
+    with funcaot.config.patch(fallback_random=True):
+        _compare(without, funcaot.compile(without), torch.rand(4, 6, dtype=torch.float64))
 
 
 def test_inductors_cache_keeps_no_copy_of_it():
