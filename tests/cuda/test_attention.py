@@ -7,7 +7,11 @@ from torch.func import grad, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.cuda.comparing import close, looks
+
+# Advice of Inductor's about speed.
+pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")
 
 KERNELS = {
     "flash": (SDPBackend.FLASH_ATTENTION, torch.bfloat16),
@@ -18,7 +22,7 @@ KERNELS = {
     "chosen by torch": (None, torch.bfloat16),
 }
 KINDS = {"plain": {}, "causal": {"is_causal": True}, "scale": {"scale": 0.3}, "mask": {}}
-LENGTH, FEATURES = 16, 32
+LENGTH, FEATURES = 13, 32
 
 
 def loss_of(keywords):
@@ -73,8 +77,8 @@ def test_every_order(device, way, kernel, kind, asked):
     chosen, dtype = KERNELS[kernel]
     if device == "cpu" and kernel not in ("math", "chosen by torch"):
         pytest.skip("a kernel of GPUs")
-    if kind == "mask" and kernel == "flash":
-        pytest.skip("the flash kernel takes no mask")
+    if kind == "mask" and kernel in ("flash", "cudnn"):
+        pytest.skip("the kernel takes no such mask")
     operands = operands_on(device, dtype)
     keywords = dict(KINDS[kind])
     exact = dict(keywords)
@@ -94,7 +98,7 @@ def test_every_order(device, way, kernel, kind, asked):
                 agree(ASKED[asked](compiled, operands), wanted, dtype)
 
 
-@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+@pytest.mark.parametrize("kernel", ["flash", "efficient"])
 def test_dropout_in_the_kernel(device, kernel):
     """Eager's numbers at first order, a refusal at second."""
     chosen, dtype = KERNELS[kernel]
@@ -112,5 +116,5 @@ def test_dropout_in_the_kernel(device, kernel):
                 found.append(looks([value, *torch.autograd.grad(value, operands)]))
             close(found[1], found[0])
         first = torch.autograd.grad(compiled(*operands), operands, create_graph=True)
-        with pytest.raises(funcaot.UnsupportedError, match="dropped"):
+        with pytest.raises(UnsupportedError, match="dropped"):
             torch.autograd.grad(sum((each.float() ** 2).sum() for each in first), operands)

@@ -8,6 +8,12 @@ from torch.func import grad, hessian, jvp, vmap
 import funcaot
 from tests.cuda.comparing import close, looks
 
+# What Inductor says of speed.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+    pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex"),
+]
+
 ROWS = (5, 8, 11)  # the second size opens the program, the third has to fit it
 
 
@@ -103,8 +109,6 @@ def second(function, x):
     return force, torch.autograd.grad(force.square().sum(), x)
 
 
-
-
 ASKED = {
     "value": lambda compiled, f, x: compiled(f)(x),
     "first": lambda compiled, f, x: first(compiled(f), x),
@@ -124,6 +128,8 @@ LOOSE = {"messages", "scatter", "cumulative", "spectrum", "linear algebra", "con
 def test_as_eager(device, backend, name, asked):
     if asked == "hessian inside" and name in ("convolution", "embedding"):
         pytest.skip("minutes of compilation, and the others show it")
+    if asked == "second" and name == "spectrum":
+        pytest.skip("its strides differ on every device: docs/limits.md")
     programs = {}
 
     def compiled(function):
@@ -149,7 +155,8 @@ def test_lower_precision(device, name, dtype):
     for rows in ROWS:
         x = torch.randn(rows, 6, device=device, dtype=torch.float64)
         for found, wanted in zip(
-            looks(first(compiled, x.to(dtype))), looks(first(PROGRAMS[name], x.to(dtype).double())),
+            looks(first(compiled, x.to(dtype))),
+            looks(first(PROGRAMS[name], x.to(dtype).double())),
             strict=True,
         ):
             scale = 1 + wanted[0].abs().max()

@@ -1,4 +1,4 @@
-"""Random numbers on the GPU: eager's with `fallback_random`, the same in every order, own states."""
+"""Random numbers on the GPU: those of eager where asked for, and the same in every order."""
 
 import pytest
 import torch

@@ -7,6 +7,9 @@ from torch import nn
 
 import funcaot
 
+# Advice of Inductor's about speed.
+pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32")
+
 OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, 1e-2),
     "adam, fused": lambda p: torch.optim.Adam(p, 1e-2, fused=True),
@@ -21,7 +24,8 @@ class Convolutions(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.MaxPool2d(2),
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.GELU(),
+            nn.MaxPool2d(2),
             nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
             nn.Linear(8, 5),
         )  # fmt: skip
@@ -113,9 +117,7 @@ def test_parameters_as_eagers(device, name, optimizer, way):
     torch.backends.cudnn.allow_tf32 = False
     sizes = (6, 6, 9, 9, 6, 4)
     arguments = (name, optimizer, device, torch.float64, sizes)
-    for found, expected in zip(
-        trained(way, *arguments), trained(eager, *arguments), strict=True
-    ):
+    for found, expected in zip(trained(way, *arguments), trained(eager, *arguments), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 
@@ -140,7 +142,7 @@ def test_mixed_precision_with_a_scaler(device, way):
             return loss
 
         if is_compiled and way == "step":
-            step = funcaot.compile(step, fullgraph=False)
+            step = funcaot.compile(step)
         seen = []
         for number in range(12):
             torch.manual_seed(number)

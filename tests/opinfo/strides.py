@@ -1,6 +1,6 @@
 """Finds the ops whose symbolic versions say another thing of their results than eager's do.
 
-    python -m tests.opinfo.strides [raw] [PART PARTS]
+    python -m tests.opinfo.strides [raw] [cuda] [PART PARTS]
 
 prints a table of the ops that operators of torch's database run, forward, backward and in the
 backward of that, on tensors in many layouts: sizes, strides, dtype, and whether a result shares
@@ -33,6 +33,7 @@ from tests.opinfo.layouts import LAYOUTS, drawn_layout, relaid
 
 # Views for eager, whose memory functionalization keeps apart; docs/limits.md has them.
 UNSAFE = ("aten._unsafe_view", "aten.unsafe_split", "aten.lift_fresh")
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
 # What eager and the symbolic op may both refuse: a write to expanded statistics, in eager's case
 # by chance not; the scales of products of no rows.
 REFUSED = ("writes to a tensor of shape", "scale_a must have")
@@ -46,7 +47,7 @@ def tensors(values: Any) -> list[Tensor]:
 
 
 def is_plain(x: Tensor) -> bool:
-    return type(x) is Tensor and x.layout is torch.strided and x.device.type == "cpu"
+    return type(x) is Tensor and x.layout is torch.strided and x.device.type == DEVICE
 
 
 def described(values: Any) -> Any:
@@ -123,7 +124,7 @@ class Comparing(TorchDispatchMode):
 
         def symbolic(_: Tensor) -> Tensor:
             shape, stride, dtype, conjugated, negated = next(remaining)
-            value = torch.empty_strided(shape, stride, dtype=dtype)
+            value = torch.empty_strided(shape, stride, dtype=dtype, device=DEVICE)
             value = value.conj() if conjugated else value
             value = torch._neg_view(value) if negated else value
             if not self._raw:
@@ -186,8 +187,8 @@ def pushed_gradient(x: Tensor, pushed: str) -> Tensor:
     if pushed == "alike":
         return torch.rand_like(x)
     if pushed == "expanded":
-        return torch.ones((), dtype=x.dtype).expand(x.shape)
-    value = torch.rand(x.shape, dtype=x.dtype)
+        return torch.ones((), dtype=x.dtype, device=DEVICE).expand(x.shape)
+    value = torch.rand(x.shape, dtype=x.dtype, device=DEVICE)
     return LAYOUTS["turned"](value).detach() if pushed == "turned" else value
 
 
@@ -195,11 +196,11 @@ def samples_of(operator: Any, most: int, dtype: torch.dtype = torch.float32) -> 
     """Arguments and keywords of an operator, as different as so few can be."""
     from funcaot.testing.torch_operators import operators, torch_opinfo
 
-    if not operator.supported_dtypes("cpu"):
+    if not operator.supported_dtypes(DEVICE):
         return []
-    if dtype not in operator.supported_dtypes("cpu"):
-        dtype = operators.dtype_for(operator, "cpu")
-    given = list(itertools.islice(torch_opinfo.samples_of(operator, "cpu", dtype), 400))
+    if dtype not in operator.supported_dtypes(DEVICE):
+        dtype = operators.dtype_for(operator, DEVICE)
+    given = list(itertools.islice(torch_opinfo.samples_of(operator, DEVICE, dtype), 400))
     chosen = given[:: -(-len(given) // most)] if given else []
     return [(list(sample.values), dict(sample.kwargs)) for sample in chosen]
 
@@ -220,6 +221,8 @@ def disagreements(
 
 def apart(function: Callable[[], Any], default: Any) -> Any:
     """What it returns, from a process of its own: eager crashes of some empty tensors."""
+    if DEVICE != "cpu":
+        return function()  # A GPU can't be used in a fork.
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -262,7 +265,7 @@ def drawn_call(op: Any, pick: random.Random, dtype: torch.dtype) -> Any:
             continue
         if str(argument.type) == "Tensor":
             own = shape if alike or not args else pick.choice(SHAPES)
-            value: Any = drawn_layout((torch.rand(own) * 0.8 + 0.1).to(dtype), pick)
+            value: Any = drawn_layout((torch.rand(own) * 0.8 + 0.1).to(DEVICE, dtype), pick)
         elif kind in NUMBERS:
             value = NUMBERS[kind]
         elif "Optional" in str(argument.type):

@@ -1,4 +1,4 @@
-"""Private names behind recurrent layers: their ops, and oneDNN's fused kernels."""
+"""Private names behind recurrent layers: their ops, and oneDNN's and cuDNN's fused kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 __all__ = [
+    "FLATTEN",
     "LSTM",
     "PACK_PADDED",
     "PAD_PACKED",
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 LSTM = torch._VF.lstm
+FLATTEN = torch._cudnn_rnn_flatten_weight
 PACK_PADDED = torch._VF._pack_padded_sequence
 PAD_PACKED = torch._VF._pad_packed_sequence
 RECURRENT = frozenset({LSTM, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu})
@@ -26,14 +28,17 @@ RECURRENT = frozenset({LSTM, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_re
 def without_fused_recurrence() -> Iterator[None]:
     """Let recurrent layers use the kernels that record what a backward needs.
 
-    The fused one for the CPU keeps nothing when it runs with grad mode off, as graphs do.
+    The fused one for the CPU keeps nothing when it runs with grad mode off, as graphs do. That of
+    cuDNN looks for the memory of all weights together, and has no second derivative.
     """
-    enabled = torch._C._get_mkldnn_enabled()
+    enabled, on_gpus = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
     try:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+        torch._C._set_cudnn_enabled(on_gpus)
 
 
 def mkldnn_enabled() -> bool:

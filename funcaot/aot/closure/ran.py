@@ -31,7 +31,13 @@ _MACHINERY = (
     "torch.overrides",
     "torch.library",
 )
-_READING_LIBRARIES = ("torch.nn.", "torch.optim.", "torch.distributions.")
+_READING_LIBRARIES = (
+    "torch.nn.",
+    "torch.optim.",
+    "torch.distributions.",
+    "torch.amp.",
+    "torch.ao.",
+)
 _OF_TORCH = {
     "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree",
     "typing_extensions",  # It puts functions of its own into the module typing.

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from funcaot._torch.autograd.op_kernels import OpOverload, schema_of
+from funcaot.errors import UnsupportedError
 
 __all__ = ["folded"]
+
+# What a kernel of GPUs says of a whole call: where its random numbers begin, where rows end.
+_SHARED = frozenset({"philox_seed", "philox_offset", "cum_seq_q", "cum_seq_k"})
+# What is added to the scores, by the name in an op's schema; the last is that of GPUs' kernels.
+_BIASES = ("bias", "attn_mask", "attn_bias")
+_ALIGNED = _BIASES[-1]
 
 
 def folded(op: OpOverload) -> Callable[..., Any]:
@@ -20,23 +28,28 @@ def folded(op: OpOverload) -> Callable[..., Any]:
     """
     names = [argument.name for argument in schema_of(op).arguments]
     biased = {name for name in names if name.endswith(("bias", "mask")) and "grad" not in name}
-    returned = [result.name == "bias" for result in schema_of(op).returns]
+    results = schema_of(op).returns
+    returned = [
+        result.name.endswith("bias") or (not result.name and index == 3 == len(results) - 1)
+        for index, result in enumerate(results)
+    ]
 
     def run(size: int, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         dims = {**dict(zip(names, in_dims[0], strict=False)), **in_dims[1]}
         query = given["query"]
         batch = query.movedim(dims["query"], 0).shape[1] if _is(dims["query"]) else query.shape[0]
-        bias = next((given[name] for name in ("bias", "attn_mask") if name in given), None)
-        shape = None
-        if bias is not None:
-            shape = _example_shape(bias, dims[next(n for n in ("bias", "attn_mask") if n in given)])
+        called = next((name for name in _BIASES if given.get(name) is not None), None)
+        shape = None if called is None else _example_shape(given[called], dims[called])
+        whole = any(returned) or called == _ALIGNED
         call = {
-            name: _bias(value, dims[name], size, batch, whole=any(returned))
+            name: _bias(value, dims[name], size, batch, whole=whole)
             if name in biased
-            else _joined(value, dims[name], size)
+            else _operand(name, value, dims[name], size)
             for name, value in given.items()
         }
+        if called == _ALIGNED:
+            call[called] = _aligned(call[called])
         positional = [call[name] for name in names[: len(args)]]
         outputs = op(*positional, **{name: call[name] for name in kwargs})
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
@@ -47,6 +60,25 @@ def folded(op: OpOverload) -> Callable[..., Any]:
         return tuple(value for value, _ in pairs), tuple(dim for _, dim in pairs)
 
     return run
+
+
+def _operand(name: str, value: Any, dim: int | None, size: int) -> Any:
+    """What all examples share, or a tensor whose first dimension is that of all together."""
+    if name not in _SHARED:
+        return _joined(value, dim, size)
+    if dim is not None:
+        raise UnsupportedError(
+            "A fused kernel of attention drops other weights for each example of a vmap, so its "
+            "gradient can't be batched.",
+            remedy="choose the MATH kernel for this call, with torch.nn.attention.sdpa_kernel.",
+        )
+    return value
+
+
+def _aligned(bias: Tensor) -> Tensor:
+    """The same numbers in rows that begin where kernels of GPUs can load eight at once."""
+    columns = bias.shape[-1]
+    return torch.nn.functional.pad(bias, (0, -columns % 8))[..., :columns]
 
 
 def _is(dim: int | None) -> bool:
@@ -86,10 +118,10 @@ def _bias(value: Any, dim: int | None, size: int, batch: int, *, whole: bool) ->
 
 
 def _apart(
-    output: Tensor, size: int, batch: int, of_bias: tuple[int, ...] | None
-) -> tuple[Tensor, int | None]:
+    output: Any, size: int, batch: int, of_bias: tuple[int, ...] | None
+) -> tuple[Any, int | None]:
     """A result for each example."""
-    if output.dim() < 3:
+    if not isinstance(output, Tensor) or output.dim() < 3:
         return output, None  # nothing, for what wasn't asked for
     output = output.unflatten(0, (size, batch))
     if of_bias is None:

@@ -165,7 +165,7 @@ def _forward_vjp(kernel: _Kernel) -> Callable[..., Any]:
 
 
 def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = False) -> None:
-    """Register both ops of a kernel."""
+    """Register both ops of a kernel; ``batched`` if torch has no rule of the forward for vmap."""
     kernel = _kernel(forward)
     register(
         Derivative(
@@ -186,7 +186,7 @@ def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = Fals
             jvp=_backward_jvp(kernel),
             selective=True,
             constant=frozenset({"out", "logsumexp"}),
-            batched=folded(backward) if batched else None,
+            batched=folded(backward),
         )
     )
 

@@ -43,7 +43,9 @@ DRAWS = {
     "normal of std": lambda x, g: torch.normal(0.0, x, generator=g),
     "normal of sizes": lambda x, g: torch.normal(0.0, 1.0, (2, 3), generator=g),
     "normal of tensors": lambda x, g: torch.normal(x, x + 1, generator=g),
-    "normal out": lambda x, g: torch.normal(x, x + 1, generator=g, out=torch.empty(0, dtype=x.dtype)),
+    "normal out": lambda x, g: torch.normal(
+        x, x + 1, generator=g, out=torch.empty(0, dtype=x.dtype)
+    ),
     "poisson": lambda x, g: torch.poisson(x, generator=g),
     "binomial": lambda x, g: torch.binomial(x.round(), x, generator=g),
     "gamma": lambda x, g: torch._standard_gamma(x, generator=g),

@@ -44,6 +44,11 @@ def run(call: Call, capture: InProgress) -> Any:
             return tuple(result.to(lowered) for result in results)
 
 
+def leave_apart(call: Call, capture: InProgress) -> Any:
+    """Weights of a layer on a GPU, which torch would put side by side in memory, for speed."""
+    return call.args[0][0]
+
+
 def pack_padded(call: Call, capture: InProgress) -> Any:
     """Sequences that lie side by side, step after step, and how many go on at each."""
     x, lengths, batch_first = call.args

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from funcaot._torch.tensors.recurrent import PACK_PADDED, PAD_PACKED, RECURRENT
+from funcaot._torch.tensors.recurrent import FLATTEN, PACK_PADDED, PAD_PACKED, RECURRENT
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers import (
     constants,
@@ -73,6 +73,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(has_out, outs.prepare),
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
+    Row(of(FLATTEN), recurrent.leave_apart),
     Row(of(PACK_PADDED), recurrent.pack_padded),
     Row(of(PAD_PACKED), recurrent.pad_packed),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
