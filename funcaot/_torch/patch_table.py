@@ -215,6 +215,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_forward_mode.py",
     ),
     Patch(
+        "lists",
+        "funcaot/_torch/tensors/listed.py",
+        (Target("torch._subclasses.functional_tensor:FunctionalTensor", has=("tolist",)),),
+        "``x.tolist()`` in a capture reads the numbers one by one.",
+        "each list of whole numbers has a program of its own",
+        "tests/aot/tape/known/test_lists_of_numbers.py",
+    ),
+    Patch(
         "texts",
         "funcaot/_torch/tensors/sizes/texts.py",
         (
