@@ -52,7 +52,7 @@ def on_a_class_of_a_metaclass():
             return cls.store[name]
 
     class Kind(metaclass=Meta):
-        store = {"scale": 2}  # noqa: RUF012
+        store = {"scale": 2}
 
     return Kind, [
         lambda: setattr(Kind, "scale", 50),
