@@ -215,11 +215,11 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_forward_mode.py",
     ),
     Patch(
-        "lists",
-        "funcaot/_torch/tensors/listed.py",
+        "reads",
+        "funcaot/_torch/tensors/reads.py",
         (Target("torch._subclasses.functional_tensor:FunctionalTensor", has=("tolist",)),),
-        "``x.tolist()`` in a capture reads the numbers one by one.",
-        "each list of whole numbers has a program of its own",
+        "``x.tolist()`` in a capture reads numbers one by one, and ``data_ptr()`` fails in hooks.",
+        "each list of whole numbers has a program of its own; addresses are refused in hooks",
         "tests/aot/tape/known/test_lists_of_numbers.py",
     ),
     Patch(
