@@ -89,7 +89,9 @@ def without_effects(entry: Entry) -> Entry:
         NotStagedError: If what it finds depends on random numbers, which the program draws itself,
             or if it steps an optimizer.
     """
-    if any(map(graphs.is_random, _needed_for(entry.forward.segment.output_nodes))):
+    looked_at = [node for node in entry.capture.effect_nodes if not graphs.is_random(node)]
+    needed = _needed_for([*entry.forward.segment.output_nodes, *looked_at])
+    if any(map(graphs.is_random, needed)):
         raise NotStagedError
     if generators_among(vars(entry.capture.tape.root).values()):
         raise NotStagedError

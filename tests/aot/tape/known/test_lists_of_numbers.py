@@ -178,7 +178,12 @@ def of_what_is_drawn(x, lengths):
     return x[: lengths.tolist()[0]].sum(), chosen, torch.rand(2)
 
 
-@pytest.mark.parametrize("function", [after_a_draw, of_what_is_drawn])
+def after_a_branch_on_a_draw(x, lengths):
+    wanted = lengths if torch.rand(()) > 0.5 else lengths + 1
+    return x[: wanted.tolist()[0]].sum(), torch.rand(2)
+
+
+@pytest.mark.parametrize("function", [after_a_draw, of_what_is_drawn, after_a_branch_on_a_draw])
 def test_random_numbers_are_drawn_once(function):
     compiled = funcaot.compile(function, backend="eager")
     for seed, numbers in enumerate(LENGTHS):
