@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-from torch import fx
 
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.seeding import drawing_nothing, generators_among
@@ -90,7 +88,7 @@ def without_effects(entry: Entry) -> Entry:
             or if it steps an optimizer.
     """
     looked_at = [node for node in entry.capture.effect_nodes if not graphs.is_random(node)]
-    needed = _needed_for([*entry.forward.segment.output_nodes, *looked_at])
+    needed = graphs.needed_for([*entry.forward.segment.output_nodes, *looked_at])
     if any(map(graphs.is_random, needed)):
         raise NotStagedError
     if generators_among(vars(entry.capture.tape.root).values()):
@@ -109,18 +107,6 @@ def without_effects(entry: Entry) -> Entry:
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
     bare = replace(forward, capture=capture, effects=effects, in_place=None, state=state)
     return Entry(bare, forward.segment.settings)
-
-
-def _needed_for(found: Iterable[fx.Node]) -> Iterator[fx.Node]:
-    """All nodes that some are computed from, and these."""
-    waiting = list(found)
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        new = [each for each in node.all_input_nodes if each not in seen]
-        seen.update(new)
-        waiting += new
 
 
 class SizedCalls:
