@@ -215,6 +215,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_forward_mode.py",
     ),
     Patch(
+        "reads",
+        "funcaot/_torch/tensors/reads.py",
+        (Target("torch._subclasses.functional_tensor:FunctionalTensor", has=("tolist",)),),
+        "``x.tolist()`` in a capture reads numbers one by one, and ``data_ptr()`` fails in hooks.",
+        "each list of whole numbers has a program of its own; addresses are refused in hooks",
+        "tests/aot/tape/known/test_lists_of_numbers.py",
+    ),
+    Patch(
         "texts",
         "funcaot/_torch/tensors/sizes/texts.py",
         (

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from funcaot import config
 from funcaot.aot.closure.put_into_torch import put_into_torch
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle
+from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.observed.logs import show_effects, show_graph
@@ -211,6 +214,15 @@ def _ops(graph: FunctionalGraph) -> int:
     return sum(node.op == "call_function" for node in graph.module.graph.nodes)
 
 
+def _drawing_as_captured(graph: FunctionalGraph) -> AbstractContextManager[Any]:
+    """Let a compiler draw eager's numbers where a premise reads them: the capture went by these."""
+    nodes = graph.module.graph.nodes
+    reading = filter(graphs.is_premise, nodes) if any(map(graphs.is_random, nodes)) else ()
+    if any(map(graphs.is_random, graphs.needed_for(reading))):
+        return config.patch(fallback_random=True)
+    return nullcontext()
+
+
 def compile_graph(
     graph: FunctionalGraph,
     settings: Settings,
@@ -241,10 +253,11 @@ def compile_graph(
     if found is not None:
         request = replace(request, compiler=found.compiler)
     contract = run("contract", promised, request)
-    module = run("decompose", as_compiler_wants, request)
-    run("check", check, module, request)
     under = settings_now(settings.compiler.name)
-    lowered = run("compile", compile_checked, module, request, contract)
+    with _drawing_as_captured(graph):
+        module = run("decompose", as_compiler_wants, request)
+        run("check", check, module, request)
+        lowered = run("compile", compile_checked, module, request, contract)
     lowered = replace(lowered, made_under=under)
     if found is not None:
         found.keep(lowered)

@@ -24,7 +24,7 @@ from funcaot._torch.levels.functorch import (
     transforms_active,
     unwrap_dead,
 )
-from funcaot._torch.tensors.sizes.open_numbers import all_settled
+from funcaot._torch.tensors.sizes.number_log import all_settled
 from funcaot.base.tracebacks import shortened
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defined_at, display_name

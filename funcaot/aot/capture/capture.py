@@ -13,6 +13,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
+from funcaot._torch.tensors.reads import asking_for_reads
 from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
@@ -220,6 +221,7 @@ def capture(
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
             lifting,
+            asking_for_reads(lifting),
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)

@@ -105,6 +105,10 @@ class Lifting(TorchFunctionMode):
             return self._real.get(id(result), result)
         return result
 
+    def read(self, method: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        """What a method reads of the tape's memory, in code that runs while the mode is aside."""
+        return handled(Call.of(method, (tensor,), {}), self.capture)
+
     def _seen_inside(self, value: Any) -> Any:
         """A function of the user's that torch calls where this mode doesn't see what it does."""
         if not callable(value):

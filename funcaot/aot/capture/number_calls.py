@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt, all_settled, settled
+from funcaot._torch.tensors.sizes.number_log import all_settled, settled
+from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot.aot.signature.numbers import Numbers
 
@@ -43,9 +44,11 @@ def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> N
                 numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
             )
         else:
-            made = OpenInt(
-                tensor.shape[0].node, numbers.log, frozenset({position}), numbers.largest
-            )
+            value, size = leaves[position].shape[0], tensor.shape[0]
+            added = numbers.added(position)
+            known = Known(value - added, f"number_{position}")
+            log, positions = numbers.log, frozenset({position})
+            made = OpenInt((size - added).node, log, positions, numbers.largest, known)
         traced[position] = made
 
 
@@ -75,6 +78,10 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if OpenInt in kinds:
         if getattr(func, "__module__", "") == _OF_OPERATOR:
             args, kwargs = all_settled((args, kwargs))
+        elif func is torch.Tensor.__getitem__:
+            func, args = _indexed(*args)
+        elif func in (torch.tensor, torch.as_tensor) and len(args) == 1 and _are_whole(args[0]):
+            func, args = _tensor_of, (args[0],)
         args, kwargs = tree_map(_plain, (args, kwargs))
     if OpenFloat not in kinds:
         return func, args, kwargs
@@ -83,6 +90,51 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if found is not None:
         return found
     return func, *all_settled((args, kwargs))
+
+
+def _indexed(tensor: torch.Tensor, index: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``x[n]`` and the like: such a number selects, as any size may."""
+    places = list(index) if type(index) is tuple else [index]
+    places = [_tensor_of(each) if _are_whole(each) else each for each in places]
+    index = tuple(places) if type(index) is tuple else places[0]
+    if not all(place is None or type(place) in _PLACES for place in places):
+        return torch.Tensor.__getitem__, (tensor, index)
+    missing = tensor.dim() - sum(type(place) in (int, slice, OpenInt) for place in places)
+    selected: list[tuple[int, OpenInt]] = []
+    dim = 0
+    for at, place in enumerate(places):
+        if type(place) is OpenInt:
+            selected.append((dim, place))
+            places[at] = slice(None)
+        else:
+            dim += missing if place is ... else type(place) is not int
+
+    def select(tensor: torch.Tensor) -> torch.Tensor:
+        if any(place != slice(None) for place in places):
+            tensor = tensor[tuple(places)]
+        for dim, number in selected:
+            tensor = tensor.select(dim, number.plain)
+        return tensor
+
+    return (select, (tensor,)) if missing >= 0 else (torch.Tensor.__getitem__, (tensor, index))
+
+
+def _are_whole(data: Any) -> bool:
+    """Whether something is a list of whole numbers, some of them open."""
+    if type(data) is not list or not data:
+        return False
+    return OpenInt in map(type, data) and {int, OpenInt}.issuperset(map(type, data))
+
+
+def _tensor_of(numbers: list[Any], **settings: Any) -> torch.Tensor:
+    """``torch.tensor`` of such a list."""
+    dtype = settings.pop("dtype", None) or torch.int64
+    with torch.no_grad():
+        made = [torch.full((), _plain(each), dtype=dtype, **settings) for each in numbers]
+        return torch.stack(made)
+
+
+_PLACES = (int, slice, OpenInt, type(...))
 
 
 def with_written(

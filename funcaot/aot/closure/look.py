@@ -6,6 +6,7 @@ Such code may raise, import, count or take long, so only its own program calls i
 
 from __future__ import annotations
 
+import logging
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -79,6 +80,11 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
 def own_names(holder: Any) -> list[str]:
     """The names of what is in a class or module itself, but for those that Python keeps there."""
     return [name for name in holder.__dict__ if not name.startswith("__")]
+
+
+def logged_levels(logger: logging.Logger) -> tuple[int, int, bool]:
+    """What decides whether a logger takes a message: its level, that of all, whether it is off."""
+    return logging.Logger.getEffectiveLevel(logger), logger.manager.disable, logger.disabled
 
 
 def has_plain_state(optimizer: torch.optim.Optimizer) -> bool:

@@ -10,6 +10,7 @@ import argparse
 import enum
 import functools
 import gc
+import logging
 import os
 import sys
 import types
@@ -17,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Container, Iterable
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, module_of, name_of
+from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, name_of
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import named_settings
@@ -39,6 +41,8 @@ from funcaot.aot.closure.waiting import Waiting
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
 _CHANGEABLE = (list, dict, set, deque)
+# Code that asks a logger decides by the answer; what only logs doesn't.
+_LEVELS = ("isEnabledFor", "getEffectiveLevel")
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
@@ -418,6 +422,11 @@ class Walk:
             self._add(place, child)
         else:
             found.identities.append((place, child))
+            if isinstance(child, logging.Logger) and found.names.users_mention_any(_LEVELS):
+                text = f"{{{len(place.constants)}}}({place.access})"
+                constants = (*place.constants, logged_levels)
+                levels = replace(place, access=text, constants=constants)
+                found.settings.append((levels, logged_levels(child)))
 
     def _add(self, place: Place, child: Any) -> None:
         found = self.found

@@ -20,6 +20,7 @@ from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.origin import Origin
+from funcaot.aot.effects.refused_views import view_of_a_function
 from funcaot.aot.effects.wrappers import Memory, made_again
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
@@ -270,10 +271,7 @@ class Aliases:
             key = tracing.storage_key(value)
             if autograd.passes_through(value) and self._owns(key, value):
                 return self._own(key, value)
-            raise UnsupportedError(
-                f"{self.name} returns a view that a custom Function made.",
-                remedy="return a new tensor from the Function (x.clone() for a view of x).",
-            )
+            raise view_of_a_function(self.name, value)
         steps = self._steps(base, value)
         if differentiable:
             self._refuse_beyond(base, steps)

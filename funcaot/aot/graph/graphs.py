@@ -262,6 +262,18 @@ def is_random(node: fx.Node) -> bool:
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
+def needed_for(found: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """All nodes that some are computed from, and these."""
+    waiting = list(found)
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        new = [each for each in node.all_input_nodes if each not in seen]
+        seen.update(new)
+        waiting += new
+
+
 def has_effect(node: fx.Node) -> bool:
     """Whether a node runs even if nobody uses its result: draws, checks, premises, collectives."""
     return is_random(node) or node.target in CHECKS or is_premise(node) or is_collective(node)

@@ -347,7 +347,8 @@ class EnvironmentWriter:
             if isinstance(holder, torch.Tensor):
                 continue  # It may be another one in each call.
             if isinstance(holder, type | types.ModuleType):
-                self._write_absent_by_lookup(identity, holder, [*environment.names.asked_for])
+                asked = environment.names.asked_for | self._made_up(holder)
+                self._write_absent_by_lookup(identity, holder, [*asked])
                 whole = environment.names.reads_everything or (
                     isinstance(holder, type) and environment.names.reads_class(holder)
                 )
@@ -403,6 +404,7 @@ class EnvironmentWriter:
         }
         if module:
             hidden.add("forward")
+        hidden |= self._made_up(holder)
         # Ops of torch keep what they found out when they first ran.
         everything = names.reads_everything or names.reads_own(holder)
         everything = everything or (names.sees_all and isinstance(holder, children.BY_ALL))
@@ -424,6 +426,17 @@ class EnvironmentWriter:
             known = self.source.constant(frozenset(asked - here), "names")
             conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
         self.require(" and ".join(conditions), says)
+
+    def _made_up(self, holder: Any) -> frozenset[str]:
+        """Names that a ``__getattr__`` of the user's may answer; an attribute comes to hide it."""
+        if isinstance(holder, types.ModuleType):
+            answers = "__getattr__" in holder.__dict__
+        else:
+            kinds = [type(holder), *([holder] if isinstance(holder, type) else [])]
+            found = (each for kind in kinds for _, each in children.classes_of(kind))
+            answers = any("__getattr__" in vars(each) for each in found)
+        names = self.environment.names.of_users if answers else ()
+        return frozenset(name for name in names if not name.startswith("__"))
 
     def _write_keys(
         self, identity: int, dictionaries: Sequence[dict[str, Any]], parts: Sequence[str]

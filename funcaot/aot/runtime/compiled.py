@@ -137,6 +137,10 @@ class CompiledFunction(Generic[P, R]):
         """Leave these dimensions of each argument open from the first compilation on."""
         self._history.always = dims
 
+    def open_together(self, count: int) -> None:
+        """Leave all numbers among the first leaves of a call open once one of them has changed."""
+        self._history.read = count
+
     def keep_static(self, names: frozenset[str]) -> None:
         """Leave nothing open of the arguments of these names, from the next compilation on."""
         kept = frozenset(self._static | names)

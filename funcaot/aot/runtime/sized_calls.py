@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.seeding import drawing_nothing, generators_among
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings, Statistics
@@ -82,10 +84,14 @@ def without_effects(entry: Entry) -> Entry:
     """A stage's program, which changes nothing that the caller sees.
 
     Raises:
-        NotStagedError: If it draws random numbers, which the program would draw again, or steps an
-            optimizer.
+        NotStagedError: If what it finds depends on random numbers, which the program draws itself,
+            or if it steps an optimizer.
     """
-    if any(map(graphs.is_random, entry.capture.effect_nodes)):
+    looked_at = [node for node in entry.capture.effect_nodes if not graphs.is_random(node)]
+    needed = graphs.needed_for([*entry.forward.segment.output_nodes, *looked_at])
+    if any(map(graphs.is_random, needed)):
+        raise NotStagedError
+    if generators_among(vars(entry.capture.tape.root).values()):
         raise NotStagedError
     forward, state = entry.forward, entry.forward.state
     capture, gradients = entry.capture, entry.capture.gradients
@@ -139,6 +145,7 @@ class SizedCalls:
             if not self._go_on(stage, known, args, kwargs):
                 break
         while True:
+            self.program.open_together(len(tree_flatten(known)[0]))
             try:
                 return self.program(known, *args, **kwargs)
             except SizesNeededError:
@@ -155,7 +162,9 @@ class SizedCalls:
         self, stage: CompiledFunction, known: dict[str, Any], args: tuple[Any, ...], kwargs: Any
     ) -> bool:
         """Run one stage and the op after it; False if the function has no further one."""
-        found = stage(known, *args, **kwargs)
+        stage.open_together(len(tree_flatten(known)[0]))
+        with drawing_nothing():
+            found = stage(known, *args, **kwargs)
         if found is None:
             return False
         asked: Asked = found[0]

@@ -140,6 +140,8 @@ class SizeHistory:
         """
         self.dynamic = dynamic
         self.always: Sequence[frozenset[int]] = ()
+        self.read = 0
+        self._reads_change = False
         self.static: Callable[[TreeSpec], Collection[int]] = lambda tree: ()
         self._seen: OrderedDict[Any, _Seen] = OrderedDict()
         self._refused: dict[Any, str] = {}
@@ -158,7 +160,7 @@ class SizeHistory:
             with_numbers: Whether numbers may be.
         """
         kinds = self._open_numbers(signature)
-        numbers = Numbers(kinds) if kinds and with_numbers else None
+        numbers = Numbers(kinds, self.read) if kinds and with_numbers else None
         sizes = self.sizes(signature, leaves, numbers)
         if sizes is None and numbers is None:
             return None
@@ -181,6 +183,9 @@ class SizeHistory:
         for at, value in given.items():
             if seen[at] != value:
                 seen[at] = None
+                self._reads_change |= at < self.read
+        if self._reads_change:
+            seen.update((at, None) for at in given if at < self.read)
         settled, static = self._settled.get(key, {}), self.static(signature.tree)
         return {
             at: type(number_of(signature.leaves[at]))
@@ -188,7 +193,7 @@ class SizeHistory:
             if seen[at] is None
             and at not in static
             and settled.get(at, 0) < _STRIKES
-            and can_be_open(signature.leaves[at])
+            and can_be_open(signature.leaves[at], 0 if at < self.read else 2)
         }
 
     def close_numbers(self, signature: Signature, positions: Iterable[int]) -> None:
@@ -210,7 +215,9 @@ class SizeHistory:
         if sizes is None:
             return
         for symbol, (leaf, _, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
-            if leaf in numbers.kinds and sizes.conditions.only_size(symbol) is not None:
+            only = sizes.conditions.only_size(symbol) if leaf in numbers.kinds else None
+            # Ops treat 0 and 1 differently; that says nothing about other values.
+            if only is not None and only - numbers.added(leaf) > 1:
                 settled[leaf] = settled.get(leaf, 0) + 1
 
     def sizes(

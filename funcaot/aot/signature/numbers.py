@@ -1,7 +1,9 @@
 """Number arguments that a program leaves open: how a call's are given to it, what must be true.
 
 A float is given as a float64 tensor of no dimensions. A whole number of at least 2 is given as a
-tensor without elements of which it is the first size, so that it is a size like others.
+tensor without elements of which it is the first size, so that it is a size like others. One that
+was read off a tensor may be 0 and 1 as well: the size is larger by two, since an open one is never
+less.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.sizes.open_numbers import NumberLog
+from funcaot._torch.tensors.sizes.number_log import NumberLog
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
@@ -37,10 +39,10 @@ def number_of(leaf: Any) -> float | int | None:
     return leaf.value if leaf.kind is int else None
 
 
-def can_be_open(leaf: Any) -> bool:
-    """Whether a program can leave a leaf of a signature open."""
+def can_be_open(leaf: Any, least: int = 2) -> bool:
+    """Whether a program can leave a leaf of a signature open, if it is a float or large enough."""
     number = number_of(leaf)
-    return number is not None and (type(number) is float or 2 <= number < LARGEST)
+    return number is not None and (type(number) is float or least <= number < LARGEST)
 
 
 def tensor_of_float(number: float) -> torch.Tensor:
@@ -63,12 +65,18 @@ class Numbers:
 
     Attributes:
         kinds: ``float`` or ``int`` of each, by position among the leaves.
+        read: How many leaves, from the first on, were read off tensors.
         log: What the capture asked about them.
     """
 
     kinds: Mapping[int, type]
+    read: int = 0
     log: NumberLog = field(default_factory=NumberLog)
     largest = LARGEST
+
+    def added(self, position: int) -> int:
+        """What the size that stands for a whole number is larger by."""
+        return 2 if position < self.read else 0
 
     def signature(self, signature: Signature) -> Signature | None:
         """A call's signature with tensors in place of these numbers; None if it has others."""
@@ -76,9 +84,11 @@ class Numbers:
         for position, kind in self.kinds.items():
             leaf = leaves[position] if position < len(leaves) else None
             number = number_of(leaf)
-            if type(number) is not kind or number is None or not can_be_open(leaf):
+            added = self.added(position)
+            if type(number) is not kind or number is None or not can_be_open(leaf, 2 - added):
                 return None
-            leaves[position] = _FLOAT if type(number) is float else _spec_of_int(int(number))
+            whole = kind is not float
+            leaves[position] = _spec_of_int(int(number) + added) if whole else _FLOAT
         return dataclasses.replace(signature, leaves=tuple(leaves))
 
     def leaves(self, leaves: Sequence[Any]) -> list[Any]:
@@ -89,7 +99,7 @@ class Numbers:
             if type(number) is float:
                 found[position] = tensor_of_float(number)
             elif type(number) is int:
-                found[position] = tensor_of_int(number)
+                found[position] = tensor_of_int(number + self.added(position))
         return found
 
     def hold(self, signature: Signature) -> bool:
@@ -118,15 +128,17 @@ class Numbers:
         asked = " and ".join(self.conditions())
         for position, kind in self.kinds.items():
             name = names[position]
-            limits = "" if kind is float else f" and 2 <= {name} < {LARGEST}"
+            least = 2 - self.added(position)
+            limits = "" if kind is float else f" and {least} <= {name} < {LARGEST}"
             source.line(f"if not (type({name}) is {kind.__name__}{limits}): return MISS")
             if f"number_{position}" in asked:
                 source.line(f"number_{position} = {name}")
         if asked:
             source.line(f"if not ({asked}): return MISS")
         for position, kind in self.kinds.items():
-            make = tensor_of_float if kind is float else tensor_of_int
-            source.line(f"{names[position]} = {source.constant(make)}({names[position]})")
+            make = source.constant(tensor_of_float if kind is float else tensor_of_int)
+            added = "" if kind is float else f" + {self.added(position)}"
+            source.line(f"{names[position]} = {make}({names[position]}{added})")
 
     def close(self, values: Sequence[Any]) -> None:
         """Take note that the capture is over, for which the function was called.
@@ -147,3 +159,5 @@ class Numbers:
         for position in sorted(self.log.fixed):
             if self.kinds[position] is float:
                 self.log.answers[f"repr(number_{position}) == {repr(values[position])!r}"] = True
+            else:
+                self.log.answers[f"number_{position} == {values[position]}"] = True

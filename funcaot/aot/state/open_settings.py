@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,7 +65,7 @@ class Number:
 def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
     """The numbers that a setting is or holds, where they can be replaced."""
     parent = environment.objects[place.parent]
-    way = (key_of(environment, place.parent), place.access) if may_be_another(parent) else None
+    way = _way_to(environment, place) if may_be_another(parent) else None
     if type(value) in (int, float):
         holder = _holder(environment, place)
         if holder is not None:
@@ -75,6 +76,19 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
         for key, item in items:
             if type(item) in (int, float) and type(key) in (int, str):
                 yield Number(place, True, value, key, item, way or id(value))
+
+
+def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:
+    """How a number is reached, with what the texts of the steps don't say."""
+    named, step = [], place
+    while True:
+        for constant in step.constants:
+            meant = constant() if isinstance(constant, weakref.ref) else constant
+            named.append(id(meant))
+        places = environment.places.get(step.parent)
+        if not places or step.parent in environment.anchors:
+            return key_of(environment, place.parent), place.access, tuple(named)
+        step = places[0]
 
 
 def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
@@ -157,6 +171,10 @@ class OpenSettings:
         index = self._put.setdefault(number.name, len(self.opened))
         if index == len(self.opened):
             self.opened.append(number)
+        elif self.opened[index].thing is not number.thing:
+            # Two go by one name: then both are compared.
+            self.log.fixed.add(index)
+            return
         stands = written(self.log, f"setting_{index}", number.value, index)
         state.put(number.thing, number.key, stands)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import decimal
+import logging
 import os
 import sys
 
@@ -147,6 +148,26 @@ def test_the_profiler_is_noticed():
         assert called(torch.ones(1)).item() == 3
         with torch.autograd.profiler.profile():
             assert called(torch.ones(1)).item() == 2
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+def test_what_a_logger_takes_is_noticed_where_code_asks_it():
+    def function(x):
+        return either(x, LOGGER.isEnabledFor(logging.INFO))
+
+    called = funcaot.compile(function, backend="eager")
+    x = torch.ones(1)
+    try:
+        for level in (logging.ERROR, logging.DEBUG, logging.ERROR, logging.INFO):
+            LOGGER.setLevel(level)
+            assert called(x).item() == function(x).item()
+        logging.disable(logging.CRITICAL)
+        assert called(x).item() == function(x).item()
+    finally:
+        logging.disable(logging.NOTSET)
+        LOGGER.setLevel(logging.NOTSET)
 
 
 def test_what_is_not_named_is_not_compared():

@@ -158,7 +158,7 @@ WHOLE: dict[str, tuple[Callable[[Any, int], Any], int | None]] = {
     "item": (lambda x, n: x * [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13][n], None),
     "text": (lambda x, n: x * len(f"{n}") + int(str(n)), None),
     "key": (lambda x, n: x * {3: 2}.get(n, 3), None),
-    "quotient": (lambda x, n: x * (1 / n), None),
+    "quotient": (lambda x, n: x * (1 / n), 2),
     "power": (lambda x, n: x * n**3, None),
     "bits": (lambda x, n: x * (n & 1) + n.bit_length(), None),
     "type": (lambda x, n: x * 2 if type(n) is int else x, 2),

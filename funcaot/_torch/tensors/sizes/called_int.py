@@ -16,20 +16,27 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_whole_number", "note_caller", "trace_of"]
+__all__ = ["has_whole_numbers", "is_whole_number", "note_caller", "trace_of"]
 
 _NAME = "int"
+# ``map(int, x)`` only calls it.
+_MAP = "map"
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 # Code that has been seen to call it with a tensor, by ``id``, since a hash of code takes long; and
 # where in it that name is looked up to be called.
 _calling: dict[int, tuple[weakref.ref[types.CodeType], frozenset[int]]] = {}
 
 
-def is_whole_number(thing: Any) -> bool:
-    """Whether something is a tensor of one whole number."""
+def has_whole_numbers(thing: Any) -> bool:
+    """Whether something is a tensor of whole numbers."""
     if not isinstance(thing, torch.Tensor) or thing.dtype not in _WHOLE:
         return False
-    if thing.layout is not torch.strided:
+    return thing.layout is torch.strided
+
+
+def is_whole_number(thing: Any) -> bool:
+    """Whether something is a tensor of one whole number."""
+    if not has_whole_numbers(thing):
         return False
     return all(type(size) is int and size == 1 for size in thing.shape)
 
@@ -56,11 +63,20 @@ def note_caller() -> bool:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_of_torch(frame):
         frame = frame.f_back
-    if frame is None or _NAME in frame.f_globals:
+    if frame is not None and _note(frame):
+        return True
+    # A generator may go through ``map(int, x)`` of the code around it.
+    outer = None if frame is None else frame.f_back
+    return outer is not None and not _is_of_torch(outer) and _note(outer)
+
+
+def _note(frame: types.FrameType) -> bool:
+    """Note the code of a frame, if it calls ``int``."""
+    if _NAME in frame.f_globals:
         return False
     code = frame.f_code
     if not _places_in(code):
-        places = _called_at(code)
+        places = _called_at(code, maps=_MAP not in frame.f_globals)
         if not places:
             return False
         _calling[id(code)] = weakref.ref(code), places
@@ -96,15 +112,23 @@ def _places_in(code: types.CodeType) -> frozenset[int]:
     return known[1] if known is not None and known[0]() is code else frozenset()
 
 
-def _called_at(code: types.CodeType) -> frozenset[int]:
-    """Where code looks the name up among its globals in order to call it."""
+def _called_at(code: types.CodeType, *, maps: bool) -> frozenset[int]:
+    """Where code looks the name up among its globals in order to call it, or to have it mapped.
+
+    Args:
+        code: Code that called it.
+        maps: Whether ``map`` is Python's.
+    """
     if _NAME not in code.co_names:
         return frozenset()
-    return frozenset(
-        each.offset
-        for each in dis.get_instructions(code)
-        if each.opname == "LOAD_GLOBAL" and each.argval == _NAME and (each.arg or 0) & 1
-    )
+    places, before = set(), ("", False)
+    for each in dis.get_instructions(code):
+        called = each.opname == "LOAD_GLOBAL" and bool((each.arg or 0) & 1)
+        loaded = (each.argval, called) if each.opname == "LOAD_GLOBAL" else ("", False)
+        if loaded == (_NAME, True) or (maps and (before, loaded) == ((_MAP, True), (_NAME, False))):
+            places.add(each.offset)
+        before = loaded
+    return frozenset(places)
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

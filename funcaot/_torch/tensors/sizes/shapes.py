@@ -74,8 +74,14 @@ def fixes(question: Any, answer: Any, symbol: Symbol) -> bool:
         and condition.free_symbols == {symbol}
         and condition.has(symbol)
         and any(side.is_Integer for side in condition.args)
-        and any(side.has(symbol) and (side / symbol).is_Integer for side in condition.args)
+        and any(_is_multiple(side, symbol) for side in condition.args)
     )
+
+
+def _is_multiple(side: Any, symbol: Symbol) -> bool:
+    """Whether an expression is a symbol, times a whole number, and another one added."""
+    factor = side.coeff(symbol)
+    return factor.is_Integer and factor != 0 and (side - factor * symbol).is_Integer
 
 
 def expression_of(number: Any) -> Any:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import is_usable
+from funcaot._torch.tensors.sizes.number_log import SETTLED, NumberLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
-from funcaot._torch.tensors.sizes.open_numbers import SETTLED, NumberLog, OpenFloat
+from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.base.scopes import SharedPatch
 

@@ -13,8 +13,12 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.called_int import is_whole_number, note_caller
-from funcaot._torch.tensors.sizes.open_numbers import settled
+from funcaot._torch.tensors.sizes.called_int import (
+    has_whole_numbers,
+    is_whole_number,
+    note_caller,
+)
+from funcaot._torch.tensors.sizes.number_log import settled
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph import graphs
@@ -35,28 +39,46 @@ __all__ = [
 ]
 
 
-def as_lists(tensor: torch.Tensor) -> Any:
-    """``tolist``: all numbers are one premise."""
+def as_lists(call: Call, capture: InProgress) -> Any:
+    """``tolist``: whole numbers of a short list are brought; others are one premise."""
+    (tensor,) = call.args
+    given = _answers_for(tensor, capture)
+    if given is not None and tensor.dim():
+        found = given.numbers(tensor)
+        if found is not NotImplemented:
+            return found
+    return _read_as_lists(tensor)
+
+
+def _read_as_lists(tensor: torch.Tensor) -> Any:
     found = numbers_in(tensor)
     if found is not NotImplemented:
         return found
-    return [as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
+    return [_read_as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
 
 
 def whole_number(call: Call, capture: InProgress) -> Any:
     """``item()`` and ``int()`` of a whole number, which may become a size: the caller brings it."""
     (tensor,) = call.args
-    given = sizes_of_values.current()
-    if given is None or not (premise.are_allowed() and is_whole_number(tensor)):
+    given = _answers_for(tensor, capture) if is_whole_number(tensor) else None
+    if given is None:
         return NotImplemented
-    if functorch.is_functorch_wrapped_tensor(tensor) or not tracing.is_symbolic(tensor):
-        return NotImplemented
-    if any(map(graphs.is_collective, capture.tape.graph.nodes)):
-        return NotImplemented  # A rank that captures alone would wait.
     if call.func is torch.Tensor.item:
         return given.number(tensor)
     # What ``int`` itself is given by a tensor, it makes a plain number of.
     return settled(given.number(tensor)) if note_caller() else NotImplemented
+
+
+def _answers_for(tensor: torch.Tensor, capture: InProgress) -> sizes_of_values.Answers | None:
+    """What the caller has brought, if it may bring the whole numbers of a tensor."""
+    given = sizes_of_values.current()
+    if given is None or not (premise.are_allowed() and has_whole_numbers(tensor)):
+        return None
+    if functorch.is_functorch_wrapped_tensor(tensor) or not tracing.is_symbolic(tensor):
+        return None
+    if any(map(graphs.is_collective, capture.tape.graph.nodes)):
+        return None  # A rank that captures alone would wait.
+    return given
 
 
 def formatted(call: Call, capture: InProgress) -> str:

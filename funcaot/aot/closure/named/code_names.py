@@ -137,7 +137,7 @@ class ReadNames:
         self._functions_ask = False
         self._exact: set[str] = set()
         self._asked: set[str] = set()
-        self._users: set[str] = set()
+        self.of_users: set[str] = set()
         self._tried: set[str] = set()
         self._assigned: set[str] = set()
         self._counted: set[str] = set()
@@ -168,7 +168,7 @@ class ReadNames:
         for code in users:
             names = names_of(code)
             made._add(names)
-            made._users |= names.used
+            made.of_users |= names.used
             made._tried |= names.tried
             made._functions_ask |= bool(names.fragments or names.tried)
             made.is_dynamic |= names.is_dynamic
@@ -204,11 +204,11 @@ class ReadNames:
 
     def users_mention(self, name: str) -> bool:
         """Whether code of the user's has this name in it."""
-        return name in self._users
+        return name in self.of_users
 
     def users_mention_any(self, names: Iterable[str]) -> bool:
         """Whether code of the user's has one of these names in it."""
-        return not self._users.isdisjoint(names)
+        return not self.of_users.isdisjoint(names)
 
     @property
     def reads_everything(self) -> bool:

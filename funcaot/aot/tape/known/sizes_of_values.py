@@ -3,7 +3,8 @@
 ``nonzero`` of an argument makes a tensor of any length. A program that is given that tensor, with
 its length open, serves all lengths. So a capture that meets such an op stops there, unless its
 caller has brought the result (see ``runtime.sized_calls``). A whole number that is read off a
-tensor (``x.item()``, ``int(x)``) may become a size; it is brought too.
+tensor (``x.item()``, ``int(x)``) may become a size; it is brought too, and so are those of a short
+list (``x.tolist()``), all at once.
 """
 
 from __future__ import annotations
@@ -44,9 +45,15 @@ _OPS = frozenset(
     }
 )
 
-# Each is a stage, which runs the function up to there.
-_MOST_NUMBERS = 8
+# Each number or list is a stage, which runs the function up to there.
+_MOST_STAGES = 8
 _NUMBER = torch.Tensor.item
+_LIST = torch.Tensor.tolist
+# Each number of a list is compared with what the program assumes of it.
+_LONGEST_LIST = 32
+_READS = (_NUMBER, _LIST)
+# Elements of a vector that are asked for one by one, before all of them are.
+_FEW = 2
 
 
 class SizesNeededError(FuncaotError):
@@ -100,6 +107,7 @@ class Answers:
         self.reached: tuple[Asked, list[torch.Tensor]] | None = None
         self._known = known
         self._asked: dict[Any, Any] = {}
+        self._elements: dict[int, tuple[list[Any], torch.Tensor]] = {}
 
     def answer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an op below autograd, ``NotImplemented`` if it is none of these.
@@ -117,18 +125,45 @@ class Answers:
     def number(self, tensor: torch.Tensor) -> Any:
         """The whole number in a tensor of the tape; ``NotImplemented`` after some of them.
 
+        The third element of one vector brings all of them. What is decided here depends on the
+        call alone, not on which sizes are open: a stage and the program have to ask the same.
+
         Raises:
             SizesNeededError: If it isn't known.
         """
+        around = _vector_around(tensor)
+        if around is not None:
+            place = tensor.storage_offset() - around.storage_offset()
+            asked = self._elements.setdefault(id(around), ([], around))[0]
+            if all(place != each for each in asked):
+                asked.append(place)
+            if len(asked) > _FEW and (found := self.numbers(around)) is not NotImplemented:
+                return found[int(place)]
         found = self._found(_NUMBER, ((tensor,), {}))
         return NotImplemented if found is None else found
+
+    def numbers(self, tensor: torch.Tensor) -> Any:
+        """The whole numbers in a tensor of the tape, as lists that the function may change.
+
+        Returns:
+            The lists; ``NotImplemented`` for more than a few numbers, or after some lists.
+
+        Raises:
+            SizesNeededError: If they aren't known.
+        """
+        if not 0 < tensor.numel() <= _LONGEST_LIST:
+            return NotImplemented
+        for size in tensor.shape:
+            int(size)  # Lists of another length belong to another program.
+        found = self._found(_LIST, ((tensor,), {}))
+        return NotImplemented if found is None else _copied(found)
 
     def _found(self, op: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         call, tensors = flatten_values(given)
         inner = [tracing.functional_inner(tensor) for tensor in tensors]
         key = (op, *map(id, inner), repr(call.leaves))
         if key not in self._asked:
-            if op is _NUMBER and sum(each[0] is op for each in self._asked) == _MOST_NUMBERS:
+            if op in _READS and sum(each[0] in _READS for each in self._asked) == _MOST_STAGES:
                 return None
             position = len(self._asked)
             if position >= len(self._known):
@@ -136,6 +171,16 @@ class Answers:
                 raise SizesNeededError
             self._asked[key] = self._known[position], inner
         return self._asked[key][0]
+
+
+def _vector_around(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The vector that a number is an element of, if it is a view of one."""
+    around = tensor._base
+    return around if around is not None and around.dim() == 1 and around.stride(0) == 1 else None
+
+
+def _copied(found: Any) -> Any:
+    return [_copied(each) for each in found] if isinstance(found, list) else found
 
 
 class _ThisThread(threading.local):

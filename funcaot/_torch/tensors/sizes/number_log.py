@@ -1,0 +1,115 @@
+"""What a capture assumes about open numbers, and how one is told; ``open_numbers`` makes them."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.sizes.shapes import SizeError
+
+__all__ = ["COMPARISONS", "SETTLED", "NumberLog", "all_settled", "settle_the_rest", "settled"]
+
+COMPARISONS = (
+    ("eq", "==", operator.eq),
+    ("ne", "!=", operator.ne),
+    ("lt", "<", operator.lt),
+    ("le", "<=", operator.le),
+    ("gt", ">", operator.gt),
+    ("ge", ">=", operator.ge),
+)
+_LEFT = {"__class__", "__getattribute__", "__new__", "__init__", "__setattr__", "__delattr__"}
+_LEFT |= {"__init_subclass__", "__subclasshook__", "__dir__", "__getstate__", "__sizeof__"}
+_LEFT |= {"__getformat__", "__doc__", "__getnewargs__", "__reduce__"}
+_PARTS = {"real", "imag", "numerator", "denominator"}
+
+# Classes of numbers that can be told for the value of a call: each file that has one adds it.
+SETTLED: set[type] = set()
+
+
+class NumberLog:
+    """What one capture assumes about the numbers among its arguments.
+
+    Attributes:
+        answers: Conditions in Python, of ``number_<position>``, each with what came out.
+        fixed: Positions of numbers that the program is right for one value of.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is assumed yet."""
+        self.answers: dict[str, bool] = {}
+        self.fixed: set[int] = set()
+        self._made: list[weakref.ref[Any]] = []
+        self._ended = False
+
+    def note(self, number: Any) -> None:
+        """Note a number that was made."""
+        self._made.append(weakref.ref(number))
+
+    def are_kept(self) -> bool:
+        """Whether somebody still holds one of the numbers."""
+        return any(reference() is not None for reference in self._made)
+
+    def restart(self) -> None:
+        """Forget what an earlier run of the same call holds; what it asked stays asked."""
+        self._made.clear()
+
+    def end(self) -> None:
+        """Refuse what is asked from now on: the capture is over."""
+        self._ended = True
+
+    def refuse_late(self) -> None:
+        """Refuse what is asked after the capture.
+
+        Raises:
+            SizeError: Always, then.
+        """
+        if self._ended:
+            raise SizeError(
+                "A number was asked for after the function had returned.",
+                remedy="set funcaot.config's open_numbers to False.",
+            )
+
+    def ask(self, condition: str, answer: bool) -> bool:
+        """Note a question with its answer."""
+        self.refuse_late()
+        self.answers[condition] = answer
+        return answer
+
+
+def settled(value: Any) -> Any:
+    """The plain number for an open one; anything else as it is."""
+    return value.settle() if type(value) in SETTLED else value
+
+
+def all_settled(values: Any) -> Any:
+    """The same of every number in a structure."""
+    return tree_map(settled, values)
+
+
+def settle_the_rest(kind: Any, plain: type) -> None:
+    """Let the plain number answer, for the value of this call, what a class doesn't answer."""
+    SETTLED.add(kind)
+    for name in set(dir(plain)) - _LEFT - set(vars(kind)):
+        if name in _PARTS:
+            setattr(kind, name, _part(name))
+        else:
+            _settling(kind, plain, name)
+
+
+def _settling(kind: Any, plain: type, name: str) -> None:
+    """Let a method of the plain number answer, for the value of this call."""
+
+    def run(self: Any, *args: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            return NotImplemented  # it is the tensor's method that knows what to do
+        return getattr(plain, name)(self.settle(), *map(settled, args))
+
+    setattr(kind, name, run)
+
+
+def _part(name: str) -> property:
+    return property(lambda self: getattr(self.settle(), name))

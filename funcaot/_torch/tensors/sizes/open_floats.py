@@ -1,0 +1,204 @@
+"""Floats that ``capture`` gives to a function in place of a call's own, to serve others too.
+
+What a function asks of one becomes an assumption of the program. What can't be answered for all
+values is answered for that of the call, and then the program is for that value only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
+from funcaot._torch.tensors.sizes.shapes import SizeError
+
+__all__ = ["EXACT", "LONGEST", "OpenFloat"]
+
+# Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
+LONGEST = 400
+EXACT = 2**53
+
+
+class _Asked:
+    """What torch's own code sees of an open float: a number that can be told and nothing else."""
+
+    def __init__(self, number: OpenFloat) -> None:
+        self._number = number
+
+    def guard_float(self, file: str, line: int) -> float:
+        return self._number.settle()
+
+    def is_float(self) -> bool:
+        return True
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        raise SizeError(f"An open number was asked for {name}.", remedy="open_numbers=False")
+
+
+class OpenFloat(torch.SymFloat):
+    """A float that a function may compute with.
+
+    It says that it is a ``float``. Torch's code takes it for one too, as it does a ``SymFloat``.
+    """
+
+    def __init__(
+        self,
+        log: NumberLog,
+        value: float,
+        text: str,
+        positions: frozenset[int],
+        tensor: Callable[[], torch.Tensor],
+    ) -> None:
+        """Stand for a number.
+
+        Args:
+            log: Where assumptions go.
+            value: The number of the present call.
+            text: Python that computes it from ``number_<position>``.
+            positions: Arguments that it is computed from.
+            tensor: Makes the float64 tensor of no dimensions that has its value.
+        """
+        self._log, self._value, self._text = log, value, text
+        self._positions, self._tensor = positions, tensor
+        log.note(self)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What ``isinstance`` and dispatch by class are told."""
+        return float
+
+    @property
+    def node(self) -> Any:  # type: ignore[override]
+        """What torch's C++ code asks."""
+        return _Asked(self)
+
+    def tensor(self) -> torch.Tensor:
+        """Its value as a float64 tensor of no dimensions, in the capture's graph."""
+        self._log.refuse_late()
+        return self._tensor()
+
+    def settle(self) -> float:
+        """The number of this call, for which the program is then."""
+        self._log.refuse_late()
+        self._log.fixed |= self._positions
+        return self._value
+
+    def __hash__(self) -> int:
+        return hash(self.settle())
+
+    def __copy__(self) -> OpenFloat:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> OpenFloat:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return float, (self.settle(),)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        import numpy as np
+
+        return np.asarray(self.settle(), *args)
+
+    def __bool__(self) -> bool:
+        return self._log.ask(f"bool({self._text})", bool(self._value))
+
+    def __pos__(self) -> OpenFloat:
+        return self
+
+    def __neg__(self) -> Any:
+        return self._made(-self._value, f"(-{self._text})", lambda: -self.tensor())
+
+    def __abs__(self) -> Any:
+        return self._made(abs(self._value), f"abs({self._text})", lambda: self.tensor().abs())
+
+    def _made(self, value: float, text: str, tensor: Any, *others: Any) -> Any:
+        positions = self._positions.union(*(other._positions for other in others))
+        if len(text) > LONGEST:
+            self._log.refuse_late()
+            self._log.fixed |= positions
+            return value
+        return OpenFloat(self._log, value, text, positions, tensor)
+
+
+def _operand(other: Any) -> tuple[float, str, Callable[[], Any]] | None:
+    """A number as operand of an open one; None for what isn't one or can't be one exactly."""
+    kind = type(other)
+    if hasattr(kind, "as_float"):
+        other = other.as_float()
+        kind = type(other)
+    if kind is OpenFloat:
+        return other._value, other._text, other.tensor
+    if kind in (int, bool) and abs(other) < EXACT:
+        other, kind = float(other), float
+    if kind is not float:
+        return None
+    return other, f"float({str(other)!r})", lambda: other
+
+
+def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
+    """Give open floats an operator and its reflection."""
+
+    def run(self: OpenFloat, other: Any, *, reflected: bool) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        given = _operand(other)
+        if given is None:
+            self.settle()
+            return NotImplemented
+        mine = (self._value, self._text, self.tensor)
+        left, right = (given, mine) if reflected else (mine, given)
+        if sign == "/":
+            self._log.ask(f"{right[1]} != 0.0", right[0] != 0.0)
+        others = (other,) if hasattr(other, "_positions") else ()
+        text = f"({left[1]} {sign} {right[1]})"
+        return self._made(
+            compute(left[0], right[0]), text, lambda: compute(left[2](), right[2]()), *others
+        )
+
+    def forward(self: OpenFloat, other: Any) -> Any:
+        return run(self, other, reflected=False)
+
+    def reflected(self: OpenFloat, other: Any) -> Any:
+        return run(self, other, reflected=True)
+
+    setattr(OpenFloat, f"__{name}__", forward)
+    setattr(OpenFloat, f"__r{name}__", reflected)
+
+
+def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
+    """Give open floats a comparison, whose answer is an assumption."""
+
+    def run(self: OpenFloat, other: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        given = _operand(other)
+        if given is None:
+            if isinstance(other, (int, complex)) or hasattr(other, "dtype"):
+                return getattr(self.settle(), f"__{name}__")(other)
+            return NotImplemented
+        return self._log.ask(f"({self._text} {sign} {given[1]})", compute(self._value, given[0]))
+
+    setattr(OpenFloat, f"__{name}__", run)
+
+
+for _name, _sign, _compute in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv),
+):
+    _arithmetic(_name, _sign, _compute)
+
+for _name, _sign, _compute in COMPARISONS:
+    _comparison(_name, _sign, _compute)
+settle_the_rest(OpenFloat, float)
