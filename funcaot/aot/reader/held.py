@@ -1,7 +1,7 @@
 """What an object holds that no attribute of it shows, as text; ``described`` writes it.
 
-The reader follows the attributes of a user's object. It doesn't follow the value of an int of a class
-of its own, nor what an object of a library holds, whose code isn't followed either.
+The reader follows the attributes of a user's object. It doesn't follow the value of an int of a
+class of its own, nor what an object of a library holds, whose code isn't followed either.
 """
 
 from __future__ import annotations
