@@ -211,10 +211,11 @@ def of_sums(orders):
     """Gradients of sums of gradients, ``orders`` of them."""
 
     def use(function, x, w):
-        found = function(x, w)
+        found = (function(x, w),)
         for _ in range(orders - 1):
-            (found,) = torch.autograd.grad(found.sum(), x, create_graph=True)
-        found.sum().backward()
+            total = sum(each.sum() for each in found)
+            found = torch.autograd.grad(total, (x, w), create_graph=True)
+        sum(each.sum() for each in found).backward()
 
     return use
 
