@@ -36,7 +36,7 @@ class _InParts(CustomGraphPass):
         return None if self._before is not None else get_hash_for_files((__file__,))
 
 
-_FILLING = {
+_FILLING: dict[Any, Callable[[fx.Node], tuple[Any, Any]]] = {
     aten.full.default: lambda node: (node.args[0], node.args[1]),
     aten.scalar_tensor.default: lambda node: ([], node.args[0]),
 }
@@ -51,7 +51,7 @@ def _fill(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> None:
     with graph.inserting_before(node):
         for part in (complex(number).real, complex(number).imag):
             made = graph.call_function(aten.full.default, (size, part), keywords)
-            made.meta["val"] = value.real
+            made.meta["val"] = torch.empty_like(value, dtype=value.dtype.to_real())
             parts.append(made)
         filled = graph.call_function(aten.complex.default, tuple(parts))
     filled.meta = dict(node.meta)
