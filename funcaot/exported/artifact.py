@@ -29,11 +29,12 @@ from funcaot.derivatives.table import load_rules
 from funcaot.errors import UnsupportedError
 from funcaot.exported import hardware, refusals, trees
 from funcaot.exported.call import ExportedCall
-from funcaot.exported.dims import UNBOUNDED, OpenDim, OpenSizes, check_conditions, opened
 from funcaot.exported.names import further_names, is_constant, tensor_names
 from funcaot.exported.outputs import ResultPlan
 from funcaot.exported.program import Program, make_program
 from funcaot.exported.signature import ArtifactSignature, TensorSignature, Tree
+from funcaot.exported.sizes.dims import UNBOUNDED, OpenSizes, check_conditions, opened
+from funcaot.exported.sizes.open_dim import OpenDim
 
 
 @dataclass(frozen=True, eq=False)

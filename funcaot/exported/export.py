@@ -12,7 +12,7 @@ from torch import fx
 
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.inductor import value_patches
-from funcaot._torch.inductor.aoti import compile_package
+from funcaot._torch.inductor.packages.aoti import compile_package
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph.settings import Settings
 from funcaot.backends import inductor
@@ -20,7 +20,8 @@ from funcaot.errors import FuncaotError, StageError, UnsupportedError
 from funcaot.exported import files
 from funcaot.exported.artifact import Artifact, captured
 from funcaot.exported.call import ExportedCall, Parameters
-from funcaot.exported.dims import read_dynamic_shapes
+from funcaot.exported.sizes.automatic import NarrowedError, Wanted
+from funcaot.exported.sizes.dims import read_dynamic_shapes
 
 
 def export(
@@ -83,10 +84,19 @@ def export(
     with files.whole(path) as place:
         settings = Settings(inductor.COMPILER, call.name)
         with settings.lock, StateKept(), without_dynamo():
-            artifact = captured(call, wanted, settings)
+            artifact = _decided(call, wanted, settings)
             package = _compiled(artifact, call.name)
         files.write(place, package, artifact.signature)
     return os.fspath(path)
+
+
+def _decided(call: ExportedCall, wanted: Wanted, settings: Settings) -> Artifact:
+    """A capture after which all dims are known, those among them that are left to it."""
+    while True:
+        try:
+            return captured(call, wanted, settings)
+        except NarrowedError as error:  # Each time a dim is gone, or has fewer sizes.
+            wanted = error.applied(wanted)
 
 
 def _compiled(artifact: Artifact, name: str) -> io.BytesIO:

@@ -15,8 +15,8 @@ from funcaot.aot.segment.forward import Forward
 from funcaot.aot.tape.memory.views import StridedStep, View
 from funcaot.errors import UnsupportedError
 from funcaot.exported import trees
-from funcaot.exported.dims import OpenDim
 from funcaot.exported.signature import STRIDED, Made, Tree
+from funcaot.exported.sizes.open_dim import OpenDim
 
 
 class ResultPlan:

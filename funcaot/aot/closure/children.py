@@ -25,6 +25,7 @@ from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
 from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
+from funcaot.aot.closure.named.inherited import names_inherited, slots_inherited
 from funcaot.aot.closure.ran import is_users
 
 MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
@@ -134,9 +135,11 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             yield from entries(inner, "{parent}.__dict__")
             own = {name: value for name, value in own.items() if name not in inner}
         named = not ((names.sees_all and isinstance(holder, BY_ALL)) or names.reads_own(holder))
-        yield from entries(own, "{parent}.__dict__", named=named)
-        for step in _of_slots(holder):
-            yield step if named else step._replace(name="")
+        inherited = names_inherited(type(holder))
+        for step in (*entries(own, "{parent}.__dict__", named=named), *_of_slots(holder)):
+            yield step if named and step.name not in inherited else step._replace(name="")
+        for name, value in slots_inherited(holder):
+            yield Step(f"{{parent}}.{name}", "", value)
 
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -185,14 +188,13 @@ def entries(mapping: Any, access: str, *, named: bool = False) -> Iterator[Step]
             yield Step(f"{access}[{quoted(key)}]", name, value)
         elif is_immutable(key):
             yield Step(f"{access}[{{0}}]", name, value, (key,))
-        elif isinstance(key, torch.Tensor):
-            # Which one it is is compared where code asks.
+        elif isinstance(key, torch.Tensor) or (reference := weakly(key)) is None:
+            # Of a tensor code may ask which it is; a tuple, a fraction is what it holds.
             yield Step(f"[*{access}][{index}]", "", key)
             yield Step(f"[*{access}.values()][{index}]", name, value)
         else:
-            reference = _weakly(key)
-            if reference is not None:
-                yield Step(f"{access}[{{0}}()]", name, value, (reference,))
+            yield Step("{0}()", "", key, (reference,))
+            yield Step(f"{access}[{{0}}()]", name, value, (reference,))
 
 
 def quoted(key: Any) -> str:
@@ -200,7 +202,8 @@ def quoted(key: Any) -> str:
     return repr(key).replace("{", "{{").replace("}", "}}")
 
 
-def _weakly(thing: Any) -> weakref.ref[Any] | None:
+def weakly(thing: Any) -> weakref.ref[Any] | None:
+    """A weak reference, or None to what has none."""
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -211,7 +214,7 @@ def _of_container(holder: Any) -> Iterator[Step]:
     if isinstance(holder, DICTIONARIES):
         yield from entries(holder, "{parent}")
     elif isinstance(holder, SETS):
-        references = [_weakly(item) for item in items_of(holder)]
+        references = [weakly(item) for item in items_of(holder)]
         yield from (Step("{0}()", "", item(), (item,)) for item in references if item is not None)
     elif is_exact(holder):
         yield from (Step(f"{{parent}}[{i}]", "", item) for i, item in enumerate(holder))

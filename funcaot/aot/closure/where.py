@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import types
+import weakref
 from typing import Any, TypeAlias
 
 import torch
@@ -42,7 +43,7 @@ def text_of(environment: Environment, place: Place) -> str:
 
 def _text(environment: Environment, place: Place) -> str:
     shown = [
-        constant if isinstance(constant, str) else repr(constant) for constant in place.constants
+        constant if isinstance(constant, str) else _shown(constant) for constant in place.constants
     ]
     access = place.access
     for index, text in enumerate(shown):
@@ -50,6 +51,13 @@ def _text(environment: Environment, place: Place) -> str:
     if place.parent in environment.namespaces:
         return "." + place.name
     return _step(environment.objects[place.parent], access)
+
+
+def _shown(constant: Any) -> str:
+    """A constant as text that another process writes too."""
+    if isinstance(constant, weakref.ref):
+        return f"a {type(constant()).__name__}"
+    return repr(constant)
 
 
 def _step(holder: Any, access: str) -> str:

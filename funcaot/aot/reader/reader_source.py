@@ -23,6 +23,7 @@ from funcaot.aot.closure.named.code_names import PROTOCOL
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.graph.source import Source
+from funcaot.aot.reader import keys
 from funcaot.aot.reader.reader_code import Explanation, Line, built
 from funcaot.aot.reader.reader_modules import write_modules
 from funcaot.aot.reader.told import shown
@@ -158,17 +159,25 @@ class EnvironmentWriter:
             self.require(condition, f"{path} is a {type(target).__name__} of {length}", change)
             return
         if isinstance(target, DICTIONARIES) and children.is_exact(target):
-            keys = children.items_of(target)
-            if all(map(is_setting, keys)):
-                known = self.source.constant(keys, "keys")
+            found = children.items_of(target)
+            if all(map(is_setting, found)):
+                known = self.source.constant(found, "keys")
                 condition += f" and [*{name}] == {known}"
                 if type(target) is dict and length >= LARGE:
                     condition = self.unless_untouched(name, target, condition)
-        if isinstance(target, children.SETS):
-            known = self.source.constant([*map(id, children.items_of(target))], "ids")
-            condition += f" and [*map(id, {name})] == {known}"
+        condition += self._objects_among(name, target)
         says = f"{path} is a {type(target).__name__} of {length}, and its keys"
         self.require(condition, says, change)
+
+    def _objects_among(self, name: str, target: Any) -> str:
+        """The condition that the objects in a set, or among a dictionary's keys, are the same."""
+        compared, known, prefix = keys.are_keys, keys.known_keys(target), "keys"
+        if isinstance(target, children.SETS):
+            compared, known, prefix = keys.are_items, keys.known_items(target), "ids"
+        elif not isinstance(target, DICTIONARIES) or not any(known):
+            return ""
+        constant = self.source.constant
+        return f" and {constant(compared, 'are')}({constant(known, prefix)}, {name})"
 
     def thing(self, bag: Bag) -> str:
         """The expression of something to store in, whatever is in it now."""
@@ -444,10 +453,10 @@ class EnvironmentWriter:
         """All names of an object's attributes, for code that reads whatever there is."""
         at = f"{self.variable(identity)}.__dict__"
         says = f"the names of the attributes of {self.says(identity)}"
-        for text, keys in zip(
+        for text, names in zip(
             (at, *(f"{at}[{part!r}]" for part in parts)), dictionaries, strict=True
         ):
-            known = self.source.constant([*keys], "keys")
+            known = self.source.constant([*names], "keys")
             self.require(f"[*{text}] == {known}", says)
 
     # --- the functions --------------------------------------------------------------------------

@@ -170,7 +170,8 @@ def _differentiate(
             raise _FreedError from error
         if orders > 1:
             gradients = _differentiable(found)
-            _differentiate(gradients, choices, _ones(gradients), orders - 1)
+            for following in _tangents(gradients):
+                _differentiate(gradients, choices, following, orders - 1)
 
 
 def _differentiable(values: Sequence[Any]) -> list[torch.Tensor]:
@@ -184,14 +185,20 @@ def _ones(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _tangents(values: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Gradients as they usually arrive: dense ones, and those of sums, with strides of 0."""
     dense = _ones(values)
-    sums = [
-        value.new_ones(()).expand(value.shape)
-        if value.layout is torch.strided and value.numel() > 1
-        else ones
-        for value, ones in zip(values, dense, strict=True)
-    ]
+    sums = [_of_sum(value, ones) for value, ones in zip(values, dense, strict=True)]
     alike = all(one is other for one, other in zip(sums, dense, strict=True))
     return [dense] if alike else [dense, sums]
+
+
+def _of_sum(value: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:
+    """The gradient of a sum of all that is in a tensor; ``ones`` if it isn't another one."""
+    if value.layout is torch.jagged:
+        with torch.enable_grad():
+            leaf = value.detach().requires_grad_()
+            return torch.autograd.grad(leaf.values().sum(), leaf)[0]
+    if value.layout is torch.strided and value.numel() > 1:
+        return value.new_ones(()).expand(value.shape)
+    return ones
 
 
 # --- whole training steps -------------------------------------------------------------------------

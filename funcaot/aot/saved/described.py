@@ -8,6 +8,7 @@ the same values, the same code, and objects of the same classes that are one whe
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import enum
 import re
 import sys
@@ -21,10 +22,11 @@ import torch
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
-from funcaot.aot.closure.look import dictionary_of, module_of
+from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.graph.tensor_spec import spec_of
+from funcaot.aot.reader.held import held, text_of
 from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.errors import NotSavedError
 
@@ -104,7 +106,7 @@ class Describer:
                 raise NotSavedError("something that it reads is gone")
             return f"ref {self._object(target)}"
         if is_setting(value):
-            return _text(fingerprint(value))
+            return text_of(fingerprint(value))
         if value is attributes_of_tensors():
             return "the attributes of torch.Tensor"
         if value is sys.modules:
@@ -163,13 +165,15 @@ def _kind_of(target: Any) -> str:
         return f"field {target.__reduce__()[1][0]} of a named tuple"
     if isinstance(target, enum.Enum):
         return _member(target)
+    if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
+        return "torch's interface for DLPack"
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
         return f"tensor {spec_of(target)}"
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
-    return f"object of {_class(kind)}{_attributes(target)}"
+    return f"object of {_class(kind)}{held(target)}"
 
 
 def _member(target: enum.Enum) -> str:
@@ -179,12 +183,11 @@ def _member(target: enum.Enum) -> str:
         NotSavedError: If it holds more than constants.
     """
     kind = type(target)
-    held = {name: value for name, value in vars(target).items() if name != "__objclass__"}
-    if not is_setting(held):
+    found = {name: value for name, value in vars(target).items() if name != "__objclass__"}
+    if not is_setting(found):
         raise NotSavedError(f"it reads {target}, whose value isn't plain")
-    return (
-        f"member {target.name} of {kind.__module__}.{kind.__qualname__} {_text(fingerprint(held))}"
-    )
+    text = text_of(fingerprint(found))
+    return f"member {target.name} of {kind.__module__}.{kind.__qualname__} {text}"
 
 
 def _class(kind: type) -> str:
@@ -213,13 +216,15 @@ def _class(kind: type) -> str:
 
 
 # What code reads of a class to learn its fields.
-_SHOWN = ("__annotations__", "__match_args__", "__slots__")
+_SHOWN = ("__annotations__", "__dataclass_fields__", "__match_args__", "__slots__")
 
 
 def _shown(value: Any) -> str:
     """The fields of a class; types by name."""
-    if isinstance(value, dict):
+    if isinstance(value, dict | types.MappingProxyType):
         return f"({', '.join(f'{name}: {_shown(item)}' for name, item in value.items())})"
+    if isinstance(value, dataclasses.Field):
+        return f"{_shown(value.type)} {_shown(value.default)} {_shown(value.metadata)}"
     return value.__qualname__ if isinstance(value, type) else str(value).partition(" at 0x")[0]
 
 
@@ -235,21 +240,7 @@ def _special(value: Any) -> str:
     if not isinstance(function, types.FunctionType):
         return _kind_of(value)
     defaults = (function.__defaults__, function.__kwdefaults__)
-    return _kind_of(value) + (_text(fingerprint(defaults)) if is_setting(defaults) else "")
-
-
-def _attributes(target: Any) -> str:
-    """The constants that an object of a library holds, whose code isn't followed.
-
-    What a module or an optimizer holds is read by code that is.
-    """
-    kind = type(target)
-    followed = isinstance(target, torch.nn.Module | torch.optim.Optimizer)
-    if followed or not is_library(module_of(kind)):
-        return ""
-    own = dictionary_of(target) or {}
-    found = {name: value for name, value in own.items() if is_setting(value)}
-    return f" with {_text(fingerprint(found))}" if found else ""
+    return _kind_of(value) + (text_of(fingerprint(defaults)) if is_setting(defaults) else "")
 
 
 def _builtin(target: Any) -> str:
@@ -277,15 +268,3 @@ def _shows_all(kind: type) -> bool:
         slots += sum(isinstance(member, types.MemberDescriptorType) for member in members)
     # A dictionary and weak references take two places.
     return container or kind.__basicsize__ <= object.__basicsize__ + 8 * (2 + slots)
-
-
-def _text(value: Any) -> str:
-    """A fingerprint as text: classes by name, sets in order."""
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, tuple):
-        items = list(map(_text, value))
-        if value and value[0] in (set, frozenset):  # Other processes hash strings otherwise.
-            items.sort()
-        return f"({', '.join(items)})"
-    return repr(value)

@@ -9,8 +9,11 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.aot.reader import cases_of_keys
 from tests.aot.reader.held.worlds import World, argument, differences, run
 from tests.aot.reader.special_cases import CASES
+
+CASES |= cases_of_keys.CASES
 
 
 def seen_by(script, wrap):

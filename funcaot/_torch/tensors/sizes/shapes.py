@@ -145,6 +145,34 @@ def evaluator(symbols: Sequence[Symbol], expressions: Sequence[Any]) -> Callable
     return eval(source, {**NAMESPACE, **functions_in(expressions)})
 
 
+def is_always(condition: Any, bounds: Mapping[Symbol, tuple[int, int]]) -> bool:
+    """Whether a condition is found true of all sizes within bounds, the last ones included."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    ranges = {
+        symbol: ValueRanges(low, int_oo if high == sys.maxsize else high)
+        for symbol, (low, high) in bounds.items()
+    }
+    try:
+        found = bound_sympy(condition, ranges)
+    except (ArithmeticError, AssertionError, AttributeError, NotImplementedError, TypeError):
+        return False  # of what isn't known in intervals
+    return bool(found.is_bool and found.lower)
+
+
+def is_equality(condition: Any, symbol: Symbol, other: Symbol | None = None) -> bool:
+    """Whether a condition says that a size is a number, or another size."""
+    import sympy
+
+    if not isinstance(condition, sympy.Eq):
+        return False
+    sides = {condition.lhs, condition.rhs}
+    rest = sides - {symbol}
+    is_rest = rest == {other} if other is not None else all(s.is_number for s in rest)
+    return symbol in sides and is_rest
+
+
 def value_at(expression: Any, sizes: Mapping[Symbol, int]) -> Any:
     """A number's value for given sizes: an int, a float or a bool.
 

@@ -20,25 +20,12 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, symbolic_strides
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported.call import ExportedCall
+from funcaot.exported.sizes.automatic import narrow
+from funcaot.exported.sizes.open_dim import OpenDim
 
 UNBOUNDED = sys.maxsize
 # The most sizes at which a condition is looked at one by one.
 _TRIED = 100_000
-
-
-@dataclass(frozen=True)
-class OpenDim:
-    """A dimension that an artifact leaves open.
-
-    Attributes:
-        name: Equal names are equal sizes.
-        low: The least size.
-        high: The largest size.
-    """
-
-    name: str
-    low: int
-    high: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +61,8 @@ def read_dynamic_shapes(call: ExportedCall, dynamic_shapes: Any) -> dict[int, di
         for path, tensor, dims in _tensors(given, spec, where, call.name):
             for dim, wanted in dims:
                 _check_number(wanted, tensor.shape[dim], f"{path} dimension {dim}", call.name)
-                made = _open_dim(wanted, f"{path} dimension {dim}", call.name)
-                if made is None:
+                made = _open_dim(wanted, tensor.shape[dim], f"{path} dimension {dim}", call.name)
+                if made is None or (made.may_be_closed and made.example < 2):
                     continue
                 if known.setdefault(made.name, made) != made:
                     expected = "Dims of one name with the same bounds"
@@ -157,14 +144,16 @@ def _check_number(wanted: Any, size: int, where: str, name: str) -> None:
         raise _bad(name, where, f"{size}, the size of the example", str(wanted))
 
 
-def _open_dim(wanted: Any, where: str, name: str) -> OpenDim | None:
+def _open_dim(wanted: Any, size: int, where: str, name: str) -> OpenDim | None:
     """A Dim as a record; None for a size that stays closed."""
     if wanted is None or type(wanted) is int or wanted is torch.export.Dim.STATIC:
         return None
     hint = getattr(wanted, "type", None)
     if hint in (torch.export.Dim.AUTO.type, torch.export.Dim.DYNAMIC.type):
         made = "".join(letter if letter.isalnum() else "_" for letter in where)
-        return OpenDim(made, max(wanted.min or 2, 2), wanted.max or UNBOUNDED)
+        may_be_closed = hint == torch.export.Dim.AUTO.type
+        low, high = max(wanted.min or 2, 2), wanted.max or UNBOUNDED
+        return OpenDim(made, low, high, is_named=False, may_be_closed=may_be_closed, example=size)
     if type(wanted) is not torch.export.Dim:
         raise _bad(
             name,
@@ -269,6 +258,7 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
 
     Raises:
         UnsupportedError: If it isn't; the message says for which sizes it is.
+        NarrowedError: If it is for dims that are left to the capture, when they are narrower.
     """
     sizes = open_sizes.sizes
     if sizes is None:
@@ -276,6 +266,11 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
     for condition in sizes.conditions.expressions():
         symbols = sorted(condition.free_symbols, key=str)
         dims = [open_sizes.dims[symbol] for symbol in symbols]
+        if shapes.is_always(
+            condition, dict(zip(symbols, ((d.low, d.high) for d in dims), strict=True))
+        ):
+            continue
+        narrow(condition, symbols, dims)
         text = str(condition)
         for symbol, dim in zip(symbols, dims, strict=True):
             text = text.replace(str(symbol), dim.name)

@@ -82,11 +82,14 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mended() -> Iterator[None]:
-    """What is mended in Inductor where a function is compiled in its process."""
+    """What is mended in Inductor where a function is compiled in its process, and for packages."""
+    from funcaot._torch.inductor.packages.complex_numbers import in_parts  # It imports Inductor.
+
     with (
         eager_random_numbers(),
         applied("casts", casts.as_written, None),
         special_values.exact_passes(),
         code_mended(),
+        in_parts(),
     ):
         yield

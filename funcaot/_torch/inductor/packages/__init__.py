@@ -1,0 +1,1 @@
+"""Packages of compiled code: what AOTInductor makes of a graph."""
