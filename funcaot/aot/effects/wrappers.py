@@ -252,11 +252,14 @@ def made_again(
         result: Makes a tensor a result of the graph.
 
     Returns:
-        None if it is neither, or if a Function made it.
+        None if it is neither, if a Function made it, or if making it again wouldn't show what
+        happened to memory of its own.
     """
     base = value._base
     if base is None:
         return _detached_again(capture, value)
+    if is_wrapper(base) and _has_memory_to_keep(capture, value, base):
+        return None
     meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
     if not is_wrapper(base) or meta in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
         return None
@@ -267,6 +270,20 @@ def made_again(
     if any(base is output for output in capture.outputs):
         return Output(result=result(base), view=view)
     return None
+
+
+def _has_memory_to_keep(capture: Capture, value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view holds memory that its base doesn't, written to or shown by other outputs.
+
+    A class may compute what stands for a view, as quantized weights do.
+    """
+    known = {key for key, _ in _storages(base)}
+    own = {key: part for key, part in _storages(value) if key not in known}
+    if not own:
+        return False
+    others = [v for v in capture.outputs if isinstance(v, torch.Tensor) and v is not value]
+    shown = {key for other in others for key, _ in _storages(other)}
+    return any(key in shown or tracing.has_data_mutation(own[key]) for key in own)
 
 
 def _detached_again(capture: Capture, value: torch.Tensor) -> Output | None:

@@ -253,3 +253,40 @@ def test_a_buffer_that_counts_beside_a_wrapper_on_the_default_backend():
             found, wanted = compiled(compiled_module, x, y), function(module, x, y)
         same(found, wanted)
         same(dict(compiled_module.state_dict()), dict(module.state_dict()))
+
+
+def two_views(x):
+    rows = x[1:]
+    return rows, rows[0]
+
+
+def written_through_another(x):
+    rows = x[1:]
+    rows[0].add_(1)
+    return rows
+
+
+COMPUTED_VIEWS = {
+    "written to": lambda x: x[0].mul_(3),
+    "written to through another": written_through_another,
+    "written to, transposed": lambda x: x.t().zero_(),
+    "two of one memory": two_views,
+    "as it is": lambda x: x[1:],
+}
+
+
+@pytest.mark.parametrize("views", COMPUTED_VIEWS)
+def test_views_that_a_class_computes_in_memory_of_their_own(views):
+    function = COMPUTED_VIEWS[views]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        both = []
+        for each in (compiled, function):
+            x = Int8.of(made(seed, 3, 4, grad=False))
+            result = each(x)
+            first = result[0] if isinstance(result, tuple) else result
+            both.append([result, x.data_8, x.scale])
+            before = first.clone()
+            first.mul_(2)
+            both[-1] += [before, result, x.data_8]
+        same(*both)
