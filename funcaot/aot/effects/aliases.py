@@ -180,7 +180,7 @@ class Aliases:
         if any(value is part for _, part in self.wrapped.parts):
             return Output(origin=self.origin(value))
         self.results.node(value)
-        if self.wrapped.exist and (again := made_again(self.capture, value, self.results.of)):
+        if self.wrapped.exist and (again := made_again(self, value)):
             return again
         self.wrapped.check(value, self.storages)
         if is_wrapper(value):

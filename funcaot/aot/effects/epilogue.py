@@ -113,7 +113,7 @@ class _Maker:
         else:
             tensor = self.result(origin.result or 0)
         if origin.view is not None and not origin.kind:
-            tensor = origin.view(tensor)
+            tensor = origin.view(tensor, *map(self.origin, origin.beside))
         elif origin.view is not None:
             with torch.no_grad():
                 tensor = origin.view(tensor)

@@ -25,6 +25,7 @@ from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteI
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
 from funcaot.aot.effects.effects import Mutation, Output
+from funcaot.aot.effects.jagged import Finder, is_view_of_values, jagged_again
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
@@ -241,23 +242,22 @@ class WrappedAgain:
         return "wrapped again"
 
 
-def made_again(
-    capture: Capture, value: torch.Tensor, result: Callable[[torch.Tensor], int]
-) -> Output | None:
+def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     """How the epilogue makes a view of a wrapper that comes in or goes out, or one like it.
 
     Args:
-        capture: What the function did.
-        value: What it returns.
-        result: Makes a tensor a result of the graph.
+        finder: Finds where outputs come from.
+        value: What the function returns.
 
     Returns:
         None if it is neither, if a Function made it, or if making it again wouldn't show what
         happened to memory of its own.
     """
-    base = value._base
+    base, capture = value._base, finder.capture
     if base is None:
         return _detached_again(capture, value)
+    if is_wrapper(value) and not is_wrapper(base):
+        return jagged_again(finder, value)
     if is_wrapper(base) and _has_memory_to_keep(capture, value, base):
         return None
     meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
@@ -268,7 +268,7 @@ def made_again(
         if slot.tensor is base:
             return Output(source=index, view=view)
     if any(base is output for output in capture.outputs):
-        return Output(result=result(base), view=view)
+        return Output(result=finder.results.of(base), view=view)
     return None
 
 
@@ -360,15 +360,18 @@ class Memory:
                 for key, part in _storages(slot.tensor):
                     self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
+        self._views = any(is_wrapper(value) for value in outputs)
         for value in outputs:
-            if is_wrapper(value) and not any(value is slot.tensor for slot in inputs):
+            if not is_wrapper(value) or is_view_of_values(value):
+                continue
+            if not any(value is slot.tensor for slot in inputs):
                 for key, part in _storages(value):
                     self._owners.setdefault(key, (part, "another result"))
 
     @property
     def exist(self) -> bool:
         """Whether there are wrappers."""
-        return bool(self._owners)
+        return bool(self._owners) or self._views
 
     def part_with(self, value: torch.Tensor) -> tuple[Origin, torch.Tensor] | None:
         """The tensor inside of an input that has the memory of another one, and how to find it."""
