@@ -19,8 +19,9 @@ from funcaot.aot.closure.lazy import is_iterator, is_view
 from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
+from funcaot.aot.effects.made_again import made_again
 from funcaot.aot.effects.origin import Origin
-from funcaot.aot.effects.wrappers import Memory, made_again
+from funcaot.aot.effects.wrappers import Memory
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
 from funcaot.aot.tape.memory import views
@@ -97,10 +98,9 @@ class Aliases:
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
-        self.wrapped = Memory(capture, name)
+        self.wrapped = Memory(capture, name, results.of)
         self._kept: list[torch.Tensor] = []
-        # For memory that starts from a tensor made for that: whose changes count for it.
-        self._twins: dict[int, torch.Tensor] = {}
+        self._twins: dict[int, torch.Tensor] = {}  # Whose changes count for what is made to start.
         returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
         self._repeated = {key for key in returned if returned.count(key) > 1}
 
@@ -432,8 +432,8 @@ class Aliases:
         )
 
     def _check_strides(self, value: torch.Tensor, node: fx.Node) -> None:
-        made = graphs.value_of(node)
-        if not _same_strides(tuple(value.shape), tuple(value.stride()), tuple(made.stride())):
+        made = tuple(graphs.value_of(node).stride())
+        if not _same_strides(tuple(value.shape), tuple(value.stride()), made):
             raise UnsupportedError(
                 f"{self.name} returns a tensor with strides {list(value.stride())} that it filled "
                 "in place; the functional graph makes it with other strides.",

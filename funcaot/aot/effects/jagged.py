@@ -30,9 +30,11 @@ class Finder(Protocol):
         capture: What the function did.
         results: What the graph computes.
         storages: Plain inputs by storage.
+        wrapped: The memory inside of wrappers, with its ``parts``.
     """
 
     capture: Any
+    wrapped: Any
     results: Any
     storages: dict[int, list[int]]
 
