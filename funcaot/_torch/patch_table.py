@@ -302,7 +302,7 @@ PATCHES: tuple[Patch, ...] = (
         ),
         "torch.func.linearize traces a graph, whose constants are tensors of the capture.",
         "linearize fails inside of a compiled function",
-        "tests/_torch/test_linearizing.py",
+        "tests/aot/capture/functions/test_linearize.py",
     ),
     Patch(
         "flex attention",
