@@ -302,6 +302,17 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/capture/test_entering.py",
     ),
     Patch(
+        "linearizing",
+        "funcaot/_torch/levels/linearizing.py",
+        (
+            Target("torch._functorch.eager_transforms:lazy_dynamo_disallow", ("func",)),
+            Target("torch._functorch.eager_transforms:linearize", ("func", "primals")),
+        ),
+        "torch.func.linearize traces a graph, whose constants are tensors of the capture.",
+        "linearize fails inside of a compiled function",
+        "tests/aot/capture/functions/test_linearize.py",
+    ),
+    Patch(
         "flex attention",
         "funcaot/_torch/levels/flex_attention.py",
         (Target("torch.nn.attention.flex_attention:_validate_device", ("query", "key", "value")),),

@@ -151,7 +151,7 @@ def captured(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "
                 f"takes sizes as numbers ({str(error).splitlines()[0]}).",
                 remedy="leave dynamic_shapes out, or differentiate in another way (a trace inside "
-                "of the function, as torch.func.linearize makes one, can't leave sizes open).",
+                "of the function can't leave sizes open).",
             ) from error
         return _described(call, forward, lifted, (arguments, leaves), sizes)
 

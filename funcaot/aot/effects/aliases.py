@@ -19,9 +19,10 @@ from funcaot.aot.closure.lazy import is_iterator, is_view
 from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
 from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
+from funcaot.aot.effects.made_again import made_again
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.refused_views import view_of_a_function
-from funcaot.aot.effects.wrappers import Memory, made_again
+from funcaot.aot.effects.wrappers import Memory
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
 from funcaot.aot.tape.memory import views
@@ -98,10 +99,9 @@ class Aliases:
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
-        self.wrapped = Memory(capture, name)
+        self.wrapped = Memory(capture, name, results.of)
         self._kept: list[torch.Tensor] = []
-        # For memory that starts from a tensor made for that: whose changes count for it.
-        self._twins: dict[int, torch.Tensor] = {}
+        self._twins: dict[int, torch.Tensor] = {}  # Whose changes count for what is made to start.
         returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
         self._repeated = {key for key in returned if returned.count(key) > 1}
 
@@ -181,7 +181,7 @@ class Aliases:
         if any(value is part for _, part in self.wrapped.parts):
             return Output(origin=self.origin(value))
         self.results.node(value)
-        if self.wrapped.exist and (again := made_again(self.capture, value, self.results.of)):
+        if self.wrapped.exist and (again := made_again(self, value)):
             return again
         self.wrapped.check(value, self.storages)
         if is_wrapper(value):
@@ -430,8 +430,8 @@ class Aliases:
         )
 
     def _check_strides(self, value: torch.Tensor, node: fx.Node) -> None:
-        made = graphs.value_of(node)
-        if not _same_strides(tuple(value.shape), tuple(value.stride()), tuple(made.stride())):
+        made = tuple(graphs.value_of(node).stride())
+        if not _same_strides(tuple(value.shape), tuple(value.stride()), made):
             raise UnsupportedError(
                 f"{self.name} returns a tensor with strides {list(value.stride())} that it filled "
                 "in place; the functional graph makes it with other strides.",

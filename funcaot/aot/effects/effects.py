@@ -155,10 +155,11 @@ class Effects:
         origins = [output.origin for output in self.outputs]
         actions = [action for mutation in self.mutations for action in mutation.actions]
         origins += [origin for action in actions for origin in action.origins]
-        for origin in origins:
-            while origin is not None:
+        while origins:
+            origin = origins.pop()
+            if origin is not None:
                 found.add(origin.result)
-                origin = origin.parent
+                origins += [origin.parent, *origin.beside]
         return frozenset(position for position in found if position is not None)
 
     def __str__(self) -> str:

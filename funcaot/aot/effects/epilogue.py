@@ -111,9 +111,9 @@ class _Maker:
         elif origin.source is not None:
             tensor = inside(self.tensors[origin.source], origin.part)
         else:
-            tensor = self.result(origin.result or 0)
+            tensor = inside(self.result(origin.result or 0), origin.part)
         if origin.view is not None and not origin.kind:
-            tensor = origin.view(tensor)
+            tensor = origin.view(tensor, *map(self.origin, origin.beside))
         elif origin.view is not None:
             with torch.no_grad():
                 tensor = origin.view(tensor)

@@ -21,6 +21,7 @@ class Origin:
         leaf: Whether it is made a leaf that requires grad.
         parameter: Whether it is made a ``torch.nn.Parameter``.
         part: Attributes that lead from the input, a wrapper, to a tensor inside; it starts there.
+        beside: More tensors that the view is given.
     """
 
     source: int | None = None
@@ -32,6 +33,7 @@ class Origin:
     leaf: bool = False
     parameter: bool = False
     part: tuple[str, ...] = ()
+    beside: tuple[Origin, ...] = ()
 
     def __str__(self) -> str:
         """``input 1.detach().select(0, 1)`` style."""

@@ -7,24 +7,22 @@ copied there. What else shares memory, or changes a wrapper, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of
-from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
-from funcaot.aot.effects.effects import Mutation, Output
+from funcaot.aot.effects.effects import Mutation
+from funcaot.aot.effects.jagged import is_view_of_values
+from funcaot.aot.effects.made_again import base_of, detached_from, storages_of
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
@@ -39,7 +37,7 @@ from funcaot.aot.subclasses.structure import (
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Memory", "made_again", "written_inside"]
+__all__ = ["Memory", "written_inside"]
 
 Result: TypeAlias = Callable[[torch.Tensor], int]
 Changes: TypeAlias = tuple[Action | None, Action | None]
@@ -173,133 +171,6 @@ def _refusal(slot: Input, name: str) -> UnsupportedError:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ViewAgain:
-    """A view of a wrapper, or out of one, made again by what autograd knows of it.
-
-    Attributes:
-        traced: The tape's view.
-        recorded: Whether it was made with grad mode on.
-        sizes: The open sizes of the call that makes it again, if there are any.
-    """
-
-    traced: torch.Tensor
-    recorded: bool
-
-    sizes: Mapping[Any, int] | None = None
-
-    def at_sizes(self, sizes: Mapping[Any, int]) -> ViewAgain:
-        """The view for a call of some open sizes."""
-        return replace(self, sizes=dict(sizes))
-
-    def __call__(self, base: torch.Tensor) -> torch.Tensor:
-        """The same view of another wrapper."""
-        with torch.set_grad_enabled(self.recorded):
-            return autograd.view_again(self.traced, base, partial(self._number, base))
-
-    def _number(self, base: torch.Tensor, number: Any) -> Any:
-        """A number of the traced view in this call."""
-        if is_ragged(number):
-            sizes = zip(self.traced._base.shape, base.shape, strict=True)  # type: ignore[union-attr]
-            return next((real for traced, real in sizes if is_ragged(traced)), number)
-        found = number_of(number)
-        return value_at(found, self.sizes or {}) if is_expression(found) else number
-
-    def __str__(self) -> str:
-        """As the plan shows it."""
-        return f"view {list(self.traced.shape)}"
-
-
-@dataclass(frozen=True)
-class DetachedAgain:
-    """A detached wrapper, or its ``data``, which counts writes by itself."""
-
-    counts_alone: bool
-
-    def __call__(self, base: torch.Tensor) -> torch.Tensor:
-        """The same of another wrapper."""
-        return base.data if self.counts_alone else base.detach()
-
-    def __str__(self) -> str:
-        """As the plan shows it."""
-        return "data" if self.counts_alone else "detach()"
-
-
-@dataclass(frozen=True)
-class WrappedAgain:
-    """A wrapper of the same class and metadata around the same tensors."""
-
-    def __call__(self, base: torch.Tensor) -> torch.Tensor:
-        """The same of another wrapper."""
-        structure = spec_of(base).structure
-        if structure is None:
-            raise TypeError(f"a {type(base).__name__} isn't a wrapper")
-        return structure.made_of(structure.parts(base), tuple(base.shape), tuple(base.stride()))
-
-    def __str__(self) -> str:
-        """As the plan shows it."""
-        return "wrapped again"
-
-
-def made_again(
-    capture: Capture, value: torch.Tensor, result: Callable[[torch.Tensor], int]
-) -> Output | None:
-    """How the epilogue makes a view of a wrapper that comes in or goes out, or one like it.
-
-    Args:
-        capture: What the function did.
-        value: What it returns.
-        result: Makes a tensor a result of the graph.
-
-    Returns:
-        None if it is neither, or if a Function made it.
-    """
-    base = value._base
-    if base is None:
-        return _detached_again(capture, value)
-    meta, kinds = autograd.creation_meta(value), autograd.CreationMeta
-    if not is_wrapper(base) or meta in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
-        return None
-    view: Any = ViewAgain(value, meta != kinds.NO_GRAD_MODE)
-    for index, slot in enumerate(capture.inputs):
-        if slot.tensor is base:
-            return Output(source=index, view=view)
-    if any(base is output for output in capture.outputs):
-        return Output(result=result(base), view=view)
-    return None
-
-
-def _detached_again(capture: Capture, value: torch.Tensor) -> Output | None:
-    """A wrapper that is an argument but for autograd: detached, or made of the same tensors."""
-    if not is_wrapper(value) or value.requires_grad:
-        return None
-    for index, slot in enumerate(capture.inputs):
-        tensor = slot.tensor
-        if type(tensor) is type(value) and capture.tape.wrappers.has_same_parts(tensor, value):
-            is_detached = autograd.shares_version(tensor, value)
-            if is_detached or _looks_like(tensor, value):
-                again: Any = DetachedAgain(not is_detached)
-                again = WrappedAgain() if _is_around_the_same(tensor, value) else again
-                return Output(source=index, view=again)
-    return None
-
-
-def _looks_like(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two wrappers have the same metadata, but for whether they require grad."""
-    one, other = spec_of(first), spec_of(second)
-    if one.structure is None or other.structure is None:
-        return False
-    if (one.shape, one.stride) != (other.shape, other.stride):
-        return False
-    metadata = metadata_without_grad(one.structure, first)
-    return metadata == metadata_without_grad(other.structure, second)
-
-
-def _is_around_the_same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    parts = [[part for _, part in paths_inside(each)] for each in (first, second)]
-    return all(a is b for a, b in zip(*parts, strict=True))
-
-
 def _parts_inside(capture: Capture, index: int) -> Iterator[tuple[Origin, torch.Tensor]]:
     """The tensors inside of an input that is a wrapper, and how a call finds them."""
     slot, wrappers = capture.inputs[index], capture.tape.wrappers
@@ -308,19 +179,48 @@ def _parts_inside(capture: Capture, index: int) -> Iterator[tuple[Origin, torch.
             yield Origin(source=index, part=path), part
 
 
+def _plain_storages(outputs: Sequence[Any]) -> set[int]:
+    """The memory of plain results."""
+    return {
+        tracing.storage_key(value)
+        for value in outputs
+        if isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not is_wrapper(value)
+    }
+
+
+def _parts_shown(
+    value: torch.Tensor, outputs: Sequence[Any], result: Callable[[torch.Tensor], int]
+) -> Iterator[tuple[Origin, torch.Tensor]]:
+    """The tensors inside of a result whose memory plain results show, and how a call finds them.
+
+    What autograd has recorded for one of them is a result's and not the wrapper's.
+    """
+    shown = _plain_storages(outputs)
+    for path, part in paths_inside(value):
+        if part.requires_grad or part.layout not in (torch.strided, torch.jagged):
+            continue
+        returned = is_wrapper(part) and any(part is output for output in outputs)
+        if returned or (not is_wrapper(part) and tracing.storage_key(part) in shown):
+            yield Origin(result=result(value), part=path), part
+
+
 class Memory:
     """The memory inside of wrappers that come in and go out.
 
     Attributes:
-        parts: The tensors inside of inputs, and how a call finds them.
+        parts: The tensors inside of inputs, and of results that plain ones share memory with, and
+            how a call finds them.
     """
 
-    def __init__(self, capture: Capture, name: str) -> None:
+    def __init__(self, capture: Capture, name: str, result: Callable[[torch.Tensor], int]) -> None:
         """Look at all of it.
 
         Args:
             capture: What the function did.
             name: The user's function, for messages.
+            result: Makes a tensor a result of the graph.
 
         Raises:
             UnsupportedError: If there are wrappers at a level of a transform.
@@ -340,21 +240,28 @@ class Memory:
                 self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
             else:
                 self._given += [p for p in leaves_of(slot.tensor) if is_part(tape.node_of(p))]
-                for key, part in _storages(slot.tensor):
+                for key, part in storages_of(slot.tensor):
                     self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
+        self._views = any(is_wrapper(value) for value in outputs)
+        inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
         for value in outputs:
-            if is_wrapper(value) and not any(value is slot.tensor for slot in inputs):
-                for key, part in _storages(value):
+            if not is_wrapper(value) or is_view_of_values(value):
+                continue
+            again = base_of(capture, value) is not None or detached_from(capture, value) is not None
+            inside = any(value is part for part in inner)
+            if not again and not inside and not any(value is slot.tensor for slot in inputs):
+                self.parts += _parts_shown(value, outputs, result)
+                for key, part in storages_of(value):
                     self._owners.setdefault(key, (part, "another result"))
 
     @property
     def exist(self) -> bool:
         """Whether there are wrappers."""
-        return bool(self._owners)
+        return bool(self._owners) or self._views
 
     def part_with(self, value: torch.Tensor) -> tuple[Origin, torch.Tensor] | None:
-        """The tensor inside of an input that has the memory of another one, and how to find it."""
+        """The tensor inside of a wrapper that has the memory of another one, and how to find it."""
         key, parts = tracing.storage_key(value), self.parts
         plain = [
             each for each in parts if each[1].layout is torch.strided and not is_wrapper(each[1])
@@ -388,7 +295,7 @@ class Memory:
             return
         if not is_wrapper(value) and self.part_with(value) is not None:
             return
-        for key, part in _storages(value):
+        for key, part in storages_of(value):
             if is_wrapper(value) and any(part is given for given in self._given):
                 continue
             whole, owner = self._owners.get(key, (part, ""))
@@ -404,9 +311,3 @@ class Memory:
             "subclass.",
             remedy="return a clone, or make the view outside of the compiled function.",
         )
-
-
-def _storages(value: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    for part in leaves_of(value):
-        if part.layout is torch.strided:
-            yield tracing.storage_key(part), part

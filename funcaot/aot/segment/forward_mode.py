@@ -301,7 +301,7 @@ def _pushed(
     cotangents = [tape.placeholder(f"cotangent_{i}", spec) for i, spec in enumerate(specs)]
     try:
         return _transposed_twice(segment, [tensor for _, tensor in outputs], cotangents, given)
-    except (MissingRuleError, RuntimeError) as error:
+    except (MissingRuleError, RuntimeError, AssertionError) as error:
         if _refuse_tangled(segment, list(given)):
             raise _tangled(segment) from error
         # An op or a Function without a backward; forward mode may be all that it has.

@@ -16,7 +16,7 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.zero_tangents import with_open_zeros
 from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.dynamo.dynamo import without_dynamo
-from funcaot._torch.levels import inference
+from funcaot._torch.levels import inference, linearizing
 from funcaot._torch.levels.entering import showing_what_enters
 from funcaot._torch.levels.flex_attention import differentiating_flex_attention
 from funcaot._torch.levels.thread_state import StateKept
@@ -455,13 +455,9 @@ class Tape:
                     outputs, inputs, tangents, create_graph=create_graph
                 )
         with self.recording(grad_mode=create_graph, autocast=True):
+            given = list(outputs), list(inputs), list(tangents)
             return torch.autograd.grad(
-                list(outputs),
-                list(inputs),
-                list(tangents),
-                retain_graph=True,
-                create_graph=create_graph,
-                allow_unused=True,
+                *given, retain_graph=True, create_graph=create_graph, allow_unused=True
             )
 
 
@@ -485,6 +481,7 @@ def _watching(checkpointed: Any) -> Iterator[None]:
     """See what enters and which regions are checkpointed; run in Python what would hide its ops."""
     with (
         showing_what_enters(),
+        linearizing.recording_linear_functions(),
         differentiating_flex_attention(),
         observing_checkpoints(checkpointed),
         running_scripts_in_python(),

@@ -7,7 +7,9 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.aot.segment import orders_cases as cases
+from tests.hostile import COMPILER
 
 pytestmark = pytest.mark.filterwarnings(
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning"
@@ -160,3 +162,42 @@ def test_dual_numbers_through_a_backward(calls):
         for _ in range(calls):
             torch.autograd.grad(compiled(x, w), [x, w], tangent)
             assert_close(pushed(compiled, early=early), pushed(function, early=early))
+
+
+class Doubled(torch.autograd.Function):
+    """Writes to its input."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.mul_(2)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_dirty(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent.mul_(2)
+
+
+def test_a_derivative_that_meets_tensors_of_no_capture():
+    """It is right, or refused by an error that says what to do."""
+
+    def jacobian(x):
+        return torch.func.jacfwd(lambda y: Doubled.apply(y * 1).sin())(x).sum(0)
+
+    def pushed(function, x):
+        gradient = torch.func.grad(lambda y: function(y).sum())
+        return torch.func.jvp(gradient, (x,), (torch.ones_like(x),))[1]
+
+    x = torch.tensor([0.3, -0.2, 0.5])
+    with pytest.raises(UnsupportedError, match="compile the function that calls"):
+        pushed(funcaot.compile(jacobian, backend=COMPILER), x)
+    inside = funcaot.compile(lambda x: pushed(jacobian, x), backend=COMPILER)
+    torch.testing.assert_close(inside(x), pushed(jacobian, x))

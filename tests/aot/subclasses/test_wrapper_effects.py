@@ -253,3 +253,107 @@ def test_a_buffer_that_counts_beside_a_wrapper_on_the_default_backend():
             found, wanted = compiled(compiled_module, x, y), function(module, x, y)
         same(found, wanted)
         same(dict(compiled_module.state_dict()), dict(module.state_dict()))
+
+
+def two_views(x):
+    rows = x[1:]
+    return rows, rows[0]
+
+
+def written_through_another(x):
+    rows = x[1:]
+    rows[0].add_(1)
+    return rows
+
+
+COMPUTED_VIEWS = {
+    "written to": lambda x: x[0].mul_(3),
+    "written to through another": written_through_another,
+    "written to, transposed": lambda x: x.t().zero_(),
+    "two of one memory": two_views,
+    "as it is": lambda x: x[1:],
+}
+
+
+@pytest.mark.parametrize("views", COMPUTED_VIEWS)
+def test_views_that_a_class_computes_in_memory_of_their_own(views):
+    function = COMPUTED_VIEWS[views]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        both = []
+        for each in (compiled, function):
+            x = Int8.of(made(seed, 3, 4, grad=False))
+            result = each(x)
+            first = result[0] if isinstance(result, tuple) else result
+            both.append([result, x.data_8, x.scale])
+            before = first.clone()
+            first.mul_(2)
+            both[-1] += [before, result, x.data_8]
+        same(*both)
+
+
+# What is returned of one wrapper that is made inside.
+SHARING = {
+    "a tensor inside": lambda y: (y, y.a),
+    "a tensor inside, first": lambda y: (y.a, y),
+    "views of a tensor inside": lambda y: (y, y.a[1:], y.b.detach(), y.b),
+    "detached": lambda y: (y, y.detach()),
+    "detached, first": lambda y: (y.detach(), y),
+    "detached twice": lambda y: (y.detach(), y.detach()),
+    "a view of the detached": lambda y: (y, y.detach()[1:]),
+    "a view first": lambda y: (y.t(), y),
+    "two views": lambda y: (y[1:], y.t(), y[:2]),
+    "several views": lambda y: y.unbind(0),
+    "after a write": lambda y: (y.add_(1), y.a, y[0]),
+}
+
+
+def sharing(function, seed, grad, grad_mode):
+    """Results, which objects they are, and all of them after a write to each."""
+    x = two(seed, 3, 4, grad=grad)
+    with torch.set_grad_enabled(grad_mode):
+        results = function(x)
+    parts = [value for each in results for value in (each, getattr(each, "a", None))]
+    found = [[[one is other for other in parts] for one in parts]]
+    found.append([[one._base is other for other in results] for one in results])
+    for result in results:
+        with torch.no_grad():
+            try:
+                result.mul_(2)
+            except RuntimeError as error:
+                found.append(str(error)[:40])
+        found += [each.detach().clone() for each in results]
+    graded = [each for each in results if each.requires_grad]
+    try:
+        gradients = [torch.autograd.grad(each.sum(), x, retain_graph=True)[0] for each in graded]
+    except RuntimeError as error:
+        gradients = [str(error)[:40]]
+    return [*found, [each.requires_grad for each in results], *gradients]
+
+
+@pytest.mark.parametrize("situation", [(True, True), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("program", SHARING)
+def test_results_of_one_memory(program, situation):
+    def function(x):
+        return SHARING[program](x * 2)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        same(sharing(compiled, seed, *situation), sharing(function, seed, *situation))
+
+
+def test_wrappers_inside_of_a_result():
+    def function(x):
+        y = x * 2
+        return y, y.a, y.a[1:], y.a.b
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        x = TwoTensor(two(seed, 3, grad=False), two(seed + 5, 3, grad=False))
+        found, wanted = compiled(x), function(x)
+        same(found, wanted)
+        assert found[1] is found[0].a
+        assert found[2]._base is found[1]
+        assert found[3] is found[1].b
+        found[1].mul_(3), wanted[1].mul_(3)
+        same(found, wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ __all__ = [
     "numbers_of",
     "refuse_ragged_number",
     "share_ragged_size",
+    "view_from_jagged",
 ]
 
 _MODULE = "torch.nested._internal.nested_tensor"
@@ -91,3 +92,26 @@ def share_ragged_size(fake: Any, real: torch.Tensor | None) -> None:
     size = module._tensor_symint_registry.get(real)
     if size is not None:
         fake.nested_int_memo = size
+
+
+def view_from_jagged(
+    values: torch.Tensor, ragged_dim: int, others: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    """A jagged view of values.
+
+    Args:
+        values: The values.
+        ragged_dim: Which dimension is ragged.
+        others: The other tensors that a jagged tensor holds, by the names of its attributes.
+    """
+    from torch.nested._internal.nested_tensor import _nt_view_dummy
+
+    return torch._nested_view_from_jagged(  # type: ignore[attr-defined]
+        values,
+        others["_offsets"],
+        _nt_view_dummy(),
+        others.get("_lengths"),
+        ragged_dim,
+        others.get("_min_seqlen_tensor"),
+        others.get("_max_seqlen_tensor"),
+    )

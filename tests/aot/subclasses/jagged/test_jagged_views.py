@@ -1,0 +1,110 @@
+"""Jagged tensors that are made of values that others see: views, as in eager."""
+
+import pytest
+import torch
+
+import funcaot
+from tests.aot.subclasses.jagged.test_jagged import alike
+from tests.aot.subclasses.kinds import made
+from tests.hostile import COMPILER
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+jagged = torch.nested.nested_tensor_from_jagged
+
+
+def of_result(values, offsets):
+    doubled = values * 2
+    return jagged(doubled, offsets), doubled
+
+
+def without_grad(values, offsets):
+    with torch.no_grad():
+        return jagged(values, offsets)
+
+
+def written(values, offsets):
+    result = jagged(values, offsets)
+    result.mul_(3)
+    return result
+
+
+def of_rows(values, offsets):
+    doubled = values * 2
+    return doubled, jagged(doubled[:6], offsets)
+
+
+def of_argument_and_result(values, offsets):
+    result = jagged(values, offsets)
+    return result, result * 2, values.sum(0)
+
+
+PROGRAMS = {
+    "of an argument": jagged,
+    "of rows of an argument": lambda values, offsets: jagged(values[:6], offsets),
+    "with lengths": lambda values, offsets: jagged(values, offsets, torch.tensor([1, 2, 1])),
+    "with known lengths": lambda values, offsets: jagged(
+        values, offsets, min_seqlen=1, max_seqlen=3
+    ),
+    "transposed": lambda values, offsets: jagged(values, offsets).transpose(1, 2),
+    "heads": lambda values, offsets: jagged(values, offsets).unflatten(-1, (2, 2)),
+    "of other offsets": lambda values, offsets: jagged(values, offsets.clone()),
+    "of a result": of_result,
+    "of rows of a result": of_rows,
+    "and more": of_argument_and_result,
+    "two": lambda values, offsets: (jagged(values, offsets), jagged(values, offsets)),
+    "written inside": written,
+    "without grad": without_grad,
+}
+
+
+def outcome(function, seed, history, grad_mode):
+    """Results, whose views they are, what a write to each does, and gradients after that."""
+    leaf = made(seed, 6, 4, grad=history)
+    values, offsets = leaf * 1, torch.tensor([0, 2, 5, 6])
+    with torch.set_grad_enabled(grad_mode):
+        results = function(values, offsets)
+    results = results if isinstance(results, tuple) else (results,)
+    plain = [each for each in results if not each.is_nested]
+    shown = [values, *results, *(each.values() for each in results if each.is_nested)]
+    found = [[each._base is one for one in (values, *plain)] for each in results]
+    found += [[each.offsets() is offsets for each in results if each.is_nested]]
+    for result in results:
+        before = [each.clone() for each in shown]
+        try:
+            result.mul_(2)
+        except RuntimeError as error:
+            found.append(str(error)[:40])
+        found += [before, values._version, result._version]
+    found.append([each.requires_grad for each in (values, *results)])
+    try:
+        outputs = [values, *results]
+        losses = [(each.values() if each.is_nested else each).sin().sum() for each in outputs]
+        total = torch.stack([loss for loss in losses if loss.requires_grad]).sum()
+        found += torch.autograd.grad(total, leaf)
+    except RuntimeError as error:
+        found.append(str(error)[:40])
+    return found
+
+
+def compare(found, wanted):
+    assert type(found) is type(wanted)
+    if isinstance(wanted, list):
+        for one, other in zip(found, wanted, strict=True):
+            compare(one, other)
+    elif isinstance(wanted, torch.Tensor):
+        alike(found, wanted)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("grad_mode", [True, False], ids=["", "no_grad"])
+@pytest.mark.parametrize("history", [True, False], ids=["history", "plain"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_as_in_eager(program, history, grad_mode):
+    if program == "written inside" and history and not grad_mode:
+        pytest.skip("autograd forbids to use the result")
+    function = PROGRAMS[program]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(2):
+        wanted = outcome(function, seed, history, grad_mode)
+        compare(outcome(compiled, seed, history, grad_mode), wanted)
