@@ -243,7 +243,7 @@ def statistics_samples(make):
 
 def with_fresh_buffer(x):
     """Calls the Function with a buffer that nobody else sees."""
-    return GradientStatistics.apply(x, torch.zeros((), dtype=x.dtype))
+    return GradientStatistics.apply(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 INFOS = (

@@ -47,7 +47,10 @@ class FixedPoint(Generated):
     def backward(ctx, grad):
         weight, state = ctx.saved_tensors
         slope = 1 - state * state
-        system = torch.eye(len(state), dtype=state.dtype) - slope.unsqueeze(-1) * weight
+        system = (
+            torch.eye(len(state), dtype=state.dtype, device=state.device)
+            - slope.unsqueeze(-1) * weight
+        )
         # Not torch.linalg.solve, whose forward mode over forward mode is wrong.
         adjoint = slope * LinearSolve.apply(system.mT, grad)
         return adjoint.unsqueeze(-1) * state, adjoint
@@ -136,7 +139,9 @@ class RidgeArgmin(Generated):
     @staticmethod
     def forward(features, targets, strength):
         size = features.shape[-1]
-        system = features.mT @ features + strength * torch.eye(size, dtype=features.dtype)
+        system = features.mT @ features + strength * torch.eye(
+            size, dtype=features.dtype, device=features.device
+        )
         return torch.linalg.solve(system, features.mT @ targets)
 
     @staticmethod
@@ -148,7 +153,9 @@ class RidgeArgmin(Generated):
     def backward(ctx, grad):
         features, targets, strength, solution = ctx.saved_tensors
         size = features.shape[-1]
-        system = features.mT @ features + strength * torch.eye(size, dtype=features.dtype)
+        system = features.mT @ features + strength * torch.eye(
+            size, dtype=features.dtype, device=features.device
+        )
         adjoint = LinearSolve.apply(system, grad)
         residual = targets - features @ solution
         grad_features = torch.outer(residual, adjoint) - torch.outer(features @ adjoint, solution)
@@ -158,7 +165,7 @@ class RidgeArgmin(Generated):
 def well_conditioned(make, size):
     """A matrix that is far from singular."""
     noise = make(size, size, low=-0.3, high=0.3, requires_grad=False)
-    return (2 * torch.eye(size, dtype=make.dtype) + noise).requires_grad_()
+    return (2 * torch.eye(size, dtype=make.dtype, device=make.device) + noise).requires_grad_()
 
 
 def contraction_samples(make):
@@ -175,7 +182,7 @@ def system_samples(make):
 
 def symmetric_samples(make):
     """A symmetric matrix with separated eigenvalues, as a function of a free matrix."""
-    spread = torch.diag(torch.arange(1, 4, dtype=make.dtype))
+    spread = torch.diag(torch.arange(1, 4, dtype=make.dtype, device=make.device))
     yield Sample((spread + make(3, 3, low=-0.1, high=0.1, requires_grad=False)).requires_grad_())
 
 
@@ -212,7 +219,9 @@ def euler_reference(start, rate):
 def ridge_reference(features, targets, strength):
     """Eager autograd through the solve."""
     size = features.shape[-1]
-    gram = features.mT @ features + strength * torch.eye(size, dtype=features.dtype)
+    gram = features.mT @ features + strength * torch.eye(
+        size, dtype=features.dtype, device=features.device
+    )
     return torch.linalg.inv(gram) @ (features.mT @ targets)
 
 

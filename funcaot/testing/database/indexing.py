@@ -63,7 +63,9 @@ class Embedding(Generated):
     @staticmethod
     def backward(ctx, grad):
         (index,) = ctx.saved_tensors
-        one_hot = (index.unsqueeze(0) == torch.arange(ctx.rows).unsqueeze(-1)).to(grad.dtype)
+        one_hot = (
+            index.unsqueeze(0) == torch.arange(ctx.rows, device=index.device).unsqueeze(-1)
+        ).to(grad.dtype)
         return one_hot @ grad, None
 
 

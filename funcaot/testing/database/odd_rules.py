@@ -324,7 +324,7 @@ INFOS = (
         HardTopOne,
         from_maker(lambda make: [Sample(make(2, 3), name="matrix")]),
         ref=lambda x: with_derivative_of(
-            (x.argmax(-1, keepdim=True) == torch.arange(x.shape[-1])).to(x.dtype),
+            (x.argmax(-1, keepdim=True) == torch.arange(x.shape[-1], device=x.device)).to(x.dtype),
             torch.softmax(x, -1),
         ),
         features=("straight-through",),

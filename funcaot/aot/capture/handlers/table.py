@@ -77,6 +77,8 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(PACK_PADDED), recurrent.pack_padded),
     Row(of(PAD_PACKED), recurrent.pad_packed),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
+    Row(of(*writing.NORMALIZING), writing.normalize),
+    Row(of(*writing.SILENT), writing.refuse_silent),
     Row(of(torch.nn.functional.linear), open_sizes.linear),
     Row(of(torch.triu_indices, torch.tril_indices), open_sizes.indices_of_triangle),
     Row(named("fill_diagonal_"), open_sizes.fill_diagonal),

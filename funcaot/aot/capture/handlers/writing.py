@@ -11,7 +11,21 @@ from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 
-__all__ = ["is_of_lists", "write", "write_polygamma", "write_to_lists"]
+__all__ = [
+    "NORMALIZING",
+    "SILENT",
+    "is_of_lists",
+    "normalize",
+    "refuse_silent",
+    "write",
+    "write_polygamma",
+    "write_to_lists",
+]
+
+# Their last argument allows kernels of cuDNN, which update running statistics and don't say so.
+NORMALIZING = frozenset({torch.batch_norm, torch.instance_norm})
+# Such kernels themselves.
+SILENT = frozenset({torch.cudnn_batch_norm, torch.miopen_batch_norm})
 
 
 def is_of_lists(call: Call) -> bool:
@@ -27,6 +41,28 @@ def write_to_lists(call: Call, capture: InProgress) -> Any:
     if call.name.startswith("_foreach_") and writes.share_memory(call.args[0]):
         return writes.one_by_one(call.func, call.args, call.kwargs)
     return writes.counted(call.args[0], call.run)
+
+
+def normalize(call: Call, capture: InProgress) -> Any:
+    """Normalize by torch's own kernel, whose writes are known."""
+    if "cudnn_enabled" in call.kwargs:
+        return Call(call.func, call.args, {**call.kwargs, "cudnn_enabled": False}).run()
+    return call.given((*call.args[:-1], False)).run()
+
+
+def refuse_silent(call: Call, capture: InProgress) -> Any:
+    """Refuse a kernel that updates running statistics and doesn't say so.
+
+    Raises:
+        UnsupportedError: It is given some.
+    """
+    statistics = call.args[3] if len(call.args) > 3 else call.kwargs.get("running_mean")
+    if statistics is None:
+        return NotImplemented
+    raise UnsupportedError(
+        f"{capture.name} calls {call.name}, which writes to the running statistics unseen.",
+        remedy="call torch.nn.functional.batch_norm.",
+    )
 
 
 def write_polygamma(call: Call, capture: InProgress) -> Call:
