@@ -1,4 +1,4 @@
-"""Private names behind recurrent layers: their ops, and oneDNN's and cuDNN's fused kernels."""
+"""Private names behind layers with fused kernels, of oneDNN and cuDNN, and recurrent ops."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = [
     "PAD_PACKED",
     "RECURRENT",
     "mkldnn_enabled",
+    "without_cudnn",
     "without_fused_recurrence",
 ]
 
@@ -31,14 +32,24 @@ def without_fused_recurrence() -> Iterator[None]:
     The fused one for the CPU keeps nothing when it runs with grad mode off, as graphs do. That of
     cuDNN looks for the memory of all weights together, and has no second derivative.
     """
-    enabled, on_gpus = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+    enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    try:
+        with without_cudnn():
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextlib.contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Let layers on a GPU use torch's own kernels."""
+    enabled = torch._C._get_cudnn_enabled()
     torch._C._set_cudnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(enabled)
-        torch._C._set_cudnn_enabled(on_gpus)
+        torch._C._set_cudnn_enabled(enabled)
 
 
 def mkldnn_enabled() -> bool:

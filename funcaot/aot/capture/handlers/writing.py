@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.recurrent import without_cudnn
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -22,7 +23,7 @@ __all__ = [
     "write_to_lists",
 ]
 
-# Their last argument allows kernels of cuDNN, which update running statistics and don't say so.
+# They may run kernels of cuDNN, which update running statistics and don't say so.
 NORMALIZING = frozenset({torch.batch_norm, torch.instance_norm})
 # Such kernels themselves.
 SILENT = frozenset({torch.cudnn_batch_norm, torch.miopen_batch_norm})
@@ -45,9 +46,8 @@ def write_to_lists(call: Call, capture: InProgress) -> Any:
 
 def normalize(call: Call, capture: InProgress) -> Any:
     """Normalize by torch's own kernel, whose writes are known."""
-    if "cudnn_enabled" in call.kwargs:
-        return Call(call.func, call.args, {**call.kwargs, "cudnn_enabled": False}).run()
-    return call.given((*call.args[:-1], False)).run()
+    with without_cudnn():
+        return call.run()
 
 
 def refuse_silent(call: Call, capture: InProgress) -> Any:
