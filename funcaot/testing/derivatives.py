@@ -139,13 +139,15 @@ class FiniteDifferences(Derivatives):
         for index in argnums:
             _, push = self.pushforward(function, primals, (index,))
             shape, dtype = primals[index].shape, primals[index].dtype
-            basis = torch.eye(shape.numel(), dtype=dtype).reshape(shape.numel(), *shape)
+            basis = torch.eye(shape.numel(), dtype=dtype, device=primals[index].device)
+            basis = basis.reshape(shape.numel(), *shape)
             columns.append([push((direction,)) for direction in basis])
 
         def pull(cotangents: Cotangents) -> tuple[Tensor, ...]:
             grads = []
             for index, tangents in zip(argnums, columns, strict=True):
-                grad = torch.zeros(primals[index].shape, dtype=primals[index].dtype).reshape(-1)
+                primal = primals[index]
+                grad = torch.zeros(primal.numel(), dtype=primal.dtype, device=primal.device)
                 for element, moved in enumerate(tangents):
                     for tangent, cotangent in zip(moved, cotangents, strict=True):
                         if cotangent is not None:

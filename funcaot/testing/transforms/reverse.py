@@ -105,7 +105,8 @@ def in_layout(tensor: Tensor, layout: str) -> Tensor:
     if layout == "contiguous" or tensor.dim() == 0:
         return tensor
     order = tuple(reversed(range(tensor.dim())))
-    padded = torch.zeros(*[2 * size for size in tensor.permute(order).shape], dtype=tensor.dtype)
+    sizes = [2 * size for size in tensor.permute(order).shape]
+    padded = torch.zeros(*sizes, dtype=tensor.dtype, device=tensor.device)
     view = padded[tuple(slice(None, None, 2) for _ in order)].permute(order)
     return view.copy_(tensor)
 

@@ -4,7 +4,7 @@ Of a transposed tensor, ``copysign`` and ``roll`` are transposed in eager and co
 tensors, and everything that follows would be computed for that. The strides are asked of eager
 itself, on tensors of ones or zeros, where an argument isn't contiguous; the result is laid out like
 them. So they are for every op on tensors with a dimension of size 1 that aren't laid out as new
-ones, and on tensors without elements.
+ones, for elementwise ops on expanded tensors that are cast, and on tensors without elements.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ _OPS = {
     aten.replication_pad3d_backward.default,
     aten.roll.default,
 }
+# What the symbolic versions of elementwise ops compute in another dtype.
+_NARROW = frozenset({torch.float16, torch.bfloat16})
 # With more elements, what eager would do isn't worth its time.
 _LARGE = 1 << 20
 
@@ -114,10 +116,12 @@ def laid_out_as_in_eager(
     laid = func in _OPS and not all(value.is_contiguous() for value in tensors)
     made = [value for value in tree_leaves(result) if _is_strided(value)]
     odd = any(map(_has_odd_strides, (*tensors, *made)))
-    if not laid and not (odd and not func._schema.is_mutable and _is_torchs(func)):
+    cast = _casts_copies(func, (args, kwargs), result)
+    if not (laid or cast) and not (odd and not func._schema.is_mutable and _is_torchs(func)):
         return result
     shows = any(returned.alias_info is not None for returned in func._schema.returns)
-    like_eager = _by_eager(func, args, kwargs)
+    by_meta = cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
+    like_eager = (_by_meta if by_meta else _by_eager)(func, args, kwargs)
     if like_eager is None:
         return result
 
@@ -278,6 +282,46 @@ def _has_odd_strides(value: torch.Tensor) -> bool:
     if 1 not in shape or math.prod(shape) > _LARGE:
         return False
     return tuple(map(present_number, value.stride())) != make_contiguous_strides_for(shape)
+
+
+def _casts_copies(func: Any, given: Any, result: Any) -> bool:
+    """Whether the symbolic version of an elementwise op casts operands that are expanded.
+
+    It computes in another dtype then (in float32 for half, or where dtypes differ), and a copy of
+    an expanded tensor is contiguous. Eager goes by how the operands themselves lie.
+    """
+    if torch.Tag.pointwise not in func.tags or func._schema.is_mutable:
+        return False
+    tensors = [value for value in tree_leaves(given) if _lies_in_memory(value)]
+    made = [value for value in tree_leaves(result) if _lies_in_memory(value)]
+    dtypes = {value.dtype for value in (*tensors, *made)}
+    if len(dtypes) == 1 and dtypes.isdisjoint(_NARROW):
+        return False
+    return any(value.dim() > 1 and 0 in value.stride() for value in tensors)
+
+
+def _lies_in_memory(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _elements(value: torch.Tensor) -> int:
+    return math.prod(map(present_number, value.shape))
+
+
+def _by_meta(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What torch's own kernels without memory say; None if there is none."""
+
+    def hollow(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return _filled(1, value)
+        shape, stride = map(present_number, value.shape), map(present_number, value.stride())
+        return torch.empty_strided([*shape], [*stride], dtype=value.dtype, device="meta")
+
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            return func(*tree_map(hollow, list(args)), **tree_map(hollow, dict(kwargs)))
+    except (RuntimeError, IndexError, ValueError):
+        return None
 
 
 def _by_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
