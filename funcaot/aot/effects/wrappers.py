@@ -245,6 +245,7 @@ class Memory:
         self._inputs = frozenset(self._owners)
         self._views = any(is_wrapper(value) for value in outputs)
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
+        inner += [part for _, part in self.parts]
         for value in outputs:
             if not is_wrapper(value) or is_view_of_values(value):
                 continue
