@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.func import grad, hessian, jvp, vmap
 
 import funcaot
+from funcaot.testing.database.elementwise import ComplexSquare
 from tests.cuda.comparing import close, looks
 
 # What Inductor says of speed.
@@ -15,31 +16,6 @@ pytestmark = [
 ]
 
 ROWS = (5, 8, 11)  # the second size opens the program, the third has to fit it
-
-
-class Cube(torch.autograd.Function):
-    """A cube whose backward is written by hand, and whose second one is its own derivative."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * grad
-
-    @staticmethod
-    def jvp(ctx, tangent):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * tangent
 
 
 def pairs(x):
@@ -86,7 +62,7 @@ PROGRAMS = {
     ),
     "spectrum": lambda x: torch.fft.rfft(x, dim=1).abs(),
     "embedding": lambda x: F.embedding(torch.arange(4, device=x.device) % 3, x).square(),
-    "function": lambda x: Cube.apply(x.sin()) + Cube.apply(x),
+    "function": lambda x: ComplexSquare.apply(x.sin()) + ComplexSquare.apply(x),
     "strided": lambda x: x.t()[:, ::2].exp().t(),
     "normalized": lambda x: F.batch_norm(x, None, None, training=True).sigmoid(),
     "loss": lambda x: F.cross_entropy(x, torch.arange(len(x), device=x.device) % 3),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.closure.constants import fingerprint, is_setting
-from funcaot.aot.closure.look import dictionary_of, module_of
+from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of
 from funcaot.aot.closure.ran import is_library
 
 # How the value of an object of a subclass is got without running code of its class.
@@ -34,8 +34,7 @@ def held(target: Any) -> str:
     """
     parts = [f" of {_contents(get(target))}" for kind, get in _VALUES.items() if _is(target, kind)]
     if isinstance(target, logging.Logger):  # It keeps answers, and others decide on its level.
-        of = f"{target.name} {target.getEffectiveLevel()} {target.manager.disable}"
-        return f" of {of} {target.disabled} {target.propagate}"
+        return f" of {target.name} {logged_levels(target)} {target.propagate}"
     followed = isinstance(target, torch.nn.Module | torch.optim.Optimizer)
     if followed or not is_library(module_of(type(target))):
         return "".join(parts)

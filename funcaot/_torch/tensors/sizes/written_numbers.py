@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import is_usable
-from funcaot._torch.tensors.sizes.number_log import SETTLED, NumberLog
+from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
@@ -348,11 +348,8 @@ for _name, _sign, _compute in (
     ("pow", "**", operator.pow),
 ):
     _arithmetic(_name, _sign, _compute)
-for _name, _sign in (
-    *(("eq", "=="), ("ne", "!="), ("lt", "<")),
-    *(("le", "<="), ("gt", ">"), ("ge", ">=")),
-):
-    _comparison(_name, _sign, getattr(operator, _name))
+for _name, _sign, _compute in COMPARISONS:
+    _comparison(_name, _sign, _compute)
 
 _LEFT = {"__class__", "__getattribute__", "__new__", "__init__", "__setattr__", "__delattr__"}
 _LEFT |= {"__init_subclass__", "__subclasshook__", "__dir__", "__getstate__", "__sizeof__"}

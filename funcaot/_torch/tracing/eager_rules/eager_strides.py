@@ -120,8 +120,8 @@ def laid_out_as_in_eager(
     if not (laid or cast) and not (odd and not func._schema.is_mutable and _is_torchs(func)):
         return result
     shows = any(returned.alias_info is not None for returned in func._schema.returns)
-    by_meta = cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
-    like_eager = (_by_meta if by_meta else _by_eager)(func, args, kwargs)
+    hollow = cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
+    like_eager = _by_eager(func, args, kwargs, hollow=hollow)
     if like_eager is None:
         return result
 
@@ -224,9 +224,7 @@ def _dims(tensor: torch.Tensor) -> list[int]:
 
 
 def _is_strided(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor):
-        return False
-    return value.device.type == "cpu" and value.layout is torch.strided
+    return _lies_in_memory(value) and value.device.type == "cpu"
 
 
 def _is_torchs(func: Any) -> bool:
@@ -308,25 +306,14 @@ def _elements(value: torch.Tensor) -> int:
     return math.prod(map(present_number, value.shape))
 
 
-def _by_meta(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What torch's own kernels without memory say; None if there is none."""
+def _by_eager(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, hollow: bool = False
+) -> Any:
+    """What eager returns for ones, or for zeros where 1 is no index; None if it can't say.
 
-    def hollow(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return _filled(1, value)
-        shape, stride = map(present_number, value.shape), map(present_number, value.stride())
-        return torch.empty_strided([*shape], [*stride], dtype=value.dtype, device="meta")
-
-    try:
-        with _disable_current_modes(), torch.no_grad():
-            return func(*tree_map(hollow, list(args)), **tree_map(hollow, dict(kwargs)))
-    except (RuntimeError, IndexError, ValueError):
-        return None
-
-
-def _by_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What eager returns for ones, or for zeros where 1 is no index; None if it can't say."""
-    for number in (1, 0):
+    Of ``hollow`` tensors, which have no memory, torch's own kernels say how the result lies.
+    """
+    for number in (None,) if hollow else (1, 0):
         filled = functools.partial(_filled, number)
         try:
             with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
@@ -336,13 +323,16 @@ def _by_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return None
 
 
-def _filled(number: int, value: Any) -> Any:
+def _filled(number: int | None, value: Any) -> Any:
+    """A tensor that lies like another one, full of a number, or without memory."""
     if isinstance(value, torch.SymInt):
         return present_number(value)
     if not isinstance(value, torch.Tensor):
         return value
     shape, stride = map(present_number, value.shape), map(present_number, value.stride())
-    return torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype).fill_(number)
+    device = "meta" if number is None else "cpu"
+    made = torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype, device=device)
+    return made if number is None else made.fill_(number)
 
 
 def present_number(size: Any) -> int:
