@@ -60,6 +60,7 @@ SAMPLED = {
         "test_inner_memory": 2,
         "test_jagged_writes": 4,
         "test_matrix": 4,
+        "test_new_data": 2,
         "test_numbers": 3,
         "test_objects_as_arguments": 2,
         "test_of_functions": 2,

@@ -22,6 +22,7 @@ __all__ = [
     "OpOverload",
     "devices",
     "draws_at_random",
+    "give_memory",
     "has_own_kernel",
     "op_name",
     "ops_of_users",
@@ -134,3 +135,9 @@ def run_below(op: OpOverload, keyset: Any, args: Sequence[Any], kwargs: dict[str
     """Call an op below autograd, from a kernel that was given this key set."""
     with below_autograd():
         return op.redispatch(keyset & after_autograd, *args, **kwargs)
+
+
+def give_memory(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Give a tensor the memory of another one; its history and its hooks stay."""
+    with below_autograd():
+        target.set_(source)  # pyright: ignore[reportArgumentType]

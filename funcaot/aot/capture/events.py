@@ -32,6 +32,7 @@ class InputEvents:
         fixed: Tensors that can't be reshaped, since other inputs are views of them.
         turned: Tensors of which a view's shape was changed, recorded by autograd.
         sources: For a tensor whose storage was replaced by ``set_``, the tensor it came from.
+        reassigned: Of these, tensors whose ``.data`` was assigned to.
         shared: Whether inputs live in regions.
         reads_data: Whether the ``.data`` of what has a derivative was used.
         written_as_text: Whether a tensor was printed, of which a capture warns once.
@@ -49,6 +50,7 @@ class InputEvents:
     fixed: set[int] = field(default_factory=set)
     turned: set[int] = field(default_factory=set)
     sources: dict[int, torch.Tensor] = field(default_factory=dict)
+    reassigned: set[int] = field(default_factory=set)
     shared: bool = False
     reads_data: bool = False
     written_as_text: bool = False

@@ -156,12 +156,19 @@ class Aliases:
         whole = _whole_of(value)
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
-        if moved or id(value) in events.sources:
+        if (moved or id(value) in events.sources) and not self._is_reassigned(value):
             raise UnsupportedError(
                 f"{self.name} returns a tensor that it made and gave another storage by set_.",
                 remedy="return the tensor that it was set to, or a clone.",
             )
         self._refuse_left(value)
+
+    def _is_reassigned(self, value: torch.Tensor) -> bool:
+        """Whether a tensor lives in memory that the ``.data`` of one was set to."""
+        events = self.capture.events
+        given = [source for key, source in events.sources.items() if key in events.reassigned]
+        key = tracing.storage_key(value)
+        return any(tracing.storage_key(source) == key for source in given)
 
     def _refuse_left(self, value: torch.Tensor) -> None:
         """Refuse to give out what an input showed before it was set to something else."""
@@ -169,8 +176,8 @@ class Aliases:
         left = [slot for slot in self.slots if id(slot.tensor) in self.capture.events.sources]
         if any(root is graphs.view_root(slot.entered or slot.node) for slot in left):
             raise UnsupportedError(
-                f"{self.name} gives out memory that an input had before set_: as a view, or to "
-                "another input.",
+                f"{self.name} gives out memory that an input had before set_, or before its .data was "
+                "assigned to: as a view, or to another input.",
                 remedy="clone that memory.",
             )
 
@@ -259,9 +266,10 @@ class Aliases:
         start = self.origin(source)
         if start.source is not None and _is_reshaped(self.slots[start.source]):
             return None
-        if self.results.node(tensor) is self.results.node(source):
+        node = self.results.node(tensor)
+        if node is self.results.node(source):
             return start
-        return self._alias(start, source, tensor)
+        return self._alias(start, source, self.capture.tape.constant(node))
 
     def _view(self, base: torch.Tensor, value: torch.Tensor) -> Origin:
         """A view, made again from its base."""

@@ -287,7 +287,7 @@ class _Mutations:
         found: list[Action | None] = [before]
         if value is not None:
             found.append(self._overwrite(slot, value, recorded=recorded, versions=versions))
-        found.append(SetStorage(self._new_storage(index, slot)) if replaced else None)
+        found.append(self._new_storage(index, slot) if replaced else None)
         found.append(layout)
         graded = self._graded(slot, layout, changed=changed, recorded=recorded)
         found.append(None if graded is None else TakeGradient(graded))
@@ -441,8 +441,9 @@ class _Mutations:
         calls = events.reshapes.get(id(tensor)) or ()
         return Reshape(shape, stride, offset - slot.geometry[2], resized, recorded, calls=calls)
 
-    def _new_storage(self, index: int, slot: Input) -> Origin:
-        if slot.spec.requires_grad:
+    def _new_storage(self, index: int, slot: Input) -> SetStorage:
+        assigned = id(slot.tensor) in self.capture.events.reassigned
+        if slot.spec.requires_grad and not assigned:
             raise UnsupportedError(
                 f"{self.name} replaces the storage of {describe(self.capture.slots, index)}, which "
                 "requires grad; what autograd then saves of it is another tensor's.",
@@ -453,7 +454,7 @@ class _Mutations:
         origin = self.aliases.storage_of(slot.tensor)
         if origin is None:
             raise self._unsupported(index, "replaces the storage of")
-        return origin
+        return SetStorage(origin, assigned)
 
 
 def _same_layout(slot: Input, *, of_view: bool) -> Reshape:

@@ -14,6 +14,7 @@ from funcaot.aot.closure.look import written
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
 from funcaot.aot.effects.actions.overwrite import Overwrite
+from funcaot.aot.effects.actions.set_storage import SetStorage
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.tape.memory import views
 from funcaot.errors import GraphError
@@ -37,6 +38,11 @@ class Mutation:
     def writes(self) -> bool:
         """Whether memory of the input is overwritten."""
         return any(action.writes for action in self.actions)
+
+    @property
+    def reassigns(self) -> bool:
+        """Whether the input's ``.data`` is assigned to, which no version tells."""
+        return any(isinstance(action, SetStorage) and action.assigned for action in self.actions)
 
     @property
     def results(self) -> tuple[int, ...]:

@@ -100,7 +100,7 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
     volatile = {
         mutation.index
         for mutation in effects.mutations
-        if mutation.writes or (mutation.reshapes and mutation.versions)
+        if mutation.writes or mutation.reassigns or (mutation.reshapes and mutation.versions)
     }
     volatile |= {
         index

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.op_kernels import give_memory
+from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.memory.reshaping import refuse_fixed
-from funcaot.aot.graph import graphs
-from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
-__all__ = ["detach", "read_data", "refuse_new_data", "start_or_stop_requiring_grad"]
+__all__ = ["detach", "read_data", "set_data", "start_or_stop_requiring_grad"]
 
 
 def start_or_stop_requiring_grad(call: Call, capture: InProgress) -> Any:
@@ -50,17 +54,48 @@ def read_data(call: Call, capture: InProgress) -> Any:
     return result
 
 
-def refuse_new_data(call: Call, capture: InProgress) -> Any:
-    """``x.data = value``.
+def set_data(call: Call, capture: InProgress) -> Any:
+    """``x.data = value``: x gets the memory of the value, and its version stays.
 
     Raises:
-        FirstStepError: After a branch on a value, as where a layer takes its scale from the first
-            batch; the call is made as it is.
-        UnsupportedError: Otherwise.
+        UnsupportedError: Where that can't be replayed.
     """
-    if any(map(graphs.is_premise, capture.tape.graph.nodes)):
-        raise FirstStepError("assigns to the .data of a tensor, after a branch on a value")
-    raise UnsupportedError(
-        f"{capture.name} assigns to the .data of a tensor.",
-        remedy="write x.copy_(value) under torch.no_grad(), or x.set_(value).",
-    )
+    target, value = call.args
+    if target is value or _is_same_memory(target, value):
+        return None
+    why = _unlike(target, value, capture)
+    if why:
+        raise UnsupportedError(
+            f"{capture.name} assigns to the .data of a tensor {why}.",
+            remedy="write x.copy_(value) under torch.no_grad(), or do it outside.",
+        )
+    version = autograd.version_of(target)
+    give_memory(target, value.detach())
+    autograd.set_version(target, version)
+    capture.events.reassigned.add(id(target))
+    return None
+
+
+def _unlike(target: torch.Tensor, value: Any, capture: InProgress) -> str | None:
+    """Why a tensor can't be given the memory of another one."""
+    if capture.forward_mode:
+        return "in forward mode"
+    if not isinstance(value, torch.Tensor):
+        return None
+    for kind in ("dtype", "device", "layout"):
+        if getattr(target, kind) != getattr(value, kind):
+            return f"one of another {kind}"
+    if target.layout is not torch.strided or is_wrapper(target) or is_wrapper(value):
+        return "that isn't strided"
+    return "a view of its own memory" if _shares_memory(target, value) else None
+
+
+def _shares_memory(target: torch.Tensor, value: torch.Tensor) -> bool:
+    with tracing.without_torch_function():
+        return tracing.storage_key(target) == tracing.storage_key(value)
+
+
+def _is_same_memory(target: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a tensor is given what it shows already."""
+    places = [(x.shape, x.stride(), x.storage_offset(), x.dtype) for x in (target, value)]
+    return places[0] == places[1] and _shares_memory(target, value)

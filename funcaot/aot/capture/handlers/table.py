@@ -100,7 +100,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(named("detach_", "requires_grad_"), detaching.start_or_stop_requiring_grad),
     Row(named("detach"), detaching.detach),
     Row(of(tracing.GET_DATA), detaching.read_data),
-    Row(of(tracing.SET_DATA), detaching.refuse_new_data),
+    Row(of(tracing.SET_DATA), detaching.set_data),
     Row(named("storage_offset", "as_strided"), placing.name_a_place),
     Row(named(*READING), storages.refuse_reading),
     Row(of(_TENSOR.data_ptr), reading.compare_addresses),

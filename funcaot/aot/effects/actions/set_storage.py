@@ -1,4 +1,4 @@
-"""The input gets another storage (``set_``)."""
+"""The input gets another storage (``set_``, or an assignment to ``.data``)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class SetStorage(Action):
 
     Attributes:
         source: The tensor.
+        assigned: Whether ``.data`` is assigned to, which counts no version.
     """
 
     source: Origin
+    assigned: bool = False
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -32,9 +34,13 @@ class SetStorage(Action):
 
     def replay(self, target: torch.Tensor, made: Made) -> None:
         """Autograd doesn't see it."""
+        source = made.origin(self.source)
+        if self.assigned:
+            target.data = source.detach()
+            return
         with torch.no_grad():
-            target.set_(made.origin(self.source))  # pyright: ignore[reportArgumentType]
+            target.set_(source)  # pyright: ignore[reportArgumentType]
 
     def __str__(self) -> str:
         """As the plan shows it."""
-        return f"set to {self.source}"
+        return f"{'.data = ' if self.assigned else 'set to '}{self.source}"

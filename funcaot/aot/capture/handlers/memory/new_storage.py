@@ -40,3 +40,4 @@ def note_new_storage(capture: InProgress, target: torch.Tensor, source: Any) -> 
     if capture.slot_of(target) is not None:
         capture.events.keep_whole(target)
     capture.events.sources[id(target)] = source
+    capture.events.reassigned.discard(id(target))
