@@ -176,8 +176,8 @@ class Aliases:
         left = [slot for slot in self.slots if id(slot.tensor) in self.capture.events.sources]
         if any(root is graphs.view_root(slot.entered or slot.node) for slot in left):
             raise UnsupportedError(
-                f"{self.name} gives out memory that an input had before set_, or before its .data was "
-                "assigned to: as a view, or to another input.",
+                f"{self.name} gives out memory that an input had before set_, or before its .data "
+                "was assigned to: as a view, or to another input.",
                 remedy="clone that memory.",
             )
 

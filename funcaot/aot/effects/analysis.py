@@ -30,7 +30,6 @@ from funcaot.aot.effects.actions.set_storage import SetStorage
 from funcaot.aot.effects.actions.take_gradient import TakeGradient
 from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
-from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.wrappers import written_inside
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.frontier import frontier
