@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tracing.tracing import storage_key
 from funcaot.aot.capture.stale_views import ShapeHistory
 
 __all__ = ["InputEvents", "Reshapes"]
@@ -62,3 +63,8 @@ class InputEvents:
         if id(tensor) not in self.wholes:
             with torch.no_grad():
                 self.wholes[id(tensor)] = tensor.data
+
+    def is_assigned(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lives in memory that was assigned to the ``.data`` of one."""
+        key = storage_key(tensor)
+        return any(storage_key(self.sources[found]) == key for found in self.reassigned)

@@ -156,19 +156,12 @@ class Aliases:
         whole = _whole_of(value)
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
-        if (moved or id(value) in events.sources) and not self._is_reassigned(value):
+        if (moved or id(value) in events.sources) and not events.is_assigned(value):
             raise UnsupportedError(
                 f"{self.name} returns a tensor that it made and gave another storage by set_.",
                 remedy="return the tensor that it was set to, or a clone.",
             )
         self._refuse_left(value)
-
-    def _is_reassigned(self, value: torch.Tensor) -> bool:
-        """Whether a tensor lives in memory that the ``.data`` of one was set to."""
-        events = self.capture.events
-        given = [source for key, source in events.sources.items() if key in events.reassigned]
-        key = tracing.storage_key(value)
-        return any(tracing.storage_key(source) == key for source in given)
 
     def _refuse_left(self, value: torch.Tensor) -> None:
         """Refuse to give out what an input showed before it was set to something else."""
