@@ -253,11 +253,12 @@ def put_back(bags: Sequence[Bag]) -> None:
                     put(bag.thing, key, before.get(key, MISSING))
             if bag.is_users_dictionary and [*bag.thing] != [*before]:
                 fill(bag.thing, [*before.items()])
-        elif not _is_same([*now], [*before]):
+        elif not is_same([*now], [*before]):
             fill(bag.thing, tuple(before))
 
 
-def _is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+def is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects."""
     return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 

@@ -66,7 +66,11 @@ class _Kept:
             and environment.places[identity]
         )
         self._places.update((id(bag.thing), bag) for bag in bags if bag.is_container)
-        self._places.update((id(thing), path) for path, thing, parts in given if parts is None)
+        self._places.update(
+            (id(thing), path)
+            for path, thing, parts in given
+            if parts is None or arguments.has_attributes(type(thing))
+        )
         self._numbers: dict[int, int] = {}
 
     def number_of(self, thing: Any) -> int | None:
@@ -221,8 +225,7 @@ class StateTracker:
             raise
         self._put_back(of_functions, changes)
         self._classes = snapshots.classes
-        for path, thing, parts in given:
-            self._check_own(path, thing, parts)
+        self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
     def take_back(self) -> None:
@@ -342,15 +345,19 @@ class StateTracker:
             found.append((path, change))
         return tuple(found)
 
-    def _check_own(self, path: arguments.Path, thing: Any, parts: tuple[Any, ...] | None) -> None:
-        """Refuse changes of a container that isn't Python's: nothing says how to make them."""
-        if parts is None:
-            return
-        now = arguments.parts(thing)
-        if len(now) != len(parts) or not all(
-            a is b or (is_setting(a) and a == b) for a, b in zip(now[:-1], parts[:-1], strict=True)
-        ):
-            raise UnsupportedError(
-                f"{self.name} changes {arguments.text(path)}, a {type(thing).__name__}, in place.",
-                remedy="return what changes.",
-            )
+    def _check_own(
+        self,
+        given: Sequence[tuple[arguments.Path, Any, tuple[Any, ...] | None]],
+        copies: Sequence[tuple[arguments.Path, Bag]],
+    ) -> None:
+        """Refuse changes of containers that aren't Python's, other than those of attributes."""
+        for path, thing, parts in given:
+            if parts is None or arguments.are_same(arguments.parts(thing), parts):
+                continue
+            inside = [(at[len(path) :], bag) for at, bag in copies if at[: len(path)] == path]
+            if not (inside and arguments.says_changes(thing, parts, inside)):
+                kind = type(thing).__name__
+                raise UnsupportedError(
+                    f"{self.name} changes {arguments.text(path)}, a {kind}, in place.",
+                    remedy="return what changes.",
+                )
