@@ -262,6 +262,14 @@ def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
     return func, (args[0], args[1] * factor.tensor().to(args[1].dtype)), {}
 
 
+def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A number to the power of a tensor, as ``beta ** step`` of an optimizer."""
+    exponent, base = args
+    if kwargs or type(base) is not OpenFloat or not _is_full(exponent):
+        return None
+    return torch.pow, (base.tensor().to(exponent.dtype), exponent), {}
+
+
 def _comparison(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A tensor, compared with a number in the dtype of both."""
     if kwargs or len(args) != 2 or type(args[1]) is not OpenFloat:
@@ -399,6 +407,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 _RULES: dict[str, Rule] = {
     **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
     **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),
+    "__rpow__": _power,
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_both(("addcmul", "addcdiv")), _product_added),
     **dict.fromkeys(_both(("lerp",)), _interpolation),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -34,8 +35,10 @@ def take_out(environment: Environment, numbers: OpenSettings) -> None:
         found = [n for n in numbers_at(environment, place, value) if n.name in left_open]
         if not found:
             kept.append((place, value))
-        elif found[0].inside:
+            continue
+        if found[0].inside:
             kept += _items(place, value, {number.key for number in found})
+        kept += _others_in_rows(place, found)
     environment.settings = kept
 
 
@@ -47,6 +50,23 @@ def _items(place: Place, value: list | dict, left_out: set) -> list[tuple[Place,
         for key, item in items
         if key not in left_out
     ]
+
+
+def _others_in_rows(place: Place, found: Sequence[Number]) -> list[tuple[Place, object]]:
+    """What is compared of tuples some of whose numbers are left open."""
+    rows = {id(number.row): number for number in found if number.row is not None}
+    kept = []
+    for number in rows.values():
+        left_out = {other.index for other in found if other.row is number.row}
+        for index, value in enumerate(number.row or ()):
+            if index in left_out:
+                continue
+            if number.inside:
+                key, access = (number.key,), f"{{parent}}[{{0}}][{index}]"
+                kept.append((Place(id(number.thing), access, place.name, key), value))
+            else:
+                kept.append((replace(place, access=f"{place.access}[{index}]"), value))
+    return kept
 
 
 def write_numbers(writer: EnvironmentWriter, numbers: OpenSettings, names: Sequence[str]) -> None:
@@ -105,7 +125,12 @@ def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, chec
             writer.require(f"len({read}) == {len(container)}", f"the length of {says}")
     else:
         read = writer.at(number.place)
-    writer.line(f"{name} = {number.at(read)}", says)
+    at = number.at(read)
+    if number.row is not None:
+        size = len(number.row)
+        writer.require(f"type({at}) is tuple and len({at}) == {size}", f"the length of {says}")
+        at = f"{at}[{number.index}]"
+    writer.line(f"{name} = {at}", says)
     kind = type(number.value).__name__
     writer.require(
         f"type({name}) is {kind}",

@@ -17,7 +17,12 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot._torch.tensors.sizes.written_numbers import WrittenLog, is_written, written
+from funcaot._torch.tensors.sizes.written_numbers import (
+    WrittenLog,
+    holds_written,
+    is_written,
+    written,
+)
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import is_exact
@@ -43,6 +48,8 @@ class Number:
         value: The number.
         owner: What `NumbersRead` knows that by: the ``id`` of what holds it, or the way to an
             object in whose place another one may stand.
+        row: The tuple of numbers at that key, if the number is in one.
+        index: Where in the tuple.
     """
 
     place: Place
@@ -51,15 +58,29 @@ class Number:
     key: Any
     value: int | float
     owner: Any
+    row: tuple[Any, ...] | None = None
+    index: int = 0
 
     @property
     def name(self) -> tuple[Any, Any]:
         """What it is called in `NumbersRead`."""
-        return self.owner, self.key
+        return self.owner, self.key if self.row is None else (self.key, self.index)
 
     def at(self, read: str) -> str:
-        """The expression that reads it, of the one that reads the place."""
+        """The expression that reads what is at its key, of the one that reads the place."""
         return f"{read}[{self.key!r}]" if self.inside else read
+
+    def put(self, stands: Any) -> None:
+        """Have something stand for it, beside what stands for others in its tuple."""
+        if self.row is not None:
+            now = list(state.get(self.thing, self.key))
+            now[self.index] = stands
+            stands = tuple(now)
+        state.put(self.thing, self.key, stands)
+
+    def restore(self) -> None:
+        """Put it back, or its tuple."""
+        state.put(self.thing, self.key, self.value if self.row is None else self.row)
 
 
 def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
@@ -71,11 +92,31 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
         if holder is not None:
             thing, key = holder
             yield Number(place, False, thing, key, value, way or id(thing))
+    elif _is_row(value):
+        holder = _holder(environment, place)
+        if holder is not None:
+            thing, key = holder
+            yield from _in_row(Number(place, False, thing, key, 0.0, way or id(thing), value))
     elif type(value) in (list, dict):
         items = enumerate(value) if type(value) is list else value.items()
         for key, item in items:
-            if type(item) in (int, float) and type(key) in (int, str):
+            if type(key) not in (int, str):
+                continue
+            if type(item) in (int, float):
                 yield Number(place, True, value, key, item, way or id(value))
+            elif _is_row(item):
+                yield from _in_row(Number(place, True, value, key, 0.0, way or id(value), item))
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a setting is a tuple of numbers, such as the betas of an optimizer."""
+    return type(value) is tuple and bool(value) and all(type(item) is float for item in value)
+
+
+def _in_row(of_row: Number) -> Iterator[Number]:
+    """The numbers in a tuple."""
+    for index, value in enumerate(of_row.row or ()):
+        yield replace(of_row, value=value, index=index)
 
 
 def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:
@@ -144,6 +185,7 @@ class OpenSettings:
         self.opened: list[Number] = []
         self._known = known
         self._put: dict[tuple[Any, Any], int] = {}
+        self._rows: list[tuple[Any, Any]] = []  # Tuples in which things stand, and the old ones.
         self._looked_at = 0
 
     @property
@@ -175,21 +217,37 @@ class OpenSettings:
             # Two go by one name: then both are compared.
             self.log.fixed.add(index)
             return
-        stands = written(self.log, f"setting_{index}", number.value, index)
-        state.put(number.thing, number.key, stands)
+        number.put(written(self.log, f"setting_{index}", number.value, index))
+        if number.row is not None:
+            self._rows.append((state.get(number.thing, number.key), number.row))
 
     def restore(self) -> None:
         """Put the numbers back where something stands for them."""
         for number in self.opened:
-            state.put(number.thing, number.key, number.value)
+            number.restore()
 
     def plain(self, found: Sequence[tuple[Bag, Any]]) -> tuple[tuple[Bag, Any], ...]:
         """What was in things before, with the numbers themselves."""
-        return tuple((_plain_bag(bag), change) for bag, change in found)
+        return tuple((self._plain_bag(bag), change) for bag, change in found)
 
     def plain_bags(self, bags: Iterable[Bag]) -> list[Bag]:
         """What was in things, with the numbers themselves."""
-        return list(map(_plain_bag, bags))
+        return list(map(self._plain_bag, bags))
+
+    def _plain_bag(self, bag: Bag) -> Bag:
+        values: Iterable[Any] = bag.before.values() if isinstance(bag.before, dict) else bag.before
+        if not any(map(holds_written, values)):
+            return bag
+        if isinstance(bag.before, dict):
+            before: Any = {key: self._value(value) for key, value in bag.before.items()}
+        else:
+            before = tuple(map(self._value, bag.before))
+        return replace(bag, before=before)
+
+    def _value(self, value: Any) -> Any:
+        if is_written(value):
+            return value.value
+        return next((row for stands, row in self._rows if stands is value), value)
 
     def refuse_functions(self, called: Sequence[tuple[Any, ...]]) -> None:
         """Refuse Functions that may read a number: their forwards run again, and see it itself.
@@ -234,6 +292,7 @@ class OpenSettings:
             return
         self._known.strike(self.names_fixed())
         self.log.end()
+        self._rows.clear()
         if self.log.are_kept():
             raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")
 
@@ -243,18 +302,3 @@ def _is_reached(number: Number, environment: Environment) -> bool:
     if used is not None:
         return number.key in used
     return {id(number.thing), number.place.parent} & environment.objects.keys() != set()
-
-
-def _plain_bag(bag: Bag) -> Bag:
-    values: Iterable[Any] = bag.before.values() if isinstance(bag.before, dict) else bag.before
-    if not any(map(is_written, values)):
-        return bag
-    if isinstance(bag.before, dict):
-        before: Any = {key: _value(value) for key, value in bag.before.items()}
-    else:
-        before = tuple(map(_value, bag.before))
-    return replace(bag, before=before)
-
-
-def _value(value: Any) -> Any:
-    return value.value if is_written(value) else value

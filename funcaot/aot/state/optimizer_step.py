@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 
 from funcaot._torch.tensors.guards import optimizer_hooks
 from funcaot._torch.tensors.sizes.number_tensors import computed, kind_of, number_of, stepping
-from funcaot._torch.tensors.sizes.written_numbers import is_written, mathematics
+from funcaot._torch.tensors.sizes.written_numbers import holds_written, mathematics
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.look import has_plain_state
 from funcaot.base.scopes import holding
@@ -137,7 +137,7 @@ _OPEN = object()
 
 def _kept(value: Any, *, own: bool) -> Any:
     """What is compared; code of others may put another tensor there in each step."""
-    is_open = is_written(value) or (isinstance(value, torch.Tensor) and not own)
+    is_open = holds_written(value) or (isinstance(value, torch.Tensor) and not own)
     return _OPEN if is_open else value
 
 

@@ -11,7 +11,7 @@ import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.number_tensors import kind_of
-from funcaot._torch.tensors.sizes.written_numbers import is_written
+from funcaot._torch.tensors.sizes.written_numbers import holds_written, is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.environment import Environment
@@ -110,7 +110,7 @@ class Changes:
             if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
             name = state.name_of(bag, key, self._environment)
-            matters = read and self._environment.names.reads(name) and not is_written(old)
+            matters = read and self._environment.names.reads(name) and not holds_written(old)
             if self._is_a_librarys(name) and not (matters or _holds(old, new)):
                 continue
             if not matters and self._counts(bag, key):
@@ -131,7 +131,7 @@ class Changes:
             counted=tuple(counted),
             made_of_old=frozenset(made_of_old),
             computed=tuple(computed),
-            left_open=frozenset(key for key, value in before.items() if is_written(value)),
+            left_open=frozenset(key for key, value in before.items() if holds_written(value)),
         )
 
     def plain_part(self, bag: Bag) -> Bag | None:

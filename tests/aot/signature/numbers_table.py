@@ -102,6 +102,7 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "checkpoint": checkpointed,
     "sum": lambda x, a: x * sum([a, 1.0]),
     "copy": lambda x, a: x * copy.deepcopy(a),
+    "base": lambda x, a: (a * a + 0.5) ** x,
 }
 BRANCHES: dict[str, Callable[[Any, float], Any]] = {
     "branch": lambda x, a: x * a if a > 0.5 else x - a,

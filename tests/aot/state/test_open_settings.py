@@ -80,6 +80,37 @@ def by_module(body):
     return module, lambda value: setattr(module, "a", value)
 
 
+def by_row(body):
+    holder = Plain()
+    holder.a = (2.0, 1.0)
+    return lambda x: body(x, holder.a[1]), lambda value: setattr(holder, "a", (2.0, value))
+
+
+def by_row_in_an_entry(body):
+    entries = {"a": (1.0, 2.0), "b": 3.0}
+
+    def function(x):
+        a, _ = entries["a"]
+        return body(x, a)
+
+    return function, lambda value: entries.update(a=(value, 2.0))
+
+
+def by_row_beside_tensors(body):
+    entries = {"a": (1.0, 2.0), "b": torch.ones(1)}
+    return lambda x: body(x, entries["a"][0]), lambda value: entries.update(a=(value, 2.0))
+
+
+def by_row_in_a_closure(body):
+    a = (1.0,)
+
+    def put(value):
+        nonlocal a
+        a = (value,)
+
+    return lambda x: body(x, a[0]), put
+
+
 PLACES = {
     "attribute": by_attribute,
     "slot": lambda body: by_attribute(body, Slots),
@@ -91,6 +122,10 @@ PLACES = {
     "global": by_global,
     "class": by_class,
     "module": by_module,
+    "row": by_row,
+    "row_in_an_entry": by_row_in_an_entry,
+    "row_beside_tensors": by_row_beside_tensors,
+    "row_in_a_closure": by_row_in_a_closure,
 }
 
 
@@ -143,6 +178,40 @@ def sampled(table, *names):
 @pytest.mark.parametrize("place", PLACES)
 def test_each_place_takes_two_programs(place):
     assert agree(place, COMPUTED["arithmetic"], FLOATS) == 2
+
+
+def test_what_else_is_in_a_tuple():
+    """The other numbers in it stay what they are compared with, and it stays the object it is."""
+    holder = Plain()
+
+    def function(x):
+        return x * holder.a[0] + sum(holder.a[1:])
+
+    compiled, x = funcaot.compile(function, backend="eager"), torch.ones(2)
+    rows = [(0.5, 1.0), (0.6, 1.0), (0.7, 1.0), (0.8, 1.0), (0.8, 2.0), (0.7, 3.0), (0.9, 4.0)]
+    rows += [(0.9, 4.0, 1.0), (0.5, 4.0, 1.0), (2, 1.0), (0.5, True), (0.25, 1.0)]
+    for row in rows:
+        holder.a = row
+        assert_close(compiled(x), function(x))
+        assert holder.a is row
+    assert programs(compiled) <= 8
+
+
+def test_a_tuple_that_is_changed():
+    holder = Plain()
+    holder.a = (0.5, 1.0)
+
+    def function(x):
+        low, high = holder.a
+        holder.a = (low * 0.5, high)
+        return x * low
+
+    compiled, x, low = funcaot.compile(function, backend="eager"), torch.ones(2), 0.5
+    for _ in range(5):
+        assert compiled(x).tolist() == [low, low]
+        low *= 0.5
+        assert holder.a == (low, 1.0)
+        assert {*map(type, holder.a)} == {float}
 
 
 @pytest.mark.parametrize("name", sampled(COMPUTED, "half", "written", "tensor", "vmap_none"))

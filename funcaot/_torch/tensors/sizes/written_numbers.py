@@ -215,6 +215,11 @@ def is_written(value: Any) -> bool:
     return type(value) in _WRITTEN
 
 
+def holds_written(value: Any) -> bool:
+    """Whether something stands for a number, or is a tuple with such a thing in it."""
+    return is_written(value) or (type(value) is tuple and any(map(is_written, value)))
+
+
 def written(log: WrittenLog, name: str, value: float, source: int) -> Any:
     """What stands for a number that the function reads.
 

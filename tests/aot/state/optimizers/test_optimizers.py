@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler as schedulers
 from torch.testing import assert_close
 
 import funcaot
@@ -65,3 +66,34 @@ def test_a_step_changes_what_it_changes_in_eager(name, foreach):
     for (ours, our_versions), (theirs, versions) in zip(actual, expected, strict=True):
         assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
         assert our_versions == versions
+
+
+SCHEDULERS = {
+    "cosine": lambda optimizer: schedulers.CosineAnnealingLR(optimizer, 10),
+    "lambda": lambda optimizer: schedulers.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "one cycle": lambda optimizer: schedulers.OneCycleLR(optimizer, max_lr=0.1, total_steps=20),
+    "warm up": lambda optimizer: schedulers.LinearLR(optimizer, total_iters=4),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULERS)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam])
+def test_a_schedule_takes_three_programs(kind, schedule):
+    """One for the state that the first step makes, one for the second rate, one for all others.
+
+    A cycle changes the momentum too, and betas, which are a tuple.
+    """
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    found = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1, dtype=torch.float64)
+        optimizer = kind(model.parameters(), lr=0.05, **options)
+        scheduler, step = SCHEDULERS[schedule](optimizer), make_step(model, optimizer)
+        called = funcaot.compile(step, backend="eager") if compiles else step
+        for _ in range(7):
+            x = torch.randn(5, 3, dtype=torch.float64)
+            found.append((called(x, x.sum(dim=1, keepdim=True)), model.weight.detach().clone()))
+            scheduler.step()
+    assert_close(found[7:], found[:7], rtol=1e-10, atol=1e-12)
+    assert funcaot.report(called).cache_misses <= 3
