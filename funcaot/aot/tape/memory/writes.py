@@ -40,7 +40,7 @@ class _Saved:
         if changed or self.tape.node_of(self.tensor) is not self.node:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: a tensor {list(self.tensor.shape)} that an op on a view, or on "
+                f"inplace operation: a tensor {list(self.tensor.shape)} that an op on a view or on "
                 "lists, saved has been written to since."
             )
         return self.tensor
