@@ -81,6 +81,39 @@ def _backward(
     return normalised + gradient_of(loss, log_probs, arriving)
 
 
+def in_differentiable_ops(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str | int = "mean",
+    zero_infinity: bool = False,
+) -> Tensor | None:
+    """The loss without the op, whose results' sizes depend on values; None for one row of labels.
+
+    Its gradient is that of torch, which adds the probabilities to that of the recursion.
+    """
+    device, alone = log_probs.device, log_probs.dim() == 2
+    steps = torch.as_tensor(input_lengths, device=device).to(torch.int64).reshape(-1)
+    lengths = torch.as_tensor(target_lengths, device=device).to(torch.int64).reshape(-1)
+    if alone:
+        log_probs, targets = log_probs.unsqueeze(1), targets.unsqueeze(0)
+    if targets.dim() != 2:
+        return None
+    losses = _loss(log_probs, targets.to(torch.int64), steps, lengths, blank)
+    running = torch.arange(log_probs.shape[0], device=device).unsqueeze(1) < steps
+    added = (log_probs.exp() * running.unsqueeze(2)).sum((0, 2))
+    losses = losses + (added - added.detach())
+    replaced = 0.0 if zero_infinity else torch.inf
+    losses = torch.where(losses > -_IMPOSSIBLE / 2, replaced, losses)
+    if reduction in ("mean", 1):
+        return (losses / lengths.clamp(min=1)).mean()
+    if reduction in ("sum", 2):
+        return losses.sum()
+    return losses.squeeze(0) if alone else losses
+
+
 for _forward, _op in (
     (aten._ctc_loss.default, aten._ctc_loss_backward.default),
     (aten._ctc_loss.Tensor, aten._ctc_loss_backward.Tensor),
