@@ -15,7 +15,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.protocol import PushedForward, pushed_forward_of
 from funcaot.operator.operator import custom_function_call
-from funcaot.transforms.levels import LowerLevel, apply_level
+from funcaot.transforms.levels import LowerLevel, apply_level, laid_out_for
 
 
 def jvp_rule(interpreter: Any, function: type, *operands: Any) -> Any:
@@ -39,6 +39,7 @@ def _fused(
     ]
     with interpreter.lower():
         outputs, pushed = pushed_forward(primals, tangents)
+        outputs = [*map(laid_out_for, outputs, pushed)]
     wrapped = []
     for output, tangent in zip(outputs, pushed, strict=True):
         value = wrap_for_grad(output, level)

@@ -28,13 +28,14 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import OverlayContext
-from funcaot.classes.protocol import values_of
+from funcaot.classes.protocol import program_of, values_of
+from funcaot.classes.traits import origin_of
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.single_level import RuleRunner, single_level_class
 from funcaot.transforms.reverse import run_reverse
 from funcaot.transforms.values import only_values
 
-__all__ = ["BaseRunner", "LevelRunner", "LowerLevel", "apply_level", "rewrapped"]
+__all__ = ["BaseRunner", "LevelRunner", "LowerLevel", "apply_level", "laid_out_for", "rewrapped"]
 
 
 class _Pending(threading.local):
@@ -195,6 +196,8 @@ class LowerLevel:
         self.interpreter, self.function = interpreter, function
         forward_level = interpreter.key() == TransformType.Jvp
         self.reverse = torch.is_grad_enabled() if forward_level else True
+        of_a_program = program_of(origin_of(function)) is not None
+        self.apart = forward_level and of_a_program
         self.forward = True if forward_level else is_forward_grad_enabled()
 
     def __call__(self, operands: tuple[Any, ...]) -> Any:
@@ -210,6 +213,8 @@ class LowerLevel:
         ):
             unwrapped = map_tensors(ordinary, unwrapped)
             output = custom_function_call(self.function, *unwrapped)
+            if self.apart:
+                output = map_tensors(_with_elements_apart, output)
         return rewrapped(output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level))
 
     def _program(self, operands: tuple[torch.Tensor, ...], level: int) -> tuple[Any, ...]:
@@ -232,6 +237,25 @@ class LowerLevel:
 def ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """Zeros with memory of their own, where torch's forward mode has only noted that they are."""
     return tensor.clone() if is_zero_tensor(tensor) else tensor
+
+
+def _with_elements_apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of one that was expanded.
+
+    Autograd lays a tangent out as its value is, and can't write to elements that share memory.
+    """
+    if tensor.layout is not torch.strided:
+        return tensor
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    expanded = any(step == 0 and size > 1 for size, step in sizes)
+    return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
+
+
+def laid_out_for(value: torch.Tensor, tangent: torch.Tensor | None) -> torch.Tensor:
+    """A value that is about to get a tangent, which may lie in memory in another way."""
+    if tangent is None or not value.layout is tangent.layout is torch.strided:
+        return value
+    return value if tangent.stride() == value.stride() else _with_elements_apart(value)
 
 
 def rewrapped(output: Any, lowered: tuple[Any, ...], operands: tuple[Any, ...], wrap: Any) -> Any:

@@ -8,7 +8,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["fake_like", "fake_strided"]
+__all__ = ["fake_like", "fake_strided", "is_fake"]
+
+
+def is_fake(value: torch.Tensor) -> bool:
+    """Whether a value of a graph is a fake tensor itself, and no wrapper of a level around one."""
+    return isinstance(value, FakeTensor)
 
 
 def fake_like(value: FakeTensor, dtype: torch.dtype) -> torch.Tensor:

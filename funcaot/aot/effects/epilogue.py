@@ -20,6 +20,7 @@ from funcaot._torch.tracing.own_classes import in_class
 from funcaot.aot.effects.attached import Copies
 from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
 from funcaot.aot.effects.origin import Origin
+from funcaot.aot.effects.pieces import Pieces
 from funcaot.aot.subclasses.structure import inside
 
 
@@ -72,6 +73,7 @@ class _Maker:
         self.results = results
         self._made: dict[int, torch.Tensor] = {}
         self._of_classes: dict[int, torch.Tensor] = {}
+        self._views = Pieces()
         self.copied = Copies().of
 
     def result(self, position: int) -> torch.Tensor:
@@ -97,7 +99,7 @@ class _Maker:
             base = self.result(output.result)
         else:
             return output.value
-        return base if output.view is None else output.view(base)
+        return base if output.view is None else self._views(output.view, base)
 
     def origin(self, origin: Origin) -> torch.Tensor:
         made = self._made.get(id(origin))
@@ -113,7 +115,7 @@ class _Maker:
         else:
             tensor = inside(self.result(origin.result or 0), origin.part)
         if origin.view is not None and not origin.kind:
-            tensor = origin.view(tensor, *map(self.origin, origin.beside))
+            tensor = self._viewed(origin, tensor)
         elif origin.view is not None:
             with torch.no_grad():
                 tensor = origin.view(tensor)
@@ -129,6 +131,12 @@ class _Maker:
             is_view = origin.view is not None and not origin.kind
             tensor = (tensor if is_view else tensor.detach()).requires_grad_()
         return torch.nn.Parameter(tensor, origin.leaf) if origin.parameter else tensor
+
+    def _viewed(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        view: Any = origin.view
+        if origin.beside:
+            return view(tensor, *map(self.origin, origin.beside))
+        return self._views(view, tensor)
 
 
 def _of_class(output: Output, tensor: torch.Tensor) -> torch.Tensor:

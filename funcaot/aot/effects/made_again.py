@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of
@@ -22,6 +23,7 @@ from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.subclasses.structure import metadata_without_grad, paths_inside
+from funcaot.aot.tape.memory import views
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 
 __all__ = ["base_of", "detached_from", "made_again", "storages_of"]
@@ -115,7 +117,7 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     if base is None:
         return None
     recorded = autograd.creation_meta(value) != autograd.CreationMeta.NO_GRAD_MODE
-    view: Any = ViewAgain(value, recorded)
+    view: Any = _piece_of(base, value) or ViewAgain(value, recorded)
     for index, slot in enumerate(capture.inputs):
         if slot.tensor is base:
             return Output(source=index, view=view)
@@ -123,6 +125,23 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
         if part is base:
             return Output(origin=Origin(parent=start, view=view))
     return Output(result=finder.results.of(base), view=view)
+
+
+def _piece_of(base: torch.Tensor, value: torch.Tensor) -> views.View | None:
+    """The view, if it is a piece of a ``split``, which the epilogue makes with the others.
+
+    The formula of its gradient needs those of all pieces where a size is ragged.
+    """
+    node = value.grad_fn
+    if node is None or node.name() != "SplitBackward0":
+        return None
+    parent = node.next_functions[0][0]
+    size, dim = node._saved_split_size, node._saved_dim  # type: ignore[attr-defined]
+    if get_gradient_edge(base).node is not parent or not isinstance(size, int):
+        return None
+    dim = dim if dim < value.dim() else dim - 2**64  # It is saved without its sign.
+    step = views.ViewStep(torch.ops.aten.split.Tensor, (size, dim), (), value.output_nr)
+    return views.View((step,), recorded=True, several=True)
 
 
 def base_of(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:

@@ -66,6 +66,9 @@ def chosen(module: fx.GraphModule, operands: Mapping[int, torch.Tensor]) -> dict
         layout = _layout(operand)
         if layout is None or layout.shape != tuple(traced.shape):
             continue
+        if not fake_values.is_fake(traced):
+            # A value that isn't one tensor of the graph gets the layout that was traced.
+            continue
         if not layout.fits(traced) and is_dense(layout.shape, layout.stride):
             found[position] = layout
     return {} if found and _is_rigid(module) else found

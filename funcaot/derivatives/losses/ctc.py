@@ -6,6 +6,7 @@ gradient of the recursion, which the normalisation takes away again. So does thi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from funcaot.derivatives.table import Derivative, register
 from funcaot.derivatives.ways import gradient_of, transposed
 
 aten = torch.ops.aten
+_SIGNATURE = inspect.signature(torch.nn.functional.ctc_loss)
 _IMPOSSIBLE = -1e30  # finite, so that no derivative is infinity minus infinity
 
 
@@ -79,6 +81,42 @@ def _backward(
     running = torch.arange(log_probs.shape[0], device=device).unsqueeze(1) < steps
     normalised = log_probs.exp() * (arriving * running).unsqueeze(2)
     return normalised + gradient_of(loss, log_probs, arriving)
+
+
+def in_differentiable_ops(*args: Any, **kwargs: Any) -> Tensor | None:
+    """The loss without the op, whose results' sizes depend on values.
+
+    Its gradient is that of torch, which adds the probabilities to that of the recursion.
+
+    Args:
+        args: What ``torch.nn.functional.ctc_loss`` is given.
+        kwargs: What it is given by name.
+
+    Returns:
+        None where all labels are in one row.
+    """
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    log_probs, targets, *counts, blank, reduction, zero_infinity = bound.arguments.values()
+    alone = log_probs.dim() == 2
+    steps, lengths = [
+        torch.as_tensor(count, device=log_probs.device).to(torch.int64).reshape(-1)
+        for count in counts
+    ]
+    if alone:
+        log_probs, targets = log_probs.unsqueeze(1), targets.unsqueeze(0)
+    if targets.dim() != 2:
+        return None
+    losses = _loss(log_probs, targets.to(torch.int64), steps, lengths, blank)
+    running = torch.arange(log_probs.shape[0], device=log_probs.device).unsqueeze(1) < steps
+    added = (log_probs.exp() * running.unsqueeze(2)).sum((0, 2))
+    losses = losses + (added - added.detach())
+    losses = torch.where(losses > -_IMPOSSIBLE / 2, 0.0 if zero_infinity else torch.inf, losses)
+    if reduction in ("mean", 1):
+        return (losses / lengths.clamp(min=1)).mean()
+    if reduction in ("sum", 2):
+        return losses.sum()
+    return losses.squeeze(0) if alone else losses
 
 
 for _forward, _op in (

@@ -70,3 +70,17 @@ def test_a_size_stays_a_size(dynamic):
         assert tuple(compiled(torch.ones(count, 2))[0]) == (count, 2)
     if dynamic is False:
         assert isinstance(compiled(torch.ones(3, 2))[0], torch.Size)
+
+
+def test_pieces_of_one_op_are_results_of_one_node():
+    def function(x):
+        y = x * 2
+        return (*x.split(2), *y.unbind(1), x.split(2)[0])
+
+    def seen(f):
+        pieces = f(torch.ones(4, 3, requires_grad=True))
+        nodes = [piece.grad_fn for piece in pieces]
+        return [nodes.index(node) for node in nodes[:-1]], len({id(p) for p in pieces})
+
+    compiled = funcaot.compile(function, backend="eager")
+    assert seen(compiled) == seen(function) == ([0, 0, 2, 2, 2], 6)

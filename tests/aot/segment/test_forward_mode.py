@@ -201,3 +201,33 @@ def test_a_derivative_that_meets_tensors_of_no_capture():
         pushed(funcaot.compile(jacobian, backend=COMPILER), x)
     inside = funcaot.compile(lambda x: pushed(jacobian, x), backend=COMPILER)
     torch.testing.assert_close(inside(x), pushed(jacobian, x))
+
+
+@pytest.mark.parametrize("inner", [func.jacfwd, func.jacrev])
+@pytest.mark.parametrize("rows", [3, 2])
+def test_jacobians_of_a_jacobian_that_is_constant(rows, inner):
+    """Its own jacobian is an expanded matrix, which gets tangents."""
+    matrix = torch.arange(3.0 * rows).view(rows, 3)
+
+    def linear(x):
+        return matrix @ x
+
+    x = torch.tensor([0.3, -0.2, 0.5])
+    expected = func.jacfwd(func.jacfwd(inner(linear)))(x)
+    for compiled in (
+        func.jacfwd(func.jacfwd(funcaot.compile(inner(linear), backend="eager"))),
+        func.jacfwd(funcaot.compile(func.jacfwd(inner(linear)), backend="eager")),
+        funcaot.compile(func.jacfwd(func.jacfwd(inner(linear))), backend="eager"),
+    ):
+        assert_close(compiled(x), expected)
+
+
+def test_values_that_are_expanded_and_get_tangents():
+    def function(x):
+        return x.sum().expand(3), x * 2
+
+    x = torch.tensor([0.3, -0.2, 0.5])
+    found = func.jvp(funcaot.compile(function, backend="eager"), (x,), (x.cos(),))
+    expected = func.jvp(function, (x,), (x.cos(),))
+    assert_close(found, expected)
+    assert [each.stride() for each in found[0]] == [each.stride() for each in expected[0]]

@@ -22,6 +22,7 @@ from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes.opaque import current_captor, layout_of
 from funcaot.classes.premise import refused
 from funcaot.derivatives.kernels import with_derivatives
+from funcaot.derivatives.losses import ctc
 from funcaot.rules.opaque_backward import OfTorch, opaque_function
 from funcaot.rules.operands.flat_call import flatten_values
 
@@ -81,6 +82,7 @@ LATE = frozenset(
 )
 # All that they read is whether their arguments are right, which is a premise at any size.
 _CHECKING = frozenset({functional.gaussian_nll_loss})
+_CTC = frozenset({torch.ctc_loss, functional.ctc_loss})
 # As in eager, a gradient doesn't require grad where it doesn't depend on what is differentiated.
 _LINEAR = LATE | {torch.combinations}
 _LINEAR_IN_FIRST = frozenset({torch.istft, torch.Tensor.istft})
@@ -116,6 +118,9 @@ def run_opaquely(call: Call, capture: InProgress) -> Any:
         if not is_untraceable(error):
             raise
         result = call_opaquely(call.func, arguments, error)
+        if result is None and call.func in _CTC:
+            # Nobody knows the lengths of an example of vmap's.
+            result = ctc.in_differentiable_ops(*call.args, **call.kwargs)
         if result is None:
             raise
         return result

@@ -1,6 +1,7 @@
 """Dropout that drops nothing gives back its input.
 
-With open sizes torch takes it apart into a copy, where eager returns the tensor itself.
+With open sizes torch takes it apart into a copy, where eager returns the tensor itself. Of a jagged
+tensor eager makes a copy, too.
 """
 
 from __future__ import annotations
@@ -31,4 +32,11 @@ def give_back(call: Call, capture: InProgress) -> Any:
     tensor = args[0] if args else kwargs.get("input")
     idle = training is False or probability == 0
     plain = isinstance(probability, float | int) and 0 <= probability <= 1
-    return tensor if idle and plain and isinstance(tensor, torch.Tensor) else NotImplemented
+    if not (idle and plain and isinstance(tensor, torch.Tensor)):
+        return NotImplemented
+    if not tensor.is_nested:
+        return tensor
+    # Where it is said to be training, random numbers are drawn.
+    return (
+        tensor.clone() if training is False and call.func is not torch.dropout_ else NotImplemented
+    )

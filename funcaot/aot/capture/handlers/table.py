@@ -117,6 +117,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(named(*splitting.UNSAFE), splitting.split),
     # Whatever else writes.
     Row(writing.is_of_lists, writing.write_to_lists),
+    Row(writing.on_lists, writing.note_saved),
     Row(lambda call: writes.is_write(call.name), writing.write),
     # What reads values.
     Row(of(torch.tensor_split, _TENSOR.tensor_split), data_dependent_ops.split_by_numbers),

@@ -1,4 +1,4 @@
-"""An op writes to a tensor, or to a list of them: versions are counted, what it saves is noted."""
+"""An op writes to a tensor, or runs on lists: versions are counted, what it saves is noted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.recurrent import without_cudnn
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.memory import writes
@@ -17,6 +18,8 @@ __all__ = [
     "SILENT",
     "is_of_lists",
     "normalize",
+    "note_saved",
+    "on_lists",
     "refuse_silent",
     "write",
     "write_polygamma",
@@ -41,7 +44,28 @@ def write_to_lists(call: Call, capture: InProgress) -> Any:
     """An optimizer's ops on all parameters together."""
     if call.name.startswith("_foreach_") and writes.share_memory(call.args[0]):
         return writes.one_by_one(call.func, call.args, call.kwargs)
-    return writes.counted(call.args[0], call.run)
+    if not torch.is_grad_enabled():
+        return writes.counted(call.args[0], call.run)
+    return writes.recorded_of_lists(
+        capture.tape, _tensors_of(call), lambda: writes.counted(call.args[0], call.run)
+    )
+
+
+def on_lists(call: Call) -> bool:
+    """Whether an op runs on lists of tensors."""
+    return call.name.startswith("_foreach_")
+
+
+def note_saved(call: Call, capture: InProgress) -> Any:
+    """Note what such an op saves, for which its node of autograd has no names."""
+    if not torch.is_grad_enabled():
+        return NotImplemented
+    return writes.recorded_of_lists(capture.tape, _tensors_of(call), call.run)
+
+
+def _tensors_of(call: Call) -> list[torch.Tensor]:
+    given = tree_flatten((call.args, call.kwargs))[0]
+    return [value for value in given if isinstance(value, torch.Tensor)]
 
 
 def normalize(call: Call, capture: InProgress) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -98,13 +99,27 @@ class View:
     from_no_grad: bool = False
     several: bool = False
 
+    @cached_property
+    def together(self) -> View | None:
+        """All results of the last op, if that has several; else None."""
+        last = self.steps[-1] if self.steps else None
+        if not isinstance(last, ViewStep) or last.item is None:
+            return None
+        return replace(self, steps=(*self.steps[:-1], replace(last, item=None)))
+
+    @property
+    def item(self) -> int:
+        """Which of the results of the last op it is."""
+        last = self.steps[-1]
+        return (last.item or 0) if isinstance(last, ViewStep) else 0
+
     @property
     def is_alias(self) -> bool:
         """Whether it is a new object with nothing changed, as autograd sees it too."""
         usual = self.recorded and not (self.from_no_grad or self.several)
         return usual and all(step.is_alias and not step.is_detach for step in self.steps)
 
-    def __call__(self, base: torch.Tensor) -> torch.Tensor:
+    def __call__(self, base: torch.Tensor) -> Any:
         """Apply the chain."""
         if self.from_no_grad:
             with torch.no_grad():
@@ -116,12 +131,14 @@ class View:
         with torch.set_grad_enabled(self.recorded):
             return self._replay(base)
 
-    def _replay(self, base: torch.Tensor) -> torch.Tensor:
+    def _replay(self, base: torch.Tensor) -> Any:
+        made: Any = base
         for step in self.steps:
-            base = step(base)
-        if self.several and base._is_view():
-            autograd.set_creation_meta(base, autograd.CreationMeta.MULTI_OUTPUT_NODE)
-        return base
+            made = step(made)
+        for piece in made if isinstance(made, list | tuple) else (made,):
+            if self.several and piece._is_view():
+                autograd.set_creation_meta(piece, autograd.CreationMeta.MULTI_OUTPUT_NODE)
+        return made
 
     def __str__(self) -> str:
         """``t().slice(0, 1, 3)`` style."""

@@ -1,8 +1,8 @@
-"""What autograd saves for an in-place op on a view, which can't be seen once it has run.
+"""What autograd saves for an in-place op on a view, or on lists: it can't be seen afterwards.
 
-The node that autograd makes for such an op (``CopySlices``) hides the op's own node, and with it
-what that one saved. So it is looked at while it is saved. Hooks take away autograd's check of
-versions, so this file does that check too.
+The node that autograd makes for a write to a view (``CopySlices``) hides the op's own node, and
+with it what that one saved; the node of an op on lists has no names for it. So it is looked at
+while it is saved. Hooks take away autograd's check of versions, so this file does that check too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class _Saved:
         if changed or self.tape.node_of(self.tensor) is not self.node:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: a tensor {list(self.tensor.shape)} that an in-place op on a "
-                "view saved has been written to since."
+                f"inplace operation: a tensor {list(self.tensor.shape)} that an op on a view or on "
+                "lists, saved has been written to since."
             )
         return self.tensor
 
@@ -113,6 +113,38 @@ def recorded(
         return write()
     base = view if view._base is None else view._base
     previous = base.grad_fn
+    result, saved = _watched(tape, operands, write)
+    for item in saved:
+        # Its own result: an op on shapes alone, which makes no new value, counts too.
+        if item.original is None and item.node is not None and _shows(tape, view, item.node):
+            item.watch(view, view._version)
+    made = base.grad_fn
+    if made is not None and made is not previous and made.name().endswith("CopySlices"):
+        tape.saved_by_writes[made] = _nodes_of(saved)
+    return result
+
+
+def recorded_of_lists(tape: Tape, operands: Sequence[torch.Tensor], run: Callable[[], Any]) -> Any:
+    """Run an op on lists of tensors, and tell the tape what autograd saved for it.
+
+    Args:
+        tape: The tape, recording.
+        operands: The op's tensors.
+        run: Runs the op, and returns the list of its results, if these are new.
+    """
+    if not tracing.saved_tensors_hooks_enabled():
+        return run()
+    previous = {operand.grad_fn for operand in operands}
+    results, saved = _watched(tape, operands, run)
+    for made in {result.grad_fn for result in (*operands, *(results or ()))} - previous:
+        tape.saved_by_writes[made] = _nodes_of(saved)
+    return results
+
+
+def _watched(
+    tape: Tape, operands: Sequence[torch.Tensor], run: Callable[[], Any]
+) -> tuple[Any, list[_Saved]]:
+    """The result of an op, and what autograd saved for it."""
     before = {
         graphs.without_aliases(node): (operand, operand._version)
         for operand in operands
@@ -128,16 +160,11 @@ def recorded(
         return item
 
     with torch.autograd.graph.saved_tensors_hooks(pack, _Saved.unpack):
-        result = write()
-    for item in saved:
-        # Its own result: an op on shapes alone, which makes no new value, counts too.
-        if item.original is None and item.node is not None and _shows(tape, view, item.node):
-            item.watch(view, view._version)
-    made = base.grad_fn
-    if made is not None and made is not previous and made.name().endswith("CopySlices"):
-        nodes = tuple(item.node for item in saved if item.node is not None)
-        tape.saved_by_writes[made] = nodes
-    return result
+        return run(), saved
+
+
+def _nodes_of(saved: Sequence[_Saved]) -> tuple[fx.Node, ...]:
+    return tuple(item.node for item in saved if item.node is not None)
 
 
 def _shows(tape: Tape, view: torch.Tensor, node: fx.Node) -> bool:

@@ -146,3 +146,19 @@ def test_strided_nested_tensors_are_refused():
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     with pytest.raises(UnsupportedError, match="a nested tensor"):
         funcaot.compile(lambda x: x * 2, backend="eager")(nested)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_dropout_that_drops_nothing_is_a_copy(grad):
+    """Of other tensors it is the argument itself."""
+
+    def function(x):
+        return F.dropout(x, 0.5, training=False)
+
+    for each in (function, funcaot.compile(function, backend="eager")):
+        x = jagged(0).requires_grad_(grad)
+        found = each(x)
+        assert found is not x
+        with torch.no_grad():
+            found.mul_(2)
+        assert_close(x.values(), jagged(0).values())

@@ -108,3 +108,24 @@ def test_as_in_eager(program, history, grad_mode):
     for seed in range(2):
         wanted = outcome(function, seed, history, grad_mode)
         compare(outcome(compiled, seed, history, grad_mode), wanted)
+
+
+def test_pieces_of_a_split_go_together():
+    """Torch's formula for a jagged split needs the gradients of all pieces."""
+
+    def function(x):
+        return (*x.split(2, -1), *(x * 2).split(1, -1))
+
+    def gradient(f):
+        x = torch.nested.nested_tensor(
+            [torch.arange(8.0).view(2, 4), torch.ones(1, 4)],
+            layout=torch.jagged,
+            requires_grad=True,
+        )
+        pieces = f(x)
+        losses = [piece.values().sin().sum() for piece in pieces]
+        return torch.autograd.grad(losses, x)[0].values(), [piece.output_nr for piece in pieces]
+
+    compiled = funcaot.compile(function, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(gradient(compiled), gradient(function))
