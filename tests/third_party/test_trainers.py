@@ -27,10 +27,19 @@ def _losses(name: str, *options: str) -> list[float]:
     return [float(line.split()[-1]) for line in lines]
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+WAYS = {
+    "eager": ("--backend", "eager"),
+    "inductor": ("--backend", "inductor"),
+    "by_name": ("--by-name",),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NEEDED)
-def test_trainer(name, backend):
+def test_trainer(name, way):
     pytest.importorskip(NEEDED[name])
+    if name == "with_fabric" and way == "by_name":
+        pytest.skip("Fabric compiles nothing itself")
     plain = _losses(name, "--plain")
     assert len(plain) >= 3
-    assert _losses(name, "--backend", backend) == pytest.approx(plain, rel=1e-4)
+    assert _losses(name, *WAYS[way]) == pytest.approx(plain, rel=1e-4)
