@@ -243,8 +243,6 @@ def test_a_checkpoint_is_read_by_another_number_of_ranks(ranks: Ranks, tmp_path)
             for found in many.run(_of_all, ways, (2, 3), str(path), "read"):
                 for way in ways:
                     said = lambda message, way=way: f"{path.name}, {way}: {message}"  # noqa: B023, E731
-                    torch.testing.assert_close(
-                        found[way], expected, rtol=1e-4, atol=1e-5, msg=said
-                    )
+                    torch.testing.assert_close(found[way], expected, rtol=1e-4, atol=1e-5, msg=said)
     finally:
         one.stop()
