@@ -34,8 +34,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="don't compile, to compare")
     parser.add_argument("--by-name", action="store_true", help="let Accelerate call torch.compile")
     args = parser.parse_args()
-    if args.by_name:
-        add_to_accelerate()
+    add_to_accelerate()
     accelerator = Accelerator(cpu=True, dynamo_backend="funcaot" if args.by_name else None)
     torch.manual_seed(0)
     x = torch.randn(16 * args.steps, 3)
@@ -52,6 +51,8 @@ def main() -> None:
         optimizer.step()
         mean = accelerator.reduce(loss.detach(), "mean").item()
         accelerator.print(f"step {step}: loss {mean:.6f}")
+    del loss, model, optimizer
+    accelerator.free_memory()  # DDP's reducer may wait for ever if it is freed after its group.
     accelerator.end_training()
 
 

@@ -50,6 +50,7 @@ def main() -> None:
         fabric.backward(loss)
         optimizer.step()
         fabric.print(f"step {step}: loss {fabric.all_reduce(loss.detach()).item():.6f}")
+    del loss, model, optimizer  # DDP's reducer may wait for ever if it is freed after its group.
     fabric.barrier()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # Its threads would abort the process.

@@ -4,17 +4,17 @@ torchrun --nproc-per-node 2 examples/trainers/with_transformers.py --by-name
 """
 
 import argparse
+import gc
 import tempfile
 
 import torch
-from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import funcaot
 from funcaot.dynamo import add_to_accelerate
 
 
-class Counting(Dataset):
+class Counting(torch.utils.data.Dataset):
     """Sentences that count up from some number."""
 
     def __len__(self) -> int:
@@ -32,8 +32,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="don't compile, to compare")
     parser.add_argument("--by-name", action="store_true", help="let the Trainer compile")
     args = parser.parse_args()
-    if args.by_name:
-        add_to_accelerate()
+    add_to_accelerate()
     torch.manual_seed(0)
     sizes = {"vocab_size": 16, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
     dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -52,9 +51,10 @@ def main() -> None:
     if trainer.is_world_process_zero():
         for step, entry in enumerate(trainer.state.log_history[: args.steps]):
             print(f"step {step}: loss {float(entry['loss']):.6f}")
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # Its threads would abort the process.
 
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # DDP's reducer may wait for ever if it is freed after its group.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # Its threads would abort the process.
