@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
@@ -74,6 +75,28 @@ def dynamo_backend(
     )
     compiled.open_dimensions(opened)
     return DynamoGraph(compiled, positions)
+
+
+def add_to_accelerate() -> None:
+    """Let Accelerate, and so transformers' ``Trainer``, take the name of this backend.
+
+    Accelerate hands a model that it has wrapped to ``torch.compile``, and takes the backends of
+    its own list only. After this call ``Accelerator(dynamo_backend="funcaot")`` and
+    ``TrainingArguments(torch_compile_backend="funcaot")`` are taken, in this process.
+
+    Raises:
+        ModuleNotFoundError: Accelerate isn't installed.
+
+    Example:
+        >>> from funcaot.dynamo import add_to_accelerate
+        >>> add_to_accelerate()  # doctest: +SKIP
+        >>> accelerator = Accelerator(dynamo_backend="funcaot")  # doctest: +SKIP
+    """
+    names: Any = importlib.import_module("accelerate.utils").DynamoBackend
+    if "FUNCAOT" not in names._value2member_map_:
+        added = str.__new__(names, "FUNCAOT")
+        added._name_ = added._value_ = "FUNCAOT"
+        names._value2member_map_["FUNCAOT"] = added
 
 
 class DynamoGraph:

@@ -1,12 +1,18 @@
 """torch.compile with the lazy pipeline as its backend."""
 
+import copy
+import enum
+import pickle
+import sys
+import types
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 import funcaot
-from funcaot.dynamo import dynamo_backend
+from funcaot.dynamo import add_to_accelerate, dynamo_backend
 from funcaot.errors import FuncaotError
 
 
@@ -148,3 +154,27 @@ def test_a_function_inside_torch_compile(kept_whole, backend):
         each = torch.func.vmap(transformed)
         compiled = torch.compile(each, backend=backend, fullgraph=True)
         assert_close(compiled(x, weight), each(x, weight))
+
+
+class ListOfBackends(str, enum.Enum):  # noqa: UP042 - as Accelerate has it
+    """As Accelerate has it."""
+
+    NO = "NO"
+    INDUCTOR = "INDUCTOR"
+
+
+def test_a_closed_list_of_names_takes_ours(monkeypatch):
+    accelerate = types.ModuleType("accelerate.utils")
+    accelerate.DynamoBackend = ListOfBackends  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
+    monkeypatch.setitem(sys.modules, "accelerate.utils", accelerate)
+    with pytest.raises(ValueError, match="FUNCAOT"):
+        ListOfBackends("FUNCAOT")
+    add_to_accelerate()
+    added = ListOfBackends("funcaot".upper())
+    add_to_accelerate()
+    assert ListOfBackends("FUNCAOT") is added
+    assert copy.deepcopy(added) is pickle.loads(pickle.dumps(added)) is added
+    # What Accelerate makes of it.
+    assert added != ListOfBackends.NO
+    assert added.value.lower() == "funcaot"

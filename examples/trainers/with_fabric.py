@@ -1,8 +1,6 @@
 """Force matching with Lightning Fabric, whose strategies wrap a compiled module.
 
-    torchrun --nproc-per-node 2 examples/trainers/with_fabric.py
-
-Fabric is given the compiled module, and its DDP goes around that.
+torchrun --nproc-per-node 2 examples/trainers/with_fabric.py
 """
 
 import argparse
@@ -43,7 +41,7 @@ def main() -> None:
     module = Energy()
     model = module if args.plain else funcaot.compile(module, backend=args.backend)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    model, optimizer = fabric.setup(model, optimizer, _reapply_compile=False)
+    model, optimizer = fabric.setup(model, optimizer)
     for step in range(args.steps):
         made = torch.Generator().manual_seed(10 * step + fabric.global_rank)
         x = torch.randn(8, 3, generator=made)
@@ -52,6 +50,7 @@ def main() -> None:
         fabric.backward(loss)
         optimizer.step()
         fabric.print(f"step {step}: loss {fabric.all_reduce(loss.detach()).item():.6f}")
+    del loss, model, optimizer  # DDP's reducer may wait for ever if it is freed after its group.
     fabric.barrier()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # Its threads would abort the process.

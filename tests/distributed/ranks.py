@@ -11,6 +11,9 @@ import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -18,13 +21,50 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+_ROOT = Path(__file__).resolve().parents[2]
 _GRACE = 5.0  # seconds that the others get once one rank has failed
 
 
 class RanksFailedError(AssertionError):
     """What each rank that failed said."""
+
+
+def torchrun(
+    count: int, *command: str, timeout: float, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script on some ranks; torchrun takes a free port.
+
+    Args:
+        count: How many ranks.
+        command: The script and its arguments.
+        timeout: Seconds until all of its processes are ended.
+        settings: Variables of the environment.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer.
+    """
+    start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    settings = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(_ROOT), **settings}
+    with subprocess.Popen(
+        [*start, "--nproc-per-node", str(count), *command],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            # It ends its ranks when it is asked to end, not when it is killed.
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=40)
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 class Ranks:

@@ -1,11 +1,7 @@
 """Ranks that don't do alike: other batches, a late recompilation, an error on one of them."""
 
-import os
-import subprocess
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 import funcaot
 from funcaot.distributed import shard
 from tests.distributed.cases import Energy, batch, loss_of, whole
-from tests.distributed.ranks import Ranks, RanksFailedError
+from tests.distributed.ranks import Ranks, RanksFailedError, torchrun
 from tests.hostile import COMPILER
 
-ROOT = Path(__file__).resolve().parents[2]
 # Of each rank at each step: one rank sees open sizes, single rows and known sizes while the other
 # sees others.
 SIZES = ((4, 4), (4, 6), (6, 3), (1, 5), (5, 1), (7, 7), (2, 9))
@@ -167,10 +162,7 @@ for size in (4, 4 + dist.get_rank()):
 def test_torchrun_names_the_rank_and_ends_the_others(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(script)]
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    ended = torchrun(2, str(script), timeout=100)
     assert ended.returncode
     assert "[rank1]: ValueError: five rows" in ended.stderr
     assert "script.py FAILED" in ended.stderr

@@ -19,8 +19,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 import funcaot
+from funcaot.distributed import shard
 from tests.distributed.cases import ORDERS, Energy, batch, chosen, loss_of, reference, whole
 from tests.distributed.ranks import Ranks
 
@@ -37,6 +39,9 @@ OPTIONS = {
     "mixed, offloaded": {"mp_policy": _MIXED, "offload_policy": _OFFLOADED},
     "accumulated": {},
     "accumulated, not resharded": {"reshard_after_forward": False},
+    "cut along columns": {
+        "shard_placement_fn": lambda p: Shard(1) if p.shape[1:] == (8,) else None
+    },
     "replicated": {},
     "sharded and replicated": {},
 }
@@ -191,3 +196,55 @@ def _goes_on(name: str) -> None:
 @pytest.mark.parametrize("name", STATES)
 def test_states(ranks: Ranks, name):
     ranks.run(_goes_on, name)
+
+
+def _of_all(ways, steps, path, action):
+    """Train on the same batches on any number of ranks, and write or read the state in between."""
+    found = {}
+    for way in ways:
+        if way == "shard":
+            model = shard(Energy())
+            optimizer = torch.optim.Adam(model.parameters(), 0.1)
+            step = _compiled(lambda *given, model=model: loss_of(model, "first", *given))
+        else:
+            model, optimizer = _made(way)
+            step = lambda *given, model=model: loss_of(model, "first", *given)  # noqa: E731
+        if action == "read":
+            step(*batch(9, 0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            state = dict(zip("mo", get_state_dict(model, optimizer), strict=True))
+            checkpoint.load(state, checkpoint_id=f"{path}/{way}")
+            set_state_dict(
+                model, optimizer, model_state_dict=state["m"], optim_state_dict=state["o"]
+            )
+        for index in steps:
+            step(*batch(index, 0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if action == "write":
+            state = dict(zip("mo", get_state_dict(model, optimizer), strict=True))
+            checkpoint.save(state, checkpoint_id=f"{path}/{way}")
+        found[way] = [whole(each.detach()) for each in model.parameters()]
+    return found
+
+
+def test_a_checkpoint_is_read_by_another_number_of_ranks(ranks: Ranks, tmp_path):
+    ways = ("after", "units before", "shard")
+    plain = Energy()
+    optimizer = torch.optim.Adam(plain.parameters(), 0.1)
+    for index in range(4):
+        loss_of(plain, "first", *batch(index, 0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = [each.detach() for each in plain.parameters()]
+    one = Ranks(1)
+    try:
+        for few, many, path in ((one, ranks, tmp_path / "up"), (ranks, one, tmp_path / "down")):
+            few.run(_of_all, ways, (0, 1), str(path), "write")
+            for found in many.run(_of_all, ways, (2, 3), str(path), "read"):
+                for way in ways:
+                    said = lambda message, way=way: f"{path.name}, {way}: {message}"  # noqa: B023, E731
+                    torch.testing.assert_close(found[way], expected, rtol=1e-4, atol=1e-5, msg=said)
+    finally:
+        one.stop()

@@ -1,13 +1,14 @@
 """The processes that the tests of this folder run on."""
 
 import os
+import subprocess
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from tests.distributed.ranks import Ranks, RanksFailedError
+from tests.distributed.ranks import Ranks, RanksFailedError, torchrun
 
 
 def _sum_of_ranks() -> tuple[float, int]:
@@ -62,4 +63,17 @@ def test_a_failure_is_told_and_ends_all_in_bounded_time(ranks: Ranks, function, 
     with pytest.raises(RanksFailedError, match=said):
         ranks.run(function, deadline=3 if function is _hangs else 60)
     assert time.monotonic() - start < 20
+    assert not any(_is_alive(pid) for pid in pids)
+
+
+def test_ranks_of_torchrun_end_in_bounded_time(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "open(sys.argv[1] + os.environ['RANK'], 'w').write(str(os.getpid()))\n"
+        "time.sleep(1000)\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        torchrun(2, str(script), f"{tmp_path}/pid", timeout=40)
+    pids = [int((tmp_path / f"pid{rank}").read_text()) for rank in (0, 1)]
     assert not any(_is_alive(pid) for pid in pids)

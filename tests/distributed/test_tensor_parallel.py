@@ -4,12 +4,15 @@ Eager isn't the oracle: its second derivatives lack what comes through a tensor'
 ``DTensor.from_local`` has moved.
 """
 
+import contextlib
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -164,3 +167,38 @@ def _without_the_patch() -> None:
 
 def test_the_patch_is_needed(ranks: Ranks):
     ranks.run(_without_the_patch)
+
+
+def _attention(query):
+    return nn.functional.scaled_dot_product_attention(query, query, query)
+
+
+def _with_context_parallelism() -> None:
+    """A part of the sequence on each rank: attention to it alone would be another value."""
+    mesh = dist.init_device_mesh("cpu", (2,))
+    heads = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def entered(query):
+        with context_parallel(mesh, buffers=[query], buffer_seq_dims=[2]):
+            return _attention(query)
+
+    cases = {
+        "function": (_attention, torch.randn(1, 2, 8, 4), True),
+        "module": (lambda x: heads(x, x, x, need_weights=False)[0], torch.randn(1, 8, 8), True),
+        "inside": (entered, torch.randn(1, 2, 8, 4), False),
+    }
+    for name, (function, given, around) in cases.items():
+        compiled, sequence = _compiled(function), given.dim() - 2
+        with torch.no_grad():
+            if around:
+                # A program for this call is there already.
+                compiled(given.chunk(2, sequence)[0].contiguous())
+            on = context_parallel(mesh, buffers=[given], buffer_seq_dims=[sequence])
+            said = pytest.raises(funcaot.errors.UnsupportedError, match="under context_parallel")
+            with on if around else contextlib.nullcontext(), said:
+                compiled(given)
+        assert given.shape[sequence] == 8, name
+
+
+def test_context_parallelism_is_refused(ranks: Ranks):
+    ranks.run(_with_context_parallelism)

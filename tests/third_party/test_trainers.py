@@ -1,11 +1,10 @@
 """Trainers of other people on two ranks: the examples print the same losses, compiled or not."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.distributed.ranks import torchrun
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
@@ -16,21 +15,26 @@ NEEDED = {
 
 
 def _losses(name: str, *options: str) -> list[float]:
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(ROOT / "examples" / "trainers" / f"{name}.py")]
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [*command, *options], env=env, capture_output=True, text=True, timeout=200
-    )
+    script = ROOT / "examples" / "trainers" / f"{name}.py"
+    ended = torchrun(2, str(script), *options, timeout=200)
     assert ended.returncode == 0, ended.stderr[-3000:]
     lines = [line for line in ended.stdout.splitlines() if line.startswith("step ")]
     return [float(line.split()[-1]) for line in lines]
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+WAYS = {
+    "eager": ("--backend", "eager"),
+    "inductor": ("--backend", "inductor"),
+    "by_name": ("--by-name",),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NEEDED)
-def test_trainer(name, backend):
+def test_trainer(name, way):
     pytest.importorskip(NEEDED[name])
+    if name == "with_fabric" and way == "by_name":
+        pytest.skip("Fabric compiles nothing itself")
     plain = _losses(name, "--plain")
     assert len(plain) >= 3
-    assert _losses(name, "--backend", backend) == pytest.approx(plain, rel=1e-4)
+    assert _losses(name, *WAYS[way]) == pytest.approx(plain, rel=1e-4)

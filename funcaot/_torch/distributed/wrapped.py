@@ -12,6 +12,7 @@ __all__ = [
     "DistributedDataParallel",
     "belongs_to_fsdp",
     "bucket_limits",
+    "exchanges_parts_of_sequences",
     "is_sharded",
     "same_state",
 ]
@@ -24,6 +25,23 @@ def bucket_limits(parallel: Any) -> tuple[int, ...]:
     if parallel.bucket_bytes_cap_default:
         return (dist._DEFAULT_FIRST_BUCKET_BYTES, parallel.bucket_bytes_cap)
     return (parallel.bucket_bytes_cap,)
+
+
+def exchanges_parts_of_sequences(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call computes attention as ``context_parallel`` does it, if that is on."""
+    name = getattr(function, "__name__", "")
+    if name not in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+        return False
+    import sys
+
+    module = sys.modules.get("torch.distributed.tensor.experimental._context_parallel._attention")
+    if module is None:
+        return False
+    if name == "multi_head_attention_forward":  # which asks for the other by its name
+        return torch.nn.functional.scaled_dot_product_attention in module._replaced_functions
+    handlers = module.DTensor._op_dispatcher._custom_op_handlers
+    is_on = torch.ops.aten._scaled_dot_product_flash_attention.default in handlers
+    return is_on and any(isinstance(value, module.DTensor) for value in args)
 
 
 def _fsdp_class() -> type | None:

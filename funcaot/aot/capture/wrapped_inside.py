@@ -1,7 +1,8 @@
-"""Modules that ``torch.distributed`` has wrapped, called inside of a captured function: refused.
+"""What ``torch.distributed`` does around a module, inside of a captured function: refused.
 
 What a wrapper does around its module it does in each call, outside of any graph; a program would
-leave it out from the second call on. The mode that lifts tensors asks here.
+leave it out from the second call on. Context parallelism replaces attention for a while. The mode
+that lifts tensors asks here.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from funcaot._torch.distributed.wrapped import DistributedDataParallel
+from funcaot._torch.distributed.wrapped import (
+    DistributedDataParallel,
+    exchanges_parts_of_sequences,
+)
 from funcaot.errors import UnsupportedError
 
 __all__ = ["WrappedInside"]
 
 _FSDP = "torch.distributed.fsdp"
+_CONTEXT_PARALLEL = "torch.distributed.tensor.experimental._context_parallel"
 
 
 class WrappedInside:
@@ -45,8 +50,16 @@ class WrappedInside:
             )
         name = getattr(func, "__name__", "")
         starts = name == "_record_function_enter_new" and str(args[0]).startswith("FSDP::")
-        if starts or (name == "untyped_storage" and _called_by_fsdp()):
+        if starts or (name == "untyped_storage" and _called_by(_FSDP)):
             raise self._fully_sharded()
+        resized = name == "resize_" and _called_by(_CONTEXT_PARALLEL)
+        if resized or exchanges_parts_of_sequences(func, args):
+            raise UnsupportedError(
+                f"{self._name} computes attention under context_parallel, which exchanges parts "
+                "of the sequence outside of any program.",
+                remedy="call the function uncompiled there; or share heads among the ranks "
+                "instead, by parallelize_module.",
+            )
 
     def _fully_sharded(self) -> UnsupportedError:
         return UnsupportedError(
@@ -57,10 +70,10 @@ class WrappedInside:
         )
 
 
-def _called_by_fsdp() -> bool:
+def _called_by(package: str) -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_FSDP):
+        if str(frame.f_globals.get("__name__", "")).startswith(package):
             return True
         frame = frame.f_back
     return False
