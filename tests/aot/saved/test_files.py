@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -143,6 +145,41 @@ def test_a_failure_leaves_what_was_there(path, monkeypatch):
     with pytest.raises(ArtifactError, match="No space left"):
         saved(path)
     monkeypatch.undo()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert is_loaded(loaded(path))
+
+
+KILLED = """
+import os, signal, sys
+import torch, funcaot
+compiled = funcaot.compile(lambda x: x.cos(), backend="eager")
+compiled(torch.ones(3))
+os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+compiled.save(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_what_was_there(path):
+    before = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert is_loaded(loaded(path))
+
+
+def test_a_disk_that_is_full_half_way(path):
+    compiled = funcaot.compile(function, backend="eager")
+    compiled(torch.ones(3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(ArtifactError, match="can't be written: File too large"):
+            compiled.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert is_loaded(loaded(path))
 
