@@ -347,3 +347,20 @@ def test_other_settings_are_a_miss(change, path):
     assert misses(compiled) == 1
     assert f"{change} changed" in funcaot.report(compiled).entries[0].reason
     assert is_loaded(loaded(path))
+
+
+OPTIONS = """
+import sys
+from funcaot._torch.inductor.generated import settings_of_inductor
+import torch
+alone = settings_of_inductor()
+assert not [name for name in sys.modules if name.startswith(("torch._inductor", "torch._dynamo."))]
+import torch._inductor.config
+assert settings_of_inductor() == alone
+assert torch._inductor.config is sys.modules["torch._inductor.config"]
+"""
+
+
+@pytest.mark.slow
+def test_the_options_of_a_compiler_are_read_without_it():
+    subprocess.run([sys.executable, "-c", OPTIONS], check=True)
