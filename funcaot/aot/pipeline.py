@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from funcaot import config
-from funcaot.aot.closure.put_into_torch import put_into_torch
+from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle

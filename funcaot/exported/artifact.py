@@ -141,7 +141,7 @@ def captured(
             ) from None
         except SizeError as error:
             raise UnsupportedError(
-                f"{call.name} can't be exported with open sizes: {error}",
+                f"{call.name} can't be exported with open sizes: {error.what}",
                 remedy="leave dynamic_shapes out.",
             ) from error
         except RuntimeError as error:

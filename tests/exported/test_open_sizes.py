@@ -76,10 +76,22 @@ def without_diagonal(x):
     return apart.fill_diagonal_(2.0).sqrt().sum() * less * less
 
 
+def weighted(x):
+    weights = torch.linspace(-1, 2, x.shape[0], dtype=torch.float64)
+    ends = torch.linspace(0, 1, steps=2 * len(x) - 1, dtype=torch.float64)
+    return (x * weights[:, None]).sin().sum() + (x[0, 0] * ends).square().sum()
+
+
+CASES["gradient of a weighted sum"] = torch.func.grad_and_value(weighted), ROWS
 CASES["gradient of pairs"] = torch.func.grad_and_value(pairs), batches((5,), (4,), (9,))
 CASES["gradient of all but a diagonal"] = torch.func.grad_and_value(without_diagonal), ROWS
 FAST = {
-    *("gradient of pairs", "gradient of all but a diagonal", "gradient of weights"),
+    *(
+        "gradient of a weighted sum",
+        "gradient of pairs",
+        "gradient of all but a diagonal",
+        "gradient of weights",
+    ),
     *("jvp", "jvp of three dimensions", "hessian"),
 }
 

@@ -248,3 +248,15 @@ def test_what_a_function_class_is_kept_with_is_no_effect(tmp_path):
     held = [Doubled]
     with pytest.raises(pytest.fail.Exception, match="it was compiled"):
         funcaot.export(lambda x: held[0].apply(x), (torch.ones(3),), path=tmp_path / "f.pt2")
+
+
+def test_one_remedy_for_what_opens_no_sizes(tmp_path):
+    """The capture's own remedy is for calls, not for exports."""
+    with pytest.raises(UnsupportedError) as raised:
+        funcaot.export(
+            lambda x: torch.combinations(x),
+            (torch.rand(4),),
+            path=tmp_path / "a.pt2",
+            dynamic_shapes=({0: Dim("n", min=2, max=9)},),
+        )
+    assert str(raised.value).count("Instead:") == 1

@@ -10,12 +10,15 @@ from __future__ import annotations
 import builtins
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import _bootstrap  # type: ignore[attr-defined]
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +215,9 @@ class _Extern:
         return found
 
 
+_locks: Any = _bootstrap
+
+
 class _Later:
     """A module of which functions are imported when they are called."""
 
@@ -229,7 +235,31 @@ class _Later:
 
 
 def settings_of_inductor() -> str:
-    """A digest of the options that Inductor generates code by."""
+    """A digest of the options that Inductor generates code by.
+
+    Nobody has changed them where Inductor isn't imported, and to import all of it takes a second.
+    """
+    name = "torch._inductor"
+    if name in sys.modules:
+        return _digest_of_settings()
+    # Another thread that imports it meanwhile waits for the lock, and then imports it itself.
+    with _locks._ModuleLockManager(name):
+        if name in sys.modules:
+            return _digest_of_settings()
+        alone = types.ModuleType(name)
+        alone.__path__ = [str(Path(torch.__file__).parent / "_inductor")]
+        alone.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        alone.__spec__._initializing = True  # type: ignore[attr-defined]
+        torch.__dict__["_inductor"] = sys.modules[name] = alone
+        try:
+            return _digest_of_settings()
+        finally:
+            torch.__dict__.pop("_inductor", None)
+            for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
+                del sys.modules[each]
+
+
+def _digest_of_settings() -> str:
     from torch._inductor import config
 
     saved = config.save_config_portable(ignore_private_configs=True)

@@ -18,6 +18,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.called_int import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
+from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
 from funcaot.base.scopes import PausableTrace
@@ -174,6 +175,8 @@ class Ran:
         random_states: Functions of torch that users' code called for random states.
         asked: Names by which users' code got or set attributes of things (``getattr(x, name)``).
         classes: Users' classes of tensors that the code was given or made.
+        called: What libraries hold that the code went through.
+        of_libraries: Code of libraries that ran for anybody, and is followed if a user's calls it.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -183,6 +186,8 @@ class Ran:
     random_states: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
+    called: Called = field(default_factory=Called)
+    of_libraries: set[types.CodeType] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -206,6 +211,8 @@ class Ran:
             if (module, code.co_name) in _TO_THREADS:
                 self._seen.discard(code)
                 self.uses_threads |= not _is_asked_by_machinery()
+            if is_followed(module) or (code in self.libraries and module != "torch.nn.parameter"):
+                self.of_libraries.add(code)
             return False
         self.users[code] = namespace
         return True
@@ -296,6 +303,7 @@ class Recorder(PausableTrace):
         self._outer.ran.random_states |= self.ran.random_states
         self._outer.ran.asked |= self.ran.asked
         self._outer.ran.classes |= self.ran.classes
+        self._outer.ran.called.update(self.ran.called)
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""
@@ -309,6 +317,10 @@ class Recorder(PausableTrace):
                     recorder._started(code, frame.f_globals)
                 recorder = recorder._outer
             show_classes(code, frame.f_globals)
+            self.ran.called.note_put(frame)
+        elif code in self.ran.of_libraries:
+            if code in self.ran.libraries or self.ran.called.is_asked(frame, self.ran.users.keys()):
+                self.ran.called.note(frame)
         if self.before is None and (seen := trace_of(frame)) is not None:
             return seen
         return self.passed_on(frame, event, argument)

@@ -12,9 +12,10 @@ import hashlib
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from funcaot.aot.closure.called import Called
 from funcaot.aot.closure.ran import Ran
 from funcaot.rules.operands.reached import is_filled
 
@@ -32,12 +33,14 @@ class RanCode:
         libraries: Code of libraries that reads what a user gives them.
         reads_environ: Whether environment variables were read.
         asked: Names by which the user's code got or set attributes of things.
+        called: What libraries hold that it went through.
     """
 
     users: tuple[tuple[types.CodeType, str | None], ...]
     libraries: tuple[types.CodeType, ...]
     reads_environ: bool
     asked: frozenset[str] = frozenset()
+    called: Called = field(default_factory=Called)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,10 @@ def kept(ran: Ran) -> RanCode:
         module = sys.modules.get(name) if isinstance(name, str) else None
         own = module is not None and vars(module) is namespace
         users.append((code, name if own else None))
-    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, frozenset(ran.asked))
+    called = Called()
+    called.update(ran.called)
+    asked = frozenset(ran.asked)
+    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, asked, called)
 
 
 @functools.lru_cache(maxsize=8192)

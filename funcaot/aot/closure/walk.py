@@ -365,6 +365,7 @@ class Walk:
 
     def _look_into_modules(self) -> None:
         names = self.found.names
+        used = names.of_users | names.asked_for
         for identity, module in list(self._modules.items()):
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
@@ -373,7 +374,7 @@ class Walk:
                     continue
                 if name == "__builtins__" and not names.uses(name):
                     continue  # Code calls what is in there by its own name.
-                if library and (self._ran is None or not names.users_mention(name)):
+                if library and (self._ran is None or name not in used):
                     continue
                 self._looked_at.add(key)
                 place = Place(identity, f"{{parent}}.__dict__[{children.quoted(name)}]", name)
@@ -397,6 +398,8 @@ class Walk:
             self._add(place, child)
         elif is_scalar(child):
             self.found.settings.append((place, child))
+        elif _is_put_there(child):
+            self._reach(place, child)
         elif callable(child):
             self.found.identities.append((place, child))
         elif not is_torch and child is not sys.modules:
@@ -460,6 +463,13 @@ def _is_interesting(value: Any) -> bool:
     if callable(getattr(kind, "__torch_function__", None)):
         return False
     return dictionary_of(value) is not None or bool(children.slots_of(value))
+
+
+def _is_put_there(value: Any) -> bool:
+    """Whether something in a library is a user's function or object, which leads on."""
+    if isinstance(value, types.FunctionType):
+        return not is_library(str(value.__globals__.get("__name__")))
+    return callable(value) and is_users(type(value))
 
 
 def _is_of_a_library(holder: Any) -> bool:

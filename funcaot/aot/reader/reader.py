@@ -34,6 +34,7 @@ from funcaot.aot.reader.reader_identity import (
     write_identities,
     write_shared,
 )
+from funcaot.aot.reader.reader_libraries import write_kept_as
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -312,6 +313,7 @@ def _written(
     if tracker.ran.users:
         write_identities(writer, arguments)
     write_functions_of_modules(writer)
+    write_kept_as(writer)
     return writer, values, (*tracker.holders(), *reached.values())
 
 
@@ -394,6 +396,7 @@ def make_check(ran: Ran) -> Callable[[], bool] | None:
     writer = EnvironmentWriter(scan_what_ran(root, ran), root)
     writer.write_checks()
     write_identities(writer)
+    write_kept_as(writer)
     if not writer.checks:
         return None
     read = writer.build(())

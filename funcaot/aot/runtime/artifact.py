@@ -14,7 +14,7 @@ import torch
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_unflatten
-from funcaot.aot.closure.put_into_torch import put_into_torch
+from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.graph.made_under import settings_now
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec

@@ -125,7 +125,7 @@ def _run(entry: Entry, tensors: Sequence[torch.Tensor], orders: int) -> None:
     with contextlib.suppress(_FreedError):
         for order in range(1, orders + 1):
             # The last gradient isn't differentiated again: that backward is another one.
-            for first in _tangents(made):
+            for first in _tangents(made, order):
                 _differentiate(made, choices, first, order)
 
 
@@ -170,7 +170,7 @@ def _differentiate(
             raise _FreedError from error
         if orders > 1:
             gradients = _differentiable(found)
-            for following in _tangents(gradients):
+            for following in _tangents(gradients, orders - 1):
                 _differentiate(gradients, choices, following, orders - 1)
 
 
@@ -182,12 +182,21 @@ def _ones(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.ones_like(value, memory_format=torch.contiguous_format) for value in values]
 
 
-def _tangents(values: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Gradients as they usually arrive: dense ones, and those of sums, with strides of 0."""
+def _tangents(values: Sequence[torch.Tensor], orders: int) -> list[list[torch.Tensor]]:
+    """Gradients as they usually arrive: dense ones, those of sums, with strides of 0, of squares.
+
+    What is squared and differentiated again brings gradients that have a history. Of single numbers
+    this is left out for the second order, where it would double what is compiled.
+    """
     dense = _ones(values)
     sums = [_of_sum(value, ones) for value, ones in zip(values, dense, strict=True)]
     alike = all(one is other for one, other in zip(sums, dense, strict=True))
-    return [dense] if alike else [dense, sums]
+    found = [dense] if alike else [dense, sums]
+    plain = all(value.layout is torch.strided for value in values)
+    if plain and (orders > 2 or (orders == 2 and any(value.numel() > 1 for value in values))):
+        with torch.enable_grad():
+            found.append([value * 2 for value in values])
+    return found
 
 
 def _of_sum(value: torch.Tensor, ones: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,8 @@ import torch
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
+from funcaot.aot.closure.libraries.kept_as import KeptAs
+from funcaot.aot.closure.libraries.text import library_text
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.ran import is_library
 from funcaot.aot.closure.ran_code import digest_of
@@ -91,6 +93,10 @@ class Describer:
         """One constant, by the name that the reader's text has for it."""
         if name.startswith("seen"):  # a version, which only saves time
             return "version"
+        if isinstance(value, KeptAs):
+            return library_text(value)
+        if name.startswith("library"):  # beside what it holds
+            return "library"
         if name.startswith("ids"):
             raise NotSavedError("it reads a set of objects")
         if name.startswith("hooks"):
@@ -159,6 +165,11 @@ def _kind_of(target: Any) -> str:
         return f"property of {', '.join(_kind_of(part) for part in parts if part is not None)}"
     if isinstance(target, _BUILTIN):
         return _builtin(target)
+    if _is_librarys(target):
+        return f"method {_kind_of(target.__func__)} of {_class(type(target.__self__))}"
+    if _class_name(type(target)) == "numpy._ArrayFunctionDispatcher":
+        if is_library(module_of(target)):
+            return f"function of NumPy {module_of(target)}.{target.__qualname__}"
     if isinstance(target, contextvars.ContextVar):
         return f"context variable {target.name}"
     if type(target) is _FIELD:
@@ -253,6 +264,18 @@ def _builtin(target: Any) -> str:
     if module != "builtins" and not is_library(str(module)):
         raise NotSavedError(f"it calls {module}.{target.__name__}, which isn't Python code")
     return f"builtin {module}.{getattr(target, '__qualname__', target.__name__)}"
+
+
+def _class_name(kind: type) -> str:
+    return f"{module_of(kind)}.{kind.__qualname__}"
+
+
+def _is_librarys(method: Any) -> bool:
+    """Whether something is a method of a library's object, as functions of ``calendar`` are."""
+    if not isinstance(method, types.MethodType):
+        return False
+    home = str(getattr(method.__func__, "__globals__", {}).get("__name__", ""))
+    return is_library(home) and is_library(module_of(type(method.__self__)))
 
 
 def _shows_all(kind: type) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.capture.grad_effects import GradientEffects
+from funcaot.aot.closure.libraries.kept_as import names_called
 from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
@@ -55,6 +56,10 @@ def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
         "libraries": [list(asdict(key).values()) for key in libraries],
         "reads_environ": reader.ran.reads_environ,
         "asked": sorted(reader.ran.asked),
+        "called": [
+            [module, sorted(names)] for module, names in names_called(reader.ran.called).items()
+        ],
+        "kinds": sorted(map(list, reader.ran.called.kinds)),
         "keys": [list(key) for key in reader.keys],
         "lines": described(reader),
         "stored": None if state is None else _stored_data(state),
@@ -89,7 +94,9 @@ def _read(
     stored = None if data["stored"] is None else _stored_from(data["stored"])
     try:
         ran = found(users, libraries, reads_environ=data["reads_environ"])
-        ran.asked.update(data.get("asked", ()))
+        ran.asked.update(data["asked"])
+        ran.called.names.update((module, set(names)) for module, names in data["called"])
+        ran.called.kinds.update((module, name) for module, name in data["kinds"])
         given = frozenset(map(id, leaves))  # Whoever saved it has captured it so.
         tracker = StateTracker(
             function, leaves, ((), {}), "the function", ran=ran, as_they_are=given

@@ -220,11 +220,24 @@ def of_sums(orders):
     return use
 
 
+def of_squares(orders):
+    """Gradients of squares of gradients: what arrives has a history."""
+
+    def use(function, x, w):
+        found = (function(x, w),)
+        for _ in range(orders - 1):
+            total = sum(each.square().sum() for each in found)
+            found = torch.autograd.grad(total, (x, w), create_graph=True)
+        sum(each.square().sum() for each in found).backward()
+
+    return use
+
+
 USES = {
     0: [],
     1: [summed, dense],
-    2: [summed, dense, of_a_sum, of_sums(2)],
-    3: [summed, of_sums(2), of_sums(3)],
+    2: [summed, dense, of_a_sum, of_sums(2), of_squares(2)],
+    3: [summed, of_sums(2), of_sums(3), of_squares(3)],
 }
 
 

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -143,6 +145,41 @@ def test_a_failure_leaves_what_was_there(path, monkeypatch):
     with pytest.raises(ArtifactError, match="No space left"):
         saved(path)
     monkeypatch.undo()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert is_loaded(loaded(path))
+
+
+KILLED = """
+import os, signal, sys
+import torch, funcaot
+compiled = funcaot.compile(lambda x: x.cos(), backend="eager")
+compiled(torch.ones(3))
+os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+compiled.save(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_what_was_there(path):
+    before = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert is_loaded(loaded(path))
+
+
+def test_a_disk_that_is_full_half_way(path):
+    compiled = funcaot.compile(function, backend="eager")
+    compiled(torch.ones(3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(ArtifactError, match="can't be written: File too large"):
+            compiled.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert is_loaded(loaded(path))
 
@@ -310,3 +347,20 @@ def test_other_settings_are_a_miss(change, path):
     assert misses(compiled) == 1
     assert f"{change} changed" in funcaot.report(compiled).entries[0].reason
     assert is_loaded(loaded(path))
+
+
+OPTIONS = """
+import sys
+from funcaot._torch.inductor.generated import settings_of_inductor
+import torch
+alone = settings_of_inductor()
+assert not [name for name in sys.modules if name.startswith(("torch._inductor", "torch._dynamo."))]
+import torch._inductor.config
+assert settings_of_inductor() == alone
+assert torch._inductor.config is sys.modules["torch._inductor.config"]
+"""
+
+
+@pytest.mark.slow
+def test_the_options_of_a_compiler_are_read_without_it():
+    subprocess.run([sys.executable, "-c", OPTIONS], check=True)

@@ -14,7 +14,10 @@ from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 
-__all__ = ["fill_diagonal", "indices_of_triangle", "linear"]
+__all__ = ["MAKING", "by_formula", "fill_diagonal", "linear"]
+
+# They make tensors of numbers that are given.
+MAKING = (torch.linspace, torch.logspace, torch.tril_indices, torch.triu_indices)
 
 
 def linear(call: Call, capture: InProgress) -> Any:
@@ -36,8 +39,8 @@ def linear(call: Call, capture: InProgress) -> Any:
     return product.view(rows, columns, weight.shape[0])
 
 
-def indices_of_triangle(call: Call, capture: InProgress) -> Any:
-    """``triu_indices`` and ``tril_indices``, by the formula of torch for its compilers."""
+def by_formula(call: Call, capture: InProgress) -> Any:
+    """What makes a tensor of a size that is open, by the formula of torch for its compilers."""
     if not any(isinstance(given, torch.SymInt) for given in (*call.args, *call.kwargs.values())):
         return NotImplemented
     return formula_of(call.name)(*call.args, **call.kwargs)

@@ -80,7 +80,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(*writing.NORMALIZING), writing.normalize),
     Row(of(*writing.SILENT), writing.refuse_silent),
     Row(of(torch.nn.functional.linear), open_sizes.linear),
-    Row(of(torch.triu_indices, torch.tril_indices), open_sizes.indices_of_triangle),
+    Row(of(*open_sizes.MAKING), open_sizes.by_formula),
     Row(named("fill_diagonal_"), open_sizes.fill_diagonal),
     Row(of(torch.cosine_similarity), similarity.cosine_similarity),
     Row(of(torch.nn.functional.one_hot), with_arguments(masks.one_hot)),

@@ -1,0 +1,1 @@
+"""What somebody put in the place of a library's own functions, methods and constants."""
