@@ -8,9 +8,9 @@ libraries that are compiled already. The text is a program: whoever makes a modu
 from __future__ import annotations
 
 import builtins
+import contextvars
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import os
 import re
@@ -18,12 +18,12 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import _bootstrap  # type: ignore[attr-defined]
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils import _config_module
 
 # Modules that what is generated for a CPU may import, besides Python's own and torch.
 _ASYNC = "torch._inductor.async_compile"
@@ -39,6 +39,8 @@ _KERNELS_MODULE = re.compile(r"(^|\.)kernels?$")
 _OPS = re.compile(r"torch\.ops\.(\w+)")
 # Namespaces of ops that torch itself and funcaot define.
 _KNOWN_OPS = {"aten", "prims", "inductor", "_quantized", "quantized", "mkldnn", "funcaot"}
+_VARIABLE = re.compile(r"[\"']([A-Z][A-Z0-9_]{2,})[\"']")
+_OF_RANKS = {"ROLE_RANK", "MAST_HPC_JOB_NAME"}  # Which logs are written, by rank.
 _OTHER_KERNELS = re.compile(r"async_compile\.(?!cpp_pybinding\(|wait\()(\w+)")
 # What Inductor calls by these names, so that its tables needn't be loaded.
 _EXTERN_KERNELS: dict[str, Any] = {
@@ -215,9 +217,6 @@ class _Extern:
         return found
 
 
-_locks: Any = _bootstrap
-
-
 class _Later:
     """A module of which functions are imported when they are called."""
 
@@ -237,30 +236,27 @@ class _Later:
 def settings_of_inductor() -> str:
     """A digest of the options that Inductor generates code by.
 
-    Nobody has changed them where Inductor isn't imported, and to import all of it takes a second.
+    They are what its environment variables say, but for what was changed since. Nobody has changed
+    them where Inductor isn't imported; to import it takes a second.
     """
-    name = "torch._inductor"
-    if name in sys.modules:
-        return _digest_of_settings()
-    # Another thread that imports it meanwhile waits for the lock, and then imports it itself.
-    with _locks._ModuleLockManager(name):
-        if name in sys.modules:
-            return _digest_of_settings()
-        alone = types.ModuleType(name)
-        alone.__path__ = [str(Path(torch.__file__).parent / "_inductor")]
-        alone.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        alone.__spec__._initializing = True  # type: ignore[attr-defined]
-        torch.__dict__["_inductor"] = sys.modules[name] = alone
-        try:
-            return _digest_of_settings()
-        finally:
-            torch.__dict__.pop("_inductor", None)
-            for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
-                del sys.modules[each]
+    text = (Path(torch.__file__).parent / "_inductor" / "config.py").read_text()
+    names = sorted(set(_VARIABLE.findall(text)) - _OF_RANKS)
+    told = [(name, os.environ[name]) for name in names if name in os.environ]
+    config = sys.modules.get("torch._inductor.config")
+    changed = {} if config is None else _changed(config)
+    return hashlib.sha256(repr((told, sorted(changed.items(), key=str))).encode()).hexdigest()
 
 
-def _digest_of_settings() -> str:
-    from torch._inductor import config
-
-    saved = config.save_config_portable(ignore_private_configs=True)
-    return hashlib.sha256(repr(sorted(saved.items(), key=str)).encode()).hexdigest()
+def _changed(config: Any) -> dict[str, Any]:
+    """The public options that have another value than the one that they were imported with."""
+    found: dict[str, Any] = {}
+    for name, value in config.save_config_portable(ignore_private_configs=True).items():
+        entry = config._config[name]
+        own = entry.user_override
+        own = own.get() if isinstance(own, contextvars.ContextVar) else own
+        at_first = entry.default
+        if entry.env_value_default is not _config_module._UNSET_SENTINEL:
+            at_first = entry.env_value_default
+        if own is not _config_module._UNSET_SENTINEL and repr(own) != repr(at_first):
+            found[name] = value
+    return found

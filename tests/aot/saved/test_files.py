@@ -350,6 +350,7 @@ def test_other_settings_are_a_miss(change, path):
 
 
 OPTIONS = """
+import os
 import sys
 from funcaot._torch.inductor.generated import settings_of_inductor
 import torch
@@ -357,7 +358,16 @@ alone = settings_of_inductor()
 assert not [name for name in sys.modules if name.startswith(("torch._inductor", "torch._dynamo."))]
 import torch._inductor.config
 assert settings_of_inductor() == alone
-assert torch._inductor.config is sys.modules["torch._inductor.config"]
+torch._inductor.config.max_autotune = not torch._inductor.config.max_autotune
+assert settings_of_inductor() != alone
+torch._inductor.config.max_autotune = not torch._inductor.config.max_autotune
+assert settings_of_inductor() == alone
+with torch._inductor.config.patch(epilogue_fusion=False):
+    assert settings_of_inductor() != alone
+import torch._inductor.compile_fx
+assert settings_of_inductor() == alone
+os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"
+assert settings_of_inductor() != alone
 """
 
 
