@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.sizes.ragged import is_placeholder_of_torch
+from funcaot._torch.tensors.sizes.read_floats import is_read
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
@@ -61,7 +62,7 @@ class Lifting(TorchFunctionMode):
         self._real = {id(known[identity]): real for identity, real in themselves.items()}
         self._add = add
         self._wrapped = WrappedInside(capture.name)
-        self._saw_written = False
+        self._saw_number = False
 
     def __torch_function__(
         self,
@@ -76,8 +77,8 @@ class Lifting(TorchFunctionMode):
         self._wrapped.refuse(func, args)
         entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
         args, keywords = entered
-        if self._saw_written:
-            self._saw_written = False
+        if self._saw_number:
+            self._saw_number = False
             singles = one_by_one(func, args, keywords)
             if singles is not None:
                 found = [self.__torch_function__(each[0], types, *each[1:]) for each in singles]
@@ -136,7 +137,7 @@ class Lifting(TorchFunctionMode):
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""
         if not isinstance(value, torch.Tensor) or isinstance(value, tracing.FunctionalTensor):
-            self._saw_written = self._saw_written or is_written(value)
+            self._saw_number = self._saw_number or is_written(value) or is_read(value)
             return value
         found = self._known.get(id(value))
         if found is not None:

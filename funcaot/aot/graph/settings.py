@@ -42,6 +42,8 @@ class NumbersRead:
         strikes: How many programs did.
         may_be_open: Whether the next program may leave some open.
         left_open: Those that the last capture put something in place of.
+        reads: Whether floats that are read off tensors may stay in the graph.
+        has_read: Whether the last capture left some there.
     """
 
     values: dict[tuple[Any, Any], int | float] = field(default_factory=dict)
@@ -50,6 +52,8 @@ class NumbersRead:
     strikes: Counter[tuple[Any, Any]] = field(default_factory=Counter)
     may_be_open: bool = False
     left_open: set[tuple[Any, Any]] = field(default_factory=set)
+    reads: bool = True
+    has_read: bool = False
 
     def is_open(self, key: tuple[Any, Any], value: float) -> bool:
         """Whether a program leaves a number open that is this in the present call."""

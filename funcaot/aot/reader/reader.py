@@ -132,7 +132,7 @@ def make_reader(
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
     stored = None
-    if tracker.found or tracker.in_arguments or tracker.kept:
+    if tracker.found or tracker.in_arguments or tracker.kept or tracker.returned:
         sites = tuple(_site(environment, bag) for bag, _ in tracker.found)
         stored, reached = _stored(tracker, environment, positions, sites)
         write_distinct(writer, reached)
@@ -193,6 +193,7 @@ def _stored(
         len(tracker.computed),
         sites,
         tracker.read_off,
+        tracker.returned,
     )
     return stored, changed
 

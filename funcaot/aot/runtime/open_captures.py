@@ -78,16 +78,18 @@ class OpenCaptures:
         """Capture with numbers open that the function reads by itself, or not if that fails."""
         numbers, dynamic = self._settings.numbers, self._settings.dynamic
         numbers.left_open.clear()
+        numbers.has_read = False
         numbers.may_be_open = allowed and config.get().open_numbers and dynamic is not False
         try:
             return capture()
         except (FirstStepError, SizesNeededError):
             raise
         except Exception:
-            if not numbers.left_open:
+            if not (numbers.left_open or numbers.has_read):
                 raise
             # It may be the user's own error: then it is raised here.
             numbers.close(numbers.left_open)
+            numbers.reads = numbers.reads and not numbers.has_read
             return capture()
         finally:
             numbers.may_be_open = False

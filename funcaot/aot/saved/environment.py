@@ -123,7 +123,7 @@ def _stored_data(state: StateEffects) -> Data:
         raise NotSavedError("it returns or stores a container that was there before")
     if state.computed:
         raise NotSavedError("it stores numbers that are left open")
-    if state.read_off:
+    if state.read_off or state.returned:
         raise NotSavedError("it stores numbers that it reads off tensors")
     return {
         "changes": [_change_data(change) for change in state.changes],

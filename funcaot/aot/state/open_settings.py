@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes.number_log import NumberLog
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import (
     WrittenLog,
@@ -167,12 +168,25 @@ def _real_tensor(value: float) -> torch.Tensor:
         return torch.scalar_tensor(value, dtype=torch.float64, device="cpu")
 
 
+class _ReadLog(NumberLog):
+    """Numbers that a function reads off tensors."""
+
+    def __init__(self, known: NumbersRead) -> None:
+        super().__init__()
+        self._known = known
+
+    def note(self, number: Any) -> None:
+        self._known.has_read = True
+        super().note(number)
+
+
 class OpenSettings:
     """The numbers that one capture leaves open.
 
     Attributes:
         log: What is computed of them.
         opened: What they are, in the order of their names: ``setting_0`` and so on.
+        reads: Numbers that the function reads off tensors.
     """
 
     def __init__(self, known: NumbersRead) -> None:
@@ -183,6 +197,7 @@ class OpenSettings:
         """
         self.log = WrittenLog(_real_tensor)
         self.opened: list[Number] = []
+        self.reads = _ReadLog(known)
         self._known = known
         self._put: dict[tuple[Any, Any], int] = {}
         self._rows: list[tuple[Any, Any]] = []  # Tuples in which things stand, and the old ones.
@@ -192,6 +207,11 @@ class OpenSettings:
     def may_open(self) -> bool:
         """Whether some may be."""
         return self._known.may_be_open and bool(self._known.values)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether floats that are read off tensors may stay in the graph."""
+        return self._known.may_be_open and self._known.reads
 
     def start(self) -> None:
         """Forget which settings a former run reached; names stay."""
@@ -288,6 +308,9 @@ class OpenSettings:
             SizeError: If the function kept a number where later code finds it.
         """
         self._known.note(self.numbers(environment))
+        self.reads.end()
+        if self.reads.are_kept():
+            raise SizeError("The function keeps a number.", remedy="open_numbers=False.")
         if not self.opened:
             return
         self._known.strike(self.names_fixed())

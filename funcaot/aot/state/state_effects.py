@@ -15,6 +15,7 @@ from funcaot._torch.tensors.sizes.number_tensors import plain
 from funcaot.aot.closure.children import base_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.built_objects import Unmade
+from funcaot.aot.state.returned_floats import with_floats
 from funcaot.aot.state.state import MISSING
 from funcaot.errors import UnsupportedError
 
@@ -125,6 +126,7 @@ class StateEffects:
         computed: How many numbers ``reach`` computes, which it finds last.
         sites: Where each thing is that is changed.
         read_off: Which of the new values are numbers that are read off tensors, of which classes.
+        returned: Where in the result tensors stand for floats.
     """
 
     function: Callable[..., Any]
@@ -137,6 +139,7 @@ class StateEffects:
     computed: int = 0
     sites: tuple[Site, ...] = ()
     read_off: tuple[tuple[int, type], ...] = ()
+    returned: tuple[tuple[Any, ...], ...] = ()
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.
@@ -169,7 +172,7 @@ class StateEffects:
             change.apply(thing, values, numbers)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
             change.apply(thing, values)
-        return result
+        return with_floats(result, self.returned) if self.returned else result
 
     def _kept_at(self, path: arguments.Path | None, reached: Iterator[Any], call: Call) -> Any:
         return next(reached) if path is None else arguments.find(call, path)

@@ -13,6 +13,7 @@ import torch
 
 from funcaot._torch.tensors.own_functions import as_called
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes.read_floats import reading
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, reached_by
@@ -30,6 +31,7 @@ from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.returned_floats import read_off
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, refuse_text
 from funcaot.aot.state.state_effects import Call, Change
@@ -112,6 +114,7 @@ class StateTracker:
         names: What the caller calls the leaves.
         computed: Names of numbers that Python computes in each call, and that it stores.
         read_off: Which of the new values stand for numbers, and the classes of these.
+        returned: Where in its result tensors stand for floats.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
         told: Texts and numbers that it returns and stores.
@@ -134,6 +137,7 @@ class StateTracker:
     names: Sequence[str] = ()
     computed: tuple[str, ...] = ()
     read_off: tuple[tuple[int, type], ...] = ()
+    returned: tuple[tuple[Any, ...], ...] = ()
     pinned: frozenset[int] = frozenset()
     keys: tuple[Any, ...] = ()
     told: tuple[Any, ...] = ()
@@ -145,6 +149,11 @@ class StateTracker:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
+        self.open.reads.restart()
+        with reading(self.open.reads if self.open.may_read else None):
+            return self._run_open(args, kwargs)
+
+    def _run_open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.open.may_open:
             return self._run(args, kwargs)
         self.open.start()
@@ -166,7 +175,7 @@ class StateTracker:
 
     def _start(self) -> None:
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
-        self.read_off = ()
+        self.read_off = self.returned = ()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.take_back()
@@ -267,7 +276,8 @@ class StateTracker:
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
         known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
-        if not (self.found or self.in_arguments):
+        result, self.returned = read_off(result, known.is_old)
+        if not (self.found or self.in_arguments or self.returned):
             taken = taken_apart(result, known, self.name)
             if not kept.found:
                 return self._noted(taken)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["computed", "kind_of", "mathematics_of", "number_of", "plain", "stepping"]
+__all__ = ["computed", "kind_of", "marked", "mathematics_of", "number_of", "plain", "stepping"]
 
 _MARK = "_funcaot_number"
 _WHOLE = ("add", "sub", "mul", "rsub", "neg", "abs", "floor_divide", "remainder")
@@ -58,7 +58,7 @@ def number_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     whole = int if tensor.dtype is not torch.bool else bool
     number = tensor.detach().reshape(()).to(torch.float64, copy=True)
-    return _marked(number, float if tensor.dtype.is_floating_point else whole)
+    return marked(number, float if tensor.dtype.is_floating_point else whole)
 
 
 def plain(number: torch.Tensor, kind: type) -> Any:
@@ -87,7 +87,7 @@ def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return result
     given = [kind or x.__class__ for x, kind in zip(operands, kinds, strict=True)]
     whole = name in _WHOLE and all(kind in (int, bool) for kind in given)
-    return _marked(result, int if whole else float)
+    return marked(result, int if whole else float)
 
 
 def mathematics_of(name: str, args: tuple[Any, ...]) -> Any:
@@ -99,7 +99,7 @@ def mathematics_of(name: str, args: tuple[Any, ...]) -> Any:
         return NotImplemented
     result = getattr(torch, name)(*given)
     if kind_of(result) is None:
-        _marked(result, float)
+        marked(result, float)
     sound = all(_is_finite(value) for value in given)
     # Python raises where a number is no result.
     if not sound or not _is_finite(result):
@@ -107,7 +107,8 @@ def mathematics_of(name: str, args: tuple[Any, ...]) -> Any:
     return result
 
 
-def _marked(number: torch.Tensor, kind: type) -> torch.Tensor:
+def marked(number: torch.Tensor, kind: type) -> torch.Tensor:
+    """A tensor, as what stands for a number of a class."""
     vars(number)[_MARK] = kind
     return number
 

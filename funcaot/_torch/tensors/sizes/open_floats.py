@@ -6,20 +6,41 @@ values is answered for that of the call, and then the program is for that value 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["EXACT", "LONGEST", "OpenFloat"]
+__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
 
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
 EXACT = 2**53
+
+
+class Asks(Protocol):
+    """What a capture does for numbers that are read off its tensors."""
+
+    def value(self, number: torch.Tensor) -> float:
+        """The number of this call, for which the program is then."""
+        ...
+
+    def answer(self, ask: Callable[[], Any]) -> bool:
+        """What a tensor of one boolean says in this call; so it is in each call of the program."""
+        ...
+
+    def compute(self, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """A number that is computed of others in the graph, without derivatives."""
+        ...
+
+    def taken(self, other: Any) -> Any:
+        """Another number as one that the graph computes with: a tensor, or a plain number."""
+        ...
 
 
 class _Asked:
@@ -69,7 +90,26 @@ class OpenFloat(torch.SymFloat):
         """
         self._log, self._value, self._text = log, value, text
         self._positions, self._tensor = positions, tensor
+        self._asks: Asks | None = None
         log.note(self)
+
+    @classmethod
+    def of_tensor(cls, log: NumberLog, tensor: torch.Tensor, asks: Asks) -> OpenFloat:
+        """What stands for the number in a tensor that a function reads.
+
+        Args:
+            log: Where it is noted.
+            tensor: The number, in double precision and of no dimensions.
+            asks: What tells the number of this call, and takes other numbers.
+        """
+        made = cls(log, math.nan, "", frozenset(), lambda: tensor)
+        made._asks = asks
+        return made
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is read off a tensor, so that only the graph knows it."""
+        return self._asks is not None
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -89,6 +129,8 @@ class OpenFloat(torch.SymFloat):
     def settle(self) -> float:
         """The number of this call, for which the program is then."""
         self._log.refuse_late()
+        if self._asks is not None:
+            return self._asks.value(self._tensor())
         self._log.fixed |= self._positions
         return self._value
 
@@ -110,6 +152,8 @@ class OpenFloat(torch.SymFloat):
         return np.asarray(self.settle(), *args)
 
     def __bool__(self) -> bool:
+        if self._asks is not None:
+            return self._asks.answer(lambda: self.tensor() != 0)
         return self._log.ask(f"bool({self._text})", bool(self._value))
 
     def __pos__(self) -> OpenFloat:
@@ -122,6 +166,8 @@ class OpenFloat(torch.SymFloat):
         return self._made(abs(self._value), f"abs({self._text})", lambda: self.tensor().abs())
 
     def _made(self, value: float, text: str, tensor: Any, *others: Any) -> Any:
+        if self._asks is not None:
+            return OpenFloat.of_tensor(self._log, self._asks.compute(tensor), self._asks)
         positions = self._positions.union(*(other._positions for other in others))
         if len(text) > LONGEST:
             self._log.refuse_late()
@@ -145,12 +191,46 @@ def _operand(other: Any) -> tuple[float, str, Callable[[], Any]] | None:
     return other, f"float({str(other)!r})", lambda: other
 
 
+def _beside(number: OpenFloat, other: Any) -> Any:
+    """The other operand of one that is read off a tensor: a tensor or a number; None for neither.
+
+    An open one stays open, as a tensor, if it can.
+    """
+    if type(other) is OpenFloat:
+        return other.tensor()
+    taken = number._asks.taken(other) if number._asks is not None else other
+    if isinstance(taken, torch.Tensor) or type(taken) is torch.SymInt:
+        return taken
+    given = _operand(taken)
+    return None if given is None else given[2]()
+
+
+def _with_a_read_one(first: OpenFloat, second: Any) -> tuple[OpenFloat, OpenFloat, Any] | None:
+    """The two with the one that is read off a tensor before; None if neither is."""
+    if first.is_read:
+        return first, first, second
+    return (second, first, second) if type(second) is OpenFloat and second.is_read else None
+
+
 def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
     """Give open floats an operator and its reflection."""
+
+    def computed(read: OpenFloat, self: OpenFloat, other: Any, *, reflected: bool) -> Any:
+        """It is computed in the graph, in double precision as Python does."""
+        asks, beside = read._asks, _beside(read, other)
+        if asks is None or beside is None:
+            self.settle()
+            return NotImplemented
+        left, right = (beside, self.tensor()) if reflected else (self.tensor(), beside)
+        if sign == "/" and asks.answer(lambda: right == 0):
+            raise ZeroDivisionError("float division by zero")
+        return read._made(math.nan, "", lambda: compute(left, right))
 
     def run(self: OpenFloat, other: Any, *, reflected: bool) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
+        if (pair := _with_a_read_one(self, other)) is not None:
+            return computed(*pair, reflected=reflected)
         given = _operand(other)
         if given is None:
             self.settle()
@@ -181,8 +261,12 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
     def run(self: OpenFloat, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
+        if (pair := _with_a_read_one(self, other)) is not None:
+            read, beside = pair[0], _beside(pair[0], other)
+            if read._asks is not None and beside is not None:
+                return read._asks.answer(lambda: compute(self.tensor(), beside))
         given = _operand(other)
-        if given is None:
+        if given is None or self.is_read:
             if isinstance(other, (int, complex)) or hasattr(other, "dtype"):
                 return getattr(self.settle(), f"__{name}__")(other)
             return NotImplemented

@@ -307,8 +307,8 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
 
 
 def _is_elsewhere(other: Any) -> bool:
-    """Whether the other operand knows what to do: a tensor."""
-    return isinstance(other, torch.Tensor)
+    """Whether the other operand knows what to do: a tensor, or a number that is read off one."""
+    return isinstance(other, torch.Tensor) or (type(other) is OpenFloat and other.is_read)
 
 
 # What compares itself with a plain number; an open size does so by a guard.

@@ -23,7 +23,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import warn_user
-from funcaot.aot.tape.known import sizes_of_values
+from funcaot.aot.tape.known import read_numbers, sizes_of_values
 from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes import premise
 from funcaot.errors import CaptureWarning
@@ -35,7 +35,7 @@ __all__ = [
     "assembled_like",
     "copied",
     "formatted",
-    "whole_number",
+    "number",
 ]
 
 
@@ -57,9 +57,14 @@ def _read_as_lists(tensor: torch.Tensor) -> Any:
     return [_read_as_lists(row) for row in tensor] if tensor.dim() else tensor.item()
 
 
-def whole_number(call: Call, capture: InProgress) -> Any:
-    """``item()`` and ``int()`` of a whole number, which may become a size: the caller brings it."""
+def number(call: Call, capture: InProgress) -> Any:
+    """``item()`` and ``int()``.
+
+    A whole number may become a size: the caller brings it. A float stays in the graph.
+    """
     (tensor,) = call.args
+    if call.func is torch.Tensor.item and tensor.is_floating_point():
+        return read_numbers.number_off(tensor) if _may_stay(tensor) else NotImplemented
     given = _answers_for(tensor, capture) if is_whole_number(tensor) else None
     if given is None:
         return NotImplemented
@@ -67,6 +72,12 @@ def whole_number(call: Call, capture: InProgress) -> Any:
         return given.number(tensor)
     # What ``int`` itself is given by a tensor, it makes a plain number of.
     return settled(given.number(tensor)) if note_caller() else NotImplemented
+
+
+def _may_stay(tensor: torch.Tensor) -> bool:
+    """Whether the number in a tensor can be one of the graph."""
+    plain = tracing.is_symbolic(tensor) and not functorch.transforms_active()
+    return plain and premise.are_allowed()
 
 
 def _answers_for(tensor: torch.Tensor, capture: InProgress) -> sizes_of_values.Answers | None:

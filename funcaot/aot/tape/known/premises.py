@@ -63,6 +63,13 @@ def numbers_in(tensor: torch.Tensor) -> Any:
     return _Question(torch.Tensor.tolist, ((tensor,), {})).answer()
 
 
+def number_in(tensor: torch.Tensor) -> Any:
+    """The number in a traced tensor of one, as ``numbers_in``."""
+    if not premise.are_allowed():
+        return NotImplemented
+    return _Question(torch.Tensor.item, ((tensor,), {})).answer()
+
+
 def _conforming(found: Any, layouts: tuple[Layout, ...], reason: str) -> tuple[torch.Tensor, ...]:
     """Results in the layouts that a program was made for; other shapes make it leave."""
     results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
