@@ -23,6 +23,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.location import warn_user
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape.known import read_numbers, sizes_of_values
 from funcaot.aot.tape.known.premises import numbers_in
 from funcaot.classes import premise
@@ -76,8 +77,9 @@ def number(call: Call, capture: InProgress) -> Any:
 
 def _may_stay(tensor: torch.Tensor) -> bool:
     """Whether the number in a tensor can be one of the graph."""
-    plain = tracing.is_symbolic(tensor) and not functorch.transforms_active()
-    return plain and premise.are_allowed()
+    if type(tensor) is not tracing.FunctionalTensor or is_wrapper(tensor):
+        return False  # Its class says what its number is.
+    return premise.are_allowed() and not functorch.transforms_active()
 
 
 def _answers_for(tensor: torch.Tensor, capture: InProgress) -> sizes_of_values.Answers | None:

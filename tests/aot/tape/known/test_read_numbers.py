@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_flatten
 
 import funcaot
@@ -285,3 +286,26 @@ def test_numbers_that_arent_to_be_left_open():
         for value in (1.0, 2.0, 3.0):
             assert compiled(torch.full((2,), value)) == value
     assert funcaot.report(compiled).cache_misses == 3
+
+
+class Doubles(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found * 2 if func is torch.Tensor.item else found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: TwoTensor(x, x * 3), lambda x: x.as_subclass(Doubles)],
+    ids=["wrapper", "own class"],
+)
+def test_of_classes_that_say_what_their_number_is(make):
+    def function(x):
+        number = x.mean().item()
+        return x * number + number
+
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (1.0, 2.0, 3.0):
+        x = make(torch.full((2,), value))
+        assert repr(compiled(x)) == repr(function(x))
