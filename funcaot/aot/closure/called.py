@@ -106,5 +106,9 @@ def _bases(frame: types.FrameType) -> list[list[type]]:
 
 def _code_of(value: Any) -> types.CodeType | None:
     """The code of a method or of a property."""
-    value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    return value.__code__ if isinstance(value, types.FunctionType) else None
+    kind = type(value)  # Of a user's object no attribute is asked for.
+    if issubclass(kind, property):
+        value = value.fget
+    elif issubclass(kind, classmethod | staticmethod | types.MethodType):
+        value = value.__func__
+    return value.__code__ if type(value) is types.FunctionType else None

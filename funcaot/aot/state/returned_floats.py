@@ -14,25 +14,29 @@ from funcaot._torch.tensors.sizes.read_floats import is_read
 __all__ = ["Path", "read_off", "with_floats"]
 
 Path = tuple[Any, ...]
+_DEEPEST = 8
 
 
-def read_off(result: Any, is_old: Callable[[Any], bool]) -> tuple[Any, tuple[Path, ...]]:
+def read_off(
+    result: Any, is_old: Callable[[Any], bool], depth: int = 0
+) -> tuple[Any, tuple[Path, ...]]:
     """A result with tensors in place of such numbers, and where they are.
 
-    A number elsewhere, as in an object or in a container that was there before, is left: it is
-    read, and the program is for its value.
+    A number elsewhere, as in an object, in a container that was there before or deep inside, is
+    left: it is read, and the program is for its value.
 
     Args:
         result: What the function returned; a new list or dictionary is changed in place.
         is_old: Whether a container was there before.
+        depth: How many containers it is in.
     """
     if is_read(result):
         return result.tensor(), ((),)
     kind = type(result)
-    if kind not in (tuple, list, dict) or is_old(result):
+    if depth > _DEEPEST or kind not in (tuple, list, dict) or is_old(result):
         return result, ()
     items = result.items() if kind is dict else enumerate(result)
-    found = {key: read_off(item, is_old) for key, item in [*items]}
+    found = {key: read_off(item, is_old, depth + 1) for key, item in [*items]}
     paths = tuple((key, *path) for key, (_, inside) in found.items() for path in inside)
     if not paths:
         return result, ()
