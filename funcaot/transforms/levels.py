@@ -214,7 +214,7 @@ class LowerLevel:
             unwrapped = map_tensors(ordinary, unwrapped)
             output = custom_function_call(self.function, *unwrapped)
             if self.apart:
-                output = map_tensors(_with_elements_apart, output)
+                (output,) = map_tensors(_with_elements_apart, (output,))
         return rewrapped(output, unwrapped, operands, lambda tensor: wrap_for_grad(tensor, level))
 
     def _program(self, operands: tuple[torch.Tensor, ...], level: int) -> tuple[Any, ...]:
