@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextvars
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -239,12 +240,17 @@ def settings_of_inductor() -> str:
     They are what its environment variables say, but for what was changed since. Nobody has changed
     them where Inductor isn't imported; to import it takes a second.
     """
-    text = (Path(torch.__file__).parent / "_inductor" / "config.py").read_text()
-    names = sorted(set(_VARIABLE.findall(text)) - _OF_RANKS)
-    told = [(name, os.environ[name]) for name in names if name in os.environ]
+    told = [(name, os.environ[name]) for name in _variables() if name in os.environ]
     config = sys.modules.get("torch._inductor.config")
     changed = {} if config is None else _changed(config)
     return hashlib.sha256(repr((told, sorted(changed.items(), key=str))).encode()).hexdigest()
+
+
+@functools.cache
+def _variables() -> list[str]:
+    """The environment variables that these options are read from."""
+    text = (Path(torch.__file__).parent / "_inductor" / "config.py").read_text()
+    return sorted(set(_VARIABLE.findall(text)) - _OF_RANKS)
 
 
 def _changed(config: Any) -> dict[str, Any]:

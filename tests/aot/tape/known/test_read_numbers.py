@@ -11,6 +11,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_flatten
 
 import funcaot
+from tests.aot.signature.numbers_table import Scaled
 
 HISTORY = {"total": 0.0, "count": 0, "best": 1e9}
 KEPT = types.SimpleNamespace()
@@ -165,20 +166,6 @@ def in_a_new_object(x):
 def used_in_the_next_call(x):
     before, RATE[0] = RATE[0], x.mean().item()
     return x * before
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(x, number):
-        return x * number
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.number = inputs[1]
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.number, None
 
 
 @case(None)
