@@ -23,9 +23,9 @@ __all__ = ["number_off"]
 
 
 def number_off(tensor: torch.Tensor) -> Any:
-    """What stands for the number in a tensor of one; ``NotImplemented`` where it is to be read."""
+    """What stands for the float in a tensor of one; ``NotImplemented`` where it is to be read."""
     log = current()
-    if log is None or stepping.steps or not tensor.dtype.is_floating_point or tensor.numel() != 1:
+    if log is None or stepping.steps or tensor.numel() != 1:
         return NotImplemented
     with torch.no_grad():
         number = number_of(tensor)
