@@ -194,6 +194,15 @@ def matmul_precision() -> tuple[Any, ...]:
     )
 
 
+def set_matmul_precision(precision: tuple[Any, ...]) -> None:
+    """Make float32 matrix products as exact as they were when ``matmul_precision`` was asked."""
+    matmul = torch.backends.cuda.matmul
+    torch.set_float32_matmul_precision(precision[0])
+    torch._C._set_cublas_allow_tf32(precision[1])
+    matmul.allow_fp16_reduced_precision_reduction = precision[2]
+    matmul.allow_bf16_reduced_precision_reduction = precision[3]
+
+
 def optimizer_hooks() -> tuple[Any, ...]:
     """What torch runs before and after each step of any optimizer."""
     before, after = _global_optimizer_pre_hooks, _global_optimizer_post_hooks

@@ -298,7 +298,6 @@ def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
         for item in fields(Ambient)
         if getattr(before, item.name) != getattr(after, item.name)
     ]
-    torch.set_default_dtype(before.default_dtype)
     raise UnsupportedError(
         f"{name} leaves global state changed: {', '.join(changed)}.",
         remedy="change it outside of the compiled function, or change it back inside.",

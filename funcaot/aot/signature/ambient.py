@@ -6,6 +6,7 @@ code compares it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from funcaot._torch.tensors.own_functions import as_called, called_with_function
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.source import Source
 
-__all__ = ["Ambient", "conditions_on", "read_ambient"]
+__all__ = ["Ambient", "conditions_on", "put_back_on_errors", "read_ambient"]
 
 Condition: TypeAlias = Callable[[Source, Any], str | None]
 
@@ -102,6 +103,29 @@ _READERS = tuple((item.name, item.metadata["read"]) for item in fields(Ambient))
 def read_ambient() -> Ambient:
     """The global state at this moment."""
     return Ambient(**{name: read() for name, read in _READERS})
+
+
+@contextlib.contextmanager
+def put_back_on_errors() -> Iterator[None]:
+    """Put settings back that a function changed before its capture failed.
+
+    Who catches the error calls the function as it is, which sets them again.
+    """
+    before = read_ambient()
+    try:
+        yield
+    except Exception:
+        now = read_ambient()
+        if now.default_dtype != before.default_dtype:
+            torch.set_default_dtype(before.default_dtype)
+        if now.deterministic != before.deterministic:
+            on, only_warns, fills = before.deterministic
+            torch.use_deterministic_algorithms(on, warn_only=only_warns)
+            options: Any = torch.utils.deterministic
+            options.fill_uninitialized_memory = fills
+        if now.precision != before.precision:
+            guards.set_matmul_precision(before.precision)
+        raise
 
 
 def conditions_on(ambient: Ambient, source: Source) -> Iterator[str]:

@@ -243,7 +243,8 @@ class Changes:
                     raise FirstStepError("makes a parameter and keeps it")
                 if isinstance(leaf, torch.nn.Module) and hides_tensor(leaf):
                     raise FirstStepError(f"makes a module ({type(leaf).__name__}) and keeps it")
-        return tuple(self._values)
+        values, self._values = tuple(self._values), []
+        return values
 
     def unsupported(self, what: str, remedy: str) -> UnsupportedError:
         """An error about the captured function."""

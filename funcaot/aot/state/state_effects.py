@@ -14,8 +14,8 @@ from typing import Any
 from funcaot._torch.tensors.sizes.number_tensors import plain
 from funcaot.aot.closure.children import base_of
 from funcaot.aot.state import arguments, state
-from funcaot.aot.state.built_objects import Unmade
-from funcaot.aot.state.returned_floats import with_floats
+from funcaot.aot.state.results.plans import Unmade
+from funcaot.aot.state.results.returned_floats import with_floats
 from funcaot.aot.state.state import MISSING
 from funcaot.errors import UnsupportedError
 

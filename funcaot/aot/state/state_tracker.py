@@ -26,12 +26,13 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws, refuse_iterators
-from funcaot.aot.state.built_objects import Known, Parts, taken_apart
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
-from funcaot.aot.state.returned_floats import read_off
+from funcaot.aot.state.results.built_objects import Known, taken_apart
+from funcaot.aot.state.results.plans import Parts
+from funcaot.aot.state.results.returned_floats import read_off
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, refuse_text
 from funcaot.aot.state.state_effects import Call, Change

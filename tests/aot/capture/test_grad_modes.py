@@ -238,3 +238,49 @@ def test_a_view_without_grad_mode_requires_grad_as_its_base(view, result, backen
         ours, theirs = looks(kind, compiled), looks(kind, program)
         assert ours[:2] == theirs[:2]
         torch.testing.assert_close(ours[2], theirs[2])
+
+
+def _deterministic(on):
+    torch.use_deterministic_algorithms(on, warn_only=on)
+
+
+SETTINGS = {
+    "default dtype": (
+        torch.set_default_dtype,
+        torch.get_default_dtype,
+        torch.float32,
+        torch.float64,
+    ),
+    "deterministic": (_deterministic, torch.are_deterministic_algorithms_enabled, True, False),
+    "precision": (
+        torch.set_float32_matmul_precision,
+        torch.get_float32_matmul_precision,
+        "highest",
+        "high",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:This call of function ran")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_call_that_is_not_compiled_meets_the_settings_as_they_were(name):
+    change, read, before, after = SETTINGS[name]
+
+    def function(x):
+        assert read() == before
+        change(after)
+        return x + 1
+
+    compiled = funcaot.compile(function, backend="eager", fullgraph=False)
+    was = read()
+    try:
+        for _ in range(2):
+            change(before)
+            compiled(torch.ones(2))
+            assert read() == after
+        change(before)
+        with pytest.raises(UnsupportedError):
+            funcaot.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+        assert read() == before
+    finally:
+        change(was)

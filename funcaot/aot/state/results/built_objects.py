@@ -6,13 +6,12 @@ cyclic as they were, without running code of their classes.
 
 from __future__ import annotations
 
-import copy
 import enum
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -21,9 +20,7 @@ from funcaot._torch.tensors.pytree import (
     NAMEDTUPLE,
     flattener_of,
     is_registered,
-    register,
     too_deep,
-    unflattener_of,
 )
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
@@ -31,116 +28,15 @@ from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
-from funcaot.aot.state.recipes import Recipe, is_escaped, recipe_of
+from funcaot.aot.state.results.new_objects import held_elsewhere, own_ways, recipe_of_library
+from funcaot.aot.state.results.plans import DICTIONARIES, ROWS, Making, Parts, Plan, Ref
+from funcaot.aot.state.results.recipes import Recipe, is_escaped, recipe_of
 from funcaot.errors import UnsupportedError
 
 _HEAP = 1 << 9  # A class that a class statement made.
 _PLAIN = (types.SimpleNamespace,)
-_DICTIONARIES = (OrderedDict, defaultdict, dict)
-_ROWS = (list, deque)
 _NEVER = (torch.Tensor, torch.nn.Module, type, types.ModuleType, types.FunctionType, BaseException)
 
-
-@dataclass(frozen=True)
-class Ref:
-    """What is at one place.
-
-    Attributes:
-        how: A ``constant``, or what is ``copied``; a ``leaf``; a container that was there before,
-            which is ``kept``; something ``made``, or a ``weak`` reference to that.
-        value: The constant, or a number.
-    """
-
-    how: str
-    value: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Making:
-    """How to make one container or object.
-
-    Attributes:
-        kind: Its class.
-        base: Python's class whose contents it has; None if it is of a registered class; ``Recipe``
-            if it is made by a function; a class of cells.
-        items: What is in it.
-        keys: Keys of a dictionary; the context of a registered class; a deque's length, or what a
-            default dictionary makes; a recipe's function.
-        attributes: What is in its own dictionary, by name.
-        slots: What is in its slots.
-    """
-
-    kind: type
-    base: Any
-    items: tuple[Ref, ...] = ()
-    keys: Any = ()
-    attributes: tuple[tuple[str, Ref], ...] = ()
-    slots: tuple[tuple[str, Ref], ...] = ()
-
-
-class Parts:
-    """A function's value taken apart: a pytree of its tensors, which becomes the value again."""
-
-    def __init__(self, leaves: list[Any], plan: Plan) -> None:
-        """Keep both."""
-        self.leaves = leaves
-        self.plan = plan
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How the objects of a value are made of leaves."""
-
-    makings: tuple[Making, ...]
-    root: Ref
-    has_kept: bool = False
-
-    @property
-    def constants(self) -> list[Any]:
-        """Objects that it holds on to, whichever stand in their places in a call."""
-        refs = [ref for making in self.makings for ref in making.items]
-        refs += [ref for making in self.makings for _, ref in (*making.attributes, *making.slots)]
-        return [ref.value for ref in (self.root, *refs) if ref.how == "constant"]
-
-    @property
-    def keys(self) -> list[Any]:
-        """Keys of the dictionaries that it makes, and what is in its sets."""
-        found = [
-            key
-            for making in self.makings
-            if making.base in _DICTIONARIES or making.kind in _DICTIONARIES
-            for key in making.keys[0]
-        ]
-        sets = (making for making in self.makings if making.kind in (set, frozenset))
-        return found + [ref.value for making in sets for ref in making.items]
-
-    def make(self, leaves: Sequence[Any]) -> Any:
-        """Make the value, or what makes it of containers that only the call can find."""
-        unmade = Unmade(self, leaves)
-        return unmade if self.has_kept else unmade.make(())
-
-
-@dataclass(frozen=True, eq=False)
-class Unmade:
-    """A value that has containers in it which were there before the call."""
-
-    plan: Plan
-    leaves: Sequence[Any]
-
-    def make(self, kept: Sequence[Any]) -> Any:
-        """Make the value.
-
-        Args:
-            kept: The containers.
-        """
-        return _Maker(self.plan.makings, self.leaves, kept).whole(self.plan.root)
-
-
-register(
-    Parts,
-    lambda parts: (parts.leaves, parts.plan),
-    lambda leaves, plan: plan.make([*leaves]),
-)
 
 Kept: TypeAlias = Callable[[Any], int | None]
 
@@ -153,11 +49,13 @@ class Known:
         is_old: Whether an object was there before, and is returned as it is.
         kept: The number of a container that was there before; None for any other object.
         made: Code of functions that the function makes.
+        held: New objects of libraries that something else holds too, by ``id``.
     """
 
     is_old: Callable[[Any], bool]
     kept: Kept
     made: Collection[types.CodeType] = ()
+    held: Collection[int] = ()
 
 
 def taken_apart(value: Any, known: Known, name: str) -> Any:
@@ -176,6 +74,9 @@ def taken_apart(value: Any, known: Known, name: str) -> Any:
             return value
         walk = _Walk(known, name)
         root = walk.ref(value, "the result")
+        if held := walk.held():
+            walk = _Walk(replace(known, held=held), name)
+            root = walk.ref(value, "the result")
         return Parts(walk.leaves, Plan(walk.finished(), root, walk.has_kept))
     except RecursionError:
         raise too_deep() from None
@@ -195,12 +96,14 @@ def base_of_object(value: Any) -> Any:
         base = base_of(value)
         if base is dict and isinstance(value, (OrderedDict, defaultdict)):
             base = OrderedDict if isinstance(value, OrderedDict) else defaultdict
-        return base if base in (*_DICTIONARIES, *_ROWS, tuple) else None
-    return object if kind.__new__ is object.__new__ or _is_plain(kind) else None
+        return base if base in (*DICTIONARIES, *ROWS, tuple) else None
+    return object if _is_plain(kind) else None
 
 
 def _is_plain(kind: type) -> bool:
     """Whether ``object.__new__`` makes objects of a class."""
+    if kind.__new__ is object.__new__ and hasattr(kind, "__del__"):
+        return True  # One is made only where it is needed.
     try:
         object.__new__(kind)
     except Exception:  # noqa: BLE001 - a TypeError, or an abstract class
@@ -227,8 +130,7 @@ def slots_of(value: Any) -> list[tuple[str, Any]]:
 class _Search:
     """Looks for what a pytree wouldn't give back as it was.
 
-    That is a new object of the user's or one with a tensor in it, a container that was there
-    before, and one that is in two places.
+    That is a new object, a container that was there before, and one that is in two places.
     """
 
     def __init__(self, known: Known) -> None:
@@ -250,9 +152,10 @@ class _Search:
             return False
         if _is_copied(value) or recipe_of(value, self._made_code) is not None:
             return True
-        return base_of_object(value) is not None and (is_users(type(value)) or self._holds(value))
+        return base_of_object(value) is not None or recipe_of_library(value) is not None
 
-    def _holds(self, value: Any) -> bool:
+    def holds(self, value: Any) -> bool:
+        """Whether there is a tensor in a value, or in what it consists of."""
         if isinstance(value, (torch.Tensor, *SYMBOLIC_NUMBERS)):
             return True
         if is_scalar(value) or id(value) in self._seen:
@@ -260,13 +163,13 @@ class _Search:
         self._seen[id(value)] = value
         if is_registered(type(value)) or _is_container(value):
             keys = items_of(value) if isinstance(value, dict) else []
-            return any(map(self._holds, (*keys, *_contents(value))))
+            return any(map(self.holds, (*keys, *_contents(value))))
         if base_of_object(value) is None or self._is_old(value):
             return False
         own = [*attributes_of(value).values(), *(held for _, held in slots_of(value))]
         if isinstance(value, CONTAINERS):
             own += _contents(value)
-        return any(map(self._holds, own))
+        return any(map(self.holds, own))
 
 
 def _is_copied(value: Any) -> bool:
@@ -280,7 +183,7 @@ def _is_copied(value: Any) -> bool:
 
 def _is_container(value: Any) -> bool:
     """Whether a value is a container of Python's own type, or a named tuple."""
-    exact = type(value) in (*_DICTIONARIES, *_ROWS, tuple)
+    exact = type(value) in (*DICTIONARIES, *ROWS, tuple)
     return exact or (isinstance(value, tuple) and is_registered(NAMEDTUPLE) and _is_named(value))
 
 
@@ -305,6 +208,8 @@ class _Walk:
         self.leaves: list[Any] = []
         self.has_kept = False
         self._is_old, self._kept, self._made_code = known.is_old, known.kept, known.made
+        self._held = known.held
+        self._of_libraries: list[Any] = []
         self._name = name
         self._makings: list[Making | None] = []
         self._known: dict[int, Ref] = {}
@@ -346,11 +251,26 @@ class _Walk:
             made = not self._is_old(target) and base_of_object(target) is not None
             return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
         base = base_of_object(value)
-        if not is_container and (base is None or not _is_made(value)):
+        if not is_container and not (base is not None and _is_made(value)):
+            return self._of_library(value, base, path)
+        return self._add(value, lambda: self._making(value, base, path))
+
+    def _of_library(self, value: Any, base: Any, path: str) -> Ref:
+        """A new object of a library's class without tensors, or one that can't be made again."""
+        by_itself = base is None or own_ways(type(value))
+        recipe = recipe_of_library(value) if by_itself else None
+        if id(value) in self._held or (by_itself and recipe is None):
             # What hides a tensor is refused where outputs are looked at.
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)
+        self._of_libraries.append(value)
+        if recipe is not None:
+            return self._add(value, lambda: self._by_recipe(value, recipe, path))
         return self._add(value, lambda: self._making(value, base, path))
+
+    def held(self) -> frozenset[int]:
+        """Which new objects of libraries something holds besides the value, by ``id``."""
+        return held_elsewhere(self._of_libraries, [self._alive, self.leaves, *self._alive])
 
     def _add(self, value: Any, making: Callable[[], Making]) -> Ref:
         position = len(self._makings)
@@ -373,7 +293,7 @@ class _Walk:
 
     def _making(self, value: Any, base: Any, path: str) -> Making:
         kind = type(value)
-        if isinstance(value, _DICTIONARIES) and not is_registered_object(kind):
+        if isinstance(value, DICTIONARIES) and not is_registered_object(kind):
             keys = tuple(items_of(value))
             if any(isinstance(key, torch.Tensor) for key in keys):
                 raise self._refused(path, "a tensor is a key of it")
@@ -381,7 +301,7 @@ class _Walk:
             items = tuple(self.ref(item, f"{path}[{key!r}]") for key, item in found)
             factory = value.default_factory if isinstance(value, defaultdict) else None
             return Making(kind, base or kind, items, (keys, factory), *self._own(value, path))
-        if isinstance(value, (*_ROWS, tuple)) and not is_registered_object(kind):
+        if isinstance(value, (*ROWS, tuple)) and not is_registered_object(kind):
             items = tuple(
                 self.ref(item, f"{path}[{index}]") for index, item in enumerate(items_of(value))
             )
@@ -397,7 +317,7 @@ class _Walk:
         return Making(kind, base, (), (), *self._own(value, path))
 
     def _own(self, value: Any, path: str) -> tuple[Any, Any]:
-        if type(value) in (*_DICTIONARIES, *_ROWS, tuple):
+        if type(value) in (*DICTIONARIES, *ROWS, tuple):
             return (), ()
         attributes = tuple(
             (key, self.ref(held, f"{path}.{key}")) for key, held in attributes_of(value).items()
@@ -415,86 +335,10 @@ class _Walk:
 
 def is_registered_object(kind: Any) -> bool:
     """Whether a class that isn't one of Python's containers is registered as a pytree."""
-    return is_registered(kind) and kind not in (*_DICTIONARIES, *_ROWS, tuple, torch.Size)
+    return is_registered(kind) and kind not in (*DICTIONARIES, *ROWS, tuple, torch.Size)
 
 
 def _is_made(value: Any) -> bool:
     """Whether a new object is made again: one of the user's, or one that holds tensors."""
     nothing = _Search(Known(lambda thing: False, lambda thing: None))
-    return is_users(type(value)) or nothing.finds_object(value)
-
-
-class _Maker:
-    """Makes one call's objects."""
-
-    def __init__(
-        self, makings: tuple[Making, ...], leaves: Sequence[Any], kept: Sequence[Any]
-    ) -> None:
-        self._makings = makings
-        self._leaves = leaves
-        self._kept = kept
-        self._made: dict[int, Any] = {}
-        self._cells: list[tuple[types.CellType, Ref]] = []
-
-    def whole(self, root: Ref) -> Any:
-        """Make everything that a root needs; cells last, since a function may be in its own."""
-        made = self.at(root)
-        while self._cells:
-            cell, contents = self._cells.pop()
-            cell.cell_contents = self.at(contents)
-        return made
-
-    def at(self, ref: Ref) -> Any:
-        """What is at a place."""
-        if ref.how == "constant":
-            return ref.value
-        if ref.how == "leaf":
-            return self._leaves[ref.value]
-        if ref.how == "kept":
-            return self._kept[ref.value]
-        if ref.how == "copied":
-            return copy.copy(ref.value)
-        if ref.how == "weak":
-            return weakref.ref(self.at(ref.value))
-        found = self._made.get(ref.value, self)
-        return self._make(ref.value) if found is self else found
-
-    def _make(self, position: int) -> Any:
-        making = self._makings[position]
-        if making.kind is types.CellType:
-            made = self._made[position] = types.CellType()
-            self._cells += [(made, contents) for contents in making.items]
-        elif making.base is Recipe:
-            made = self._made[position] = making.keys(*map(self.at, making.items))
-        elif making.base is None or making.base is tuple:
-            items = [self.at(item) for item in making.items]
-            if making.base is None:
-                made = unflattener_of(making.kind)(items, making.keys)
-            elif making.kind is torch.Size:
-                made = torch.Size(items)
-            else:
-                made = tuple.__new__(making.kind, items)
-            self._made[position] = made
-        else:
-            made = self._made[position] = making.base.__new__(making.kind)
-            self._fill(made, making)
-        if making.attributes:
-            own = dictionary_of(made)
-            if own is not None:
-                own.update((key, self.at(ref)) for key, ref in making.attributes)
-        for key, ref in making.slots:
-            object.__setattr__(made, key, self.at(ref))
-        return made
-
-    def _fill(self, made: Any, making: Making) -> None:
-        base = making.base
-        if base in _DICTIONARIES:
-            keys, factory = making.keys
-            if base is defaultdict:
-                made.default_factory = factory
-            for key, item in zip(keys, making.items, strict=True):
-                base.__setitem__(made, key, self.at(item))
-        elif base is deque:
-            deque.__init__(made, map(self.at, making.items), making.keys)
-        elif base is list:
-            list.extend(made, map(self.at, making.items))
+    return is_users(type(value)) or nothing.holds(value)

@@ -52,6 +52,8 @@ def recipe_of(value: Any, made: Collection[types.CodeType]) -> Recipe | None:
         return _of_escaped(value)
     if kind is weakref.ref and isinstance(target := value(), torch.Tensor):
         return Recipe((target,), weakref.ref)  # Recurrent layers know their weights by these.
+    if kind is torch.Generator:
+        return Recipe((), value.clone_state)
     if kind is slice:
         return Recipe((value.start, value.stop, value.step), slice)
     if kind in (set, frozenset):
