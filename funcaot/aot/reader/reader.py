@@ -25,7 +25,7 @@ from funcaot.aot.closure.walk import scan_what_ran
 from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
-from funcaot.aot.reader.reader_changes import write_changed
+from funcaot.aot.reader.reader_changes import write_changed, write_kind
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import (
     containers_read,
@@ -161,6 +161,8 @@ def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
     for bag, change in tracker.found:
         if change.compared:
             write_changed(writer, bag, change)
+        elif bag.is_container:
+            write_kind(writer, bag)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
 
 

@@ -47,3 +47,19 @@ def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
             writer.require_setting(f"{thing}[{text}]", old, says)
         else:
             writer.require(f"{text} in {thing}", f"{says} is there")
+
+
+def write_kind(writer: EnvironmentWriter, bag: Bag) -> None:
+    """Write that what the function only adds to is still there, and of the class that it was.
+
+    Args:
+        writer: The writer, which has written the other checks.
+        bag: A list, dictionary, deque or set that it changes and doesn't read.
+    """
+    if bag.holder not in writer.environment.objects:
+        return  # a call finds it only when it stores there
+    kind, path = writer.source.constant(type(bag.thing), "T"), writer.says(bag.holder)
+    name = type(bag.thing).__name__
+    at = writer.thing(bag)
+    change = f"told_thing({path!r}, {name!r}, {at})"
+    writer.require(f"type({at}) is {kind}", f"{path} is a {name}", change)

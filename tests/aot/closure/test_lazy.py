@@ -22,7 +22,6 @@ MADE = {
     "groupby": lambda x: itertools.groupby([x + 1], key=id),
     "keys": lambda x: {x + 1: 3}.keys(),
     "method": lambda x: (x + 1).sum,
-    "method of a list": lambda x: [x + 1].copy,
     "method of Python": lambda x: [x + 1].__iter__,
     "caller": lambda x: operator.methodcaller("add", x + 1),
     "exception": lambda x: ValueError(x + 1),

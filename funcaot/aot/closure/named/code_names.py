@@ -9,14 +9,14 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.named.changing import assigned_in, items_in, read_in
 from funcaot.aot.closure.named.patterns import (
     FORMATTING,
     catches,
@@ -37,7 +37,6 @@ from funcaot.aot.closure.named.whole import (
 # Methods that set a module up or describe it; what only they read doesn't change its forward.
 _NOT_RUN = {"__init__", "__repr__", "extra_repr", "reset_parameters", "_reset_parameters"}
 _SETTING = {"__setattr__", "__delattr__", *UNSEEN}
-_ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
 # These tell tensors apart by which object they are.
 _BY_IDENTITY = {"frozenset", "hash", "id", "set"}
 _IMPORTING = {"import_module", "__import__", "modules"}
@@ -54,11 +53,7 @@ PROTOCOL = {
 }
 _SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
-_ASSIGNS = {"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"}
 _OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
-_SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT", "LOAD_DEREF")
-_MOVING = ("SWAP", "LOAD_FAST")
-_INDEXING = ("BINARY_SUBSCR", "BINARY_OP")
 
 
 Users = Mapping[types.CodeType, Mapping[str, Any]]
@@ -351,7 +346,7 @@ def names_of(code: types.CodeType) -> Names:
     """The names that a code object uses."""
     used = {*code.co_names, *code.co_freevars, *code.co_cellvars}
     instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
-    read = set(_read_in(instructions, used))
+    read = set(read_in(instructions, used))
     found = [item for item in instructions if item.opname in _OUTSIDE]
     loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
     stored = {str(item.argval) for item in found if item.opname in _STORES}
@@ -366,8 +361,8 @@ def names_of(code: types.CodeType) -> Names:
     read |= matched
     tried |= matched
     sees_all = looks_at_all(used, instructions)
-    assigned, counted = _assigned_in(instructions, used)
-    items_assigned, items_counted = _items_in(instructions, used)
+    assigned, counted = assigned_in(instructions, used)
+    items_assigned, items_counted = items_in(instructions, used)
     identity = bool(loaded & _BY_IDENTITY) or compares_identity(instructions)
     fragments: set[str] = set()
     if used & BY_NAME:
@@ -409,89 +404,3 @@ def names_of(code: types.CodeType) -> Names:
 def is_dotted(text: str) -> bool:
     """Whether a text may be the name of a module."""
     return all(map(str.isidentifier, text.split(".")))
-
-
-def _read_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterator[str]:
-    for position, item in enumerate(instructions):
-        if not isinstance(item.argval, str) or item.argval not in names:
-            continue
-        if item.opname.startswith(("STORE_", "DELETE_", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_CONST")):
-            continue
-        if not _only_changes(item.argval, instructions[position + 1 : position + 10]):
-            yield item.argval
-
-
-def _assigned_in(
-    instructions: Sequence[dis.Instruction], names: set[str]
-) -> tuple[set[str], set[str]]:
-    """Names that get new values, and those that are counted in."""
-    stores = Counter(item.argval for item in instructions if item.opname in _ASSIGNS)
-    updates = Counter(
-        item.argval
-        for position, item in enumerate(instructions)
-        if item.opname.startswith("LOAD_")
-        and item.argval in names
-        and _is_update(instructions[position + 1 : position + 10], "STORE_", item.argval)
-    )
-    return {name for name, count in stores.items() if count > updates[name]}, {*updates}
-
-
-def _items_in(
-    instructions: Sequence[dis.Instruction], names: set[str]
-) -> tuple[set[str], set[str]]:
-    """Names of containers whose items are assigned, and of those whose items are counted in."""
-    assigned, counted = set[str](), set[str]()
-    for position, item in enumerate(instructions):
-        following = instructions[position + 1 : position + 10]
-        if item.argval not in names or not item.opname.startswith("LOAD_"):
-            continue
-        if _is_item(following) and following[1].opname == "STORE_SUBSCR":
-            assigned.add(item.argval)
-        elif _is_item(following) and _counts_in_item(following[1:]):
-            counted.add(item.argval)
-    return assigned, counted
-
-
-def _is_item(following: Sequence[dis.Instruction]) -> bool:
-    return len(following) > 1 and following[0].opname.startswith(_SIMPLE)
-
-
-def _counts_in_item(rest: Sequence[dis.Instruction]) -> bool:
-    """``kept[key] += value``, behind the key."""
-    if rest[0].opname != "COPY":
-        return False
-    while rest and rest[0].opname == "COPY":
-        rest = rest[1:]
-    if not rest or rest[0].opname not in _INDEXING:
-        return False
-    return _is_update(rest[1:], "STORE_SUBSCR", None)
-
-
-def _only_changes(name: str, following: Sequence[dis.Instruction]) -> bool:
-    """Whether the value just loaded is only counted up, appended to or assigned an item of."""
-    if not following:
-        return False
-    if following[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
-        return following[0].argval in _ADDING
-    if _is_item(following) and following[1].opname == "STORE_SUBSCR":
-        return True
-    if _is_item(following) and _counts_in_item(following[1:]):
-        return True
-    return _is_update(following, "STORE_", name)
-
-
-def _is_update(following: Sequence[dis.Instruction], store: str, name: str | None) -> bool:
-    """A simple operand, an operator, and the result is stored where the value came from."""
-    if len(following) < 3 or not following[0].opname.startswith(_SIMPLE):
-        return False
-    if following[1].opname != "BINARY_OP" or following[1].argrepr[0] not in "+-":
-        return False
-    rest = _without_moves(following[2:])
-    return bool(rest) and rest[0].opname.startswith(store) and (not name or rest[0].argval == name)
-
-
-def _without_moves(following: Sequence[dis.Instruction]) -> list[dis.Instruction]:
-    rest = list(following)
-    while rest and rest[0].opname.startswith(_MOVING):
-        rest.pop(0)
-    return rest

@@ -245,3 +245,10 @@ def test_a_weak_reference_is_to_the_calls_own_tensor():
         assert kept["gone"]() is None
         del x, z
         assert kept["given"]() is None and kept["made"]() is None
+
+
+def test_a_method_of_a_list():
+    compiled = funcaot.compile(lambda x: [x + 1].copy, backend=COMPILER)
+    for number in range(3):
+        (found,) = compiled(torch.full((2,), float(number)))()
+        assert found.tolist() == [number + 1.0] * 2
