@@ -301,6 +301,21 @@ class OpenSettings:
         """The numbers that may be others in each call."""
         return frozenset(number.name for number in self.opened) - self.names_fixed()
 
+    def note(self, environment: Environment) -> None:
+        """Note what the numbers are that a program was made for, and which of them may change."""
+        self._known.note(self.numbers(environment))
+        self._known.changed |= self.left_open
+
+    def again(self, *, reads: bool) -> NumbersRead:
+        """What has a capture leave the same numbers open.
+
+        Args:
+            reads: Whether floats that are read off tensors stay in the graph.
+        """
+        values = {number.name: number.value for number in self.opened}
+        either = reads or bool(values)
+        return NumbersRead(values, set(values), may_be_open=either, reads=reads)
+
     def close(self, environment: Environment) -> None:
         """Take note that the capture is over.
 

@@ -102,11 +102,15 @@ class Stored:
         changes: One per thing.
         sites: Where they are.
         in_arguments: The same for containers among the arguments.
+        read_off: Which of the new values are numbers that are read off tensors, of which classes.
+        returned: Where in the result tensors stand for floats.
     """
 
     changes: tuple[Change, ...]
     sites: tuple[Site, ...]
     in_arguments: tuple[tuple[arguments.Path, Change], ...]
+    read_off: tuple[tuple[int, type], ...] = ()
+    returned: tuple[tuple[Any, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
