@@ -45,8 +45,8 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         >>> sine(torch.zeros(3))
         tensor([0., 0., 0.])
     """
+    signature = files.read_signature(path)
     name = os.path.abspath(path)
-    signature = files.read_signature(name)
     found = torch.__version__
     if _release(signature.torch) != _release(found):
         raise ArtifactError(
