@@ -11,9 +11,11 @@ import torch
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import Key, key_of
 from funcaot.aot.state.open_settings import Number, OpenSettings, numbers_at
+from funcaot.aot.state.state_tracker import StateTracker
 
 # Where the holder of a number is, how the number is got from it, and its place in a tuple.
 NumberKey: TypeAlias = tuple[Key, str, bool, Any, int | None]
+Settings: TypeAlias = Sequence[tuple[Place, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,13 @@ class NamedNumbers:
     reads: bool = False
     untold: bool = False
 
-    def put_into(self, numbers: OpenSettings, environment: Environment) -> None:
+    def put_into(self, numbers: OpenSettings, environment: Environment, settings: Settings) -> None:
         """Have the numbers of this process be open, as they were where they were named.
 
         Raises:
             LookupError: If one isn't where it was.
         """
-        found = dict(_named(environment))
+        found = dict(_named(environment, settings))
         for index, key in enumerate(self.opened):
             if key is None:
                 numbers.opened.append(_unread(index))
@@ -65,23 +67,24 @@ class NamedNumbers:
 
 
 def named_numbers(
-    numbers: OpenSettings,
+    tracker: StateTracker,
     environment: Environment,
-    computed: Sequence[str],
+    settings: Settings,
     tensors: Sequence[torch.Tensor],
 ) -> NamedNumbers:
     """Name the open numbers of a program, before the reader is written.
 
     Args:
-        numbers: What is left open.
+        tracker: What is left open, and what a call stores.
         environment: What the code that ran has read.
-        computed: Names of numbers that a call stores.
+        settings: Settings among which the numbers are.
         tensors: Closed-over tensors.
     """
+    numbers = tracker.open
     reads = numbers.reads.is_used
     if not numbers.opened:
         return NamedNumbers(reads=reads)
-    keys = {number.name: key for key, number in _named(environment) if number is not None}
+    keys = {number.name: key for key, number in _named(environment, settings) if number is not None}
     made = numbers.log.tensors
     read = [n for n in numbers.opened if n.place.parent in environment.objects]
     return NamedNumbers(
@@ -89,17 +92,19 @@ def named_numbers(
         frozenset(numbers.log.fixed),
         dict(numbers.log.steps),
         dict(numbers.log.answers),
-        tuple(computed),
+        tracker.computed,
         {at: made[id(each)][1] for at, each in enumerate(tensors) if id(each) in made},
         reads,
         not all(number.name in keys for number in read),
     )
 
 
-def _named(environment: Environment) -> Iterator[tuple[NumberKey, Number | None]]:
-    """The numbers of an environment, by where they are; None where text doesn't tell two apart."""
+def _named(
+    environment: Environment, settings: Settings
+) -> Iterator[tuple[NumberKey, Number | None]]:
+    """Numbers among settings, by where they are; None where text doesn't tell two apart."""
     known: dict[NumberKey, Number | None] = {}
-    for place, value in environment.settings:
+    for place, value in settings:
         if place.constants and not all(type(each) in (str, int) for each in place.constants):
             continue
         for number in numbers_at(environment, place, value):

@@ -132,17 +132,18 @@ def make_reader(
     refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
     environment.alike = tracker.environment.alike = tracker.alike(environment)
-    numbers = named_numbers(tracker.open, environment, tracker.computed, tensors)
+    settings = [*environment.settings, *_compared_settings(tracker)]
+    numbers = named_numbers(tracker, environment, settings, tensors)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
     stored = None
-    if tracker.found or tracker.in_arguments or tracker.kept or tracker.returned:
+    if any((tracker.found, tracker.in_arguments, tracker.kept, tracker.returned, tracker.written)):
         sites = tuple(_site(environment, bag) for bag, _ in tracker.found)
         stored, reached = _stored(tracker, environment, positions, sites)
         write_distinct(writer, reached)
     else:
         write_distinct(writer)
-    tracker.open.close(environment)
+    tracker.open.close(environment, _compared_settings(tracker))
     if not values and not writer.checks:
         return None, stored
     reader = _reader(writer, values, positions, tensors)
@@ -167,6 +168,16 @@ def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
         if change.compared:
             write_changed(writer, bag, change)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
+
+
+def _compared_settings(tracker: StateTracker) -> list[tuple[Place, Any]]:
+    """The settings that the function gives new values, and that a call must find as they were."""
+    compared = {bag.holder: change for bag, change in tracker.found if change.compared}
+    return [
+        (place, value)
+        for place, value in (tracker.environment.settings if compared else ())
+        if place.parent in compared
+    ]
 
 
 def _stored(
@@ -199,6 +210,7 @@ def _stored(
         sites,
         tracker.read_off,
         tracker.returned,
+        tracker.written,
     )
     return stored, changed
 
@@ -241,10 +253,11 @@ def remade_reader(
         tracker.found = tuple(zip(bags, state.changes, strict=True))
         tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
         tracker.read_off, tracker.returned = state.read_off, state.returned
+        tracker.written = state.written
         changed = _changed(tracker)
         environment = _scanned(tracker.root, tracker.leaves, tracker.ran, changed)
     named = places_of_tensors(environment)
-    numbers.put_into(tracker.open, environment)
+    numbers.put_into(tracker.open, environment, tracker.environment.settings)
     made = numbers.tensors(tracker.open)
     missing = [key for at, key in enumerate(keys) if at not in made and key not in named]
     if missing:

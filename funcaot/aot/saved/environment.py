@@ -178,6 +178,7 @@ def _stored_data(state: StateEffects) -> Data:
         ],
         "read_off": [[position, kind.__name__] for position, kind in state.read_off],
         "returned": scalar_data(state.returned),
+        "written": scalar_data(state.written),
     }
 
 
@@ -188,6 +189,7 @@ def _stored_from(data: Data) -> Stored:
         tuple((scalar_from(path), _change_from(change)) for path, change in data["in_arguments"]),
         tuple((position, _NUMBERS[kind]) for position, kind in data["read_off"]),
         scalar_from(data["returned"]),
+        scalar_from(data["written"]),
     )
 
 
