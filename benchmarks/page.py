@@ -236,19 +236,22 @@ def deploy(content: dict[str, Any]) -> list[str]:
         for name, made in content["gradients"].items()
     ]
     calls = [[name, f"{value:.0f}"] for name, value in content["calls"].items()]
-    return [
-        "## Shipping",
-        "",
-        "CPU seconds from the first call to the first gradient in a second process, with what a "
-        "first one left: caches on disk, or a file of `compiled.save`. Imports that a call makes "
-        "are counted.",
-        "",
-        *table(["model", *whos], gradients),
+    of_calls = [
         "Microseconds per call of energy and forces of 27 atoms, one thread, in the fastest round; "
         "in C++ a step of molecular dynamics, and in ASE what a step asks of it, each with both "
         "packages.",
         "",
         *table(["way", "microseconds"], calls),
+    ]
+    return [
+        "## Shipping",
+        "",
+        "CPU seconds from the first call to the first gradient in a second process, with what a "
+        "first one left: caches on disk, or a file of `compiled.save`. Imports that a call makes "
+        'are counted. `python benchmarks/deploy.py --only "GPT, 24 layers"` measures one of them.',
+        "",
+        *table(["model", *whos], gradients),
+        *(of_calls if calls else []),
         *notes(content),
     ]
 

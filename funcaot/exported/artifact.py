@@ -36,6 +36,9 @@ from funcaot.exported.signature import ArtifactSignature, TensorSignature, Tree
 from funcaot.exported.sizes.dims import UNBOUNDED, OpenSizes, check_conditions, opened
 from funcaot.exported.sizes.open_dim import OpenDim
 
+# More elements than any tensor has.
+_LARGEST = 2**48
+
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
@@ -191,7 +194,7 @@ def _described(
         funcaot=importlib.metadata.version("funcaot"),
         torch=torch.__version__,
         hardware=hardware.present(),
-        dims={dim.name: (dim.low, dim.high) for dim in sizes.dims.values()},
+        dims={dim.name: (dim.low, dim.high) for dim in sizes.all_dims},
         arguments=arguments.tree,
         tensors=tuple(
             _tensor(name, spec, sizes) for name, spec in zip(arguments.names, specs, strict=True)
@@ -209,6 +212,7 @@ def _described(
         inputs=tuple(places[index] for index in program.inputs),
         made=tuple(plan.made),
         results=results,
+        derived={dim.name: dim.expression for dim in sizes.derived.values()},
     )
     tensors = [*own, *lifted]
     examples = tuple(_as_described(tensors[index]) for index in program.inputs)
@@ -295,7 +299,8 @@ def _at_present(size: Any, sizes: OpenSizes) -> Any:
 
 
 def _tensor(name: str, spec: TensorSpec, sizes: OpenSizes) -> TensorSignature:
-    shape = tuple(sizes.dims[size].name if size in sizes.dims else int(size) for size in spec.shape)
+    dims = [(size, sizes.dim_of(size)) for size in spec.shape]
+    shape = tuple(int(size) if dim is None else dim.name for size, dim in dims)
     dtype = str(spec.dtype).removeprefix("torch.")
     return TensorSignature(name, dtype, shape, str(spec.device), _order(spec, sizes))
 
@@ -307,12 +312,16 @@ def _as_described(tensor: torch.Tensor) -> torch.Tensor:
 
 def _dynamic_shapes(specs: Sequence[TensorSpec], sizes: OpenSizes) -> Any:
     """The open dimensions of the graph's inputs as torch names them."""
+    # Torch looks for the bound of a root of others.
+    largest = UNBOUNDED if not sizes.derived else _LARGEST
     made = {
         symbol: torch.export.Dim(dim.name, min=dim.low)
-        if dim.high >= UNBOUNDED
-        else torch.export.Dim(dim.name, min=dim.low, max=dim.high)
+        if min(dim.high, largest) >= UNBOUNDED
+        else torch.export.Dim(dim.name, min=dim.low, max=min(dim.high, largest))
         for symbol, dim in sizes.dims.items()
     }
+    by_name = {dim.name: made[symbol] for symbol, dim in sizes.dims.items()}
+    made |= {found: dim.of(by_name[dim.root]) for found, dim in sizes.derived.items()}
     return tuple(
         {dim: made[size] for dim, size in enumerate(spec.shape) if size in made} or None
         for spec in specs

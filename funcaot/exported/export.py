@@ -114,8 +114,14 @@ def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
         )
     try:
         return compile_package(module, artifact.examples, artifact.dynamic_shapes)
-    except (FuncaotError, OSError):
+    except FuncaotError:
         raise
+    except OSError as error:
+        raise StageError(
+            f"AOTInductor can't write what it makes of {name}: {error}.",
+            remedy="TORCHINDUCTOR_CACHE_DIR and TMPDIR have to be folders that may be written to "
+            "and have room.",
+        ) from error
     except Exception as error:
         if any(map(_is_complex, module.graph.nodes)):
             raise UnsupportedError(

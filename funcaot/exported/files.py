@@ -29,7 +29,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A place to write a package to, which becomes ``path`` at the end of the block.
 
     Another process sees the old file or the new one. If the block raises, or the process is
-    killed, ``path`` is as it was.
+    killed, ``path`` is as it was. Errors of the block itself pass through.
 
     Yields:
         A path of the same name in a new folder beside it.
@@ -37,7 +37,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         ArtifactError: If the folder can't be written to, or the file can't be put in its place.
     """
-    target = Path(os.path.abspath(path))
+    target = _absolute(path)
     if target.suffix != SUFFIX:
         raise ArtifactError(
             "funcaot.export can't write to a path like this.",
@@ -45,24 +45,38 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
             got=str(path),
             remedy=f"call it {target.stem}{SUFFIX}.",
         )
-    if target.is_dir():
+    with _writing(target):
+        is_folder = target.is_dir()
+    if is_folder:
         raise _unwritable(target, "it is a folder")
-    try:
+    with _writing(target):
         folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
-    except OSError as error:
-        raise _unwritable(target, _reason(error)) from error
     try:
         made = folder / target.name
         yield made
-        made.replace(target)
-    except OSError as error:
-        raise _unwritable(target, _reason(error)) from error
+        with _writing(target):
+            made.replace(target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    """A path from the root on, which a folder that was removed has none of."""
+    with _writing(Path(path)):
+        return Path(os.path.abspath(path))
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say of an error of the system that an artifact can't be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError: there is a zero byte in the path
+        raise _unwritable(path, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _unwritable(path: Path, reason: str) -> ArtifactError:
@@ -73,13 +87,17 @@ def _unwritable(path: Path, reason: str) -> ArtifactError:
 
 
 def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None:
-    """Write a package that torch has made, with the signature in it, and a digest at its end."""
+    """Write a package that torch has made, with the signature in it, and a digest at its end.
+
+    Raises:
+        ArtifactError: If there is no room, or the folder is gone.
+    """
     with zipfile.ZipFile(package, "a") as archive:
         top = archive.namelist()[0].partition("/")[0]
         archive.writestr(f"{top}/{_NAME}", signature.to_json())
         archive.comment = bytes(_DIGITS)  # The last bytes of the file.
     content = package.getbuffer()[:-_DIGITS]
-    with path.open("wb") as file:
+    with _writing(path.parent.parent / path.name), path.open("wb") as file:
         file.write(content)
         file.write(hashlib.sha256(content).hexdigest().encode())
         file.flush()

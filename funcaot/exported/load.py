@@ -45,8 +45,8 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         >>> sine(torch.zeros(3))
         tensor([0., 0., 0.])
     """
+    signature = files.read_signature(path)
     name = os.path.abspath(path)
-    signature = files.read_signature(name)
     found = torch.__version__
     if _release(signature.torch) != _release(found):
         raise ArtifactError(
@@ -103,6 +103,7 @@ class Loaded:
         self._operands = tuple((kind, i, checks[kind][i]) for kind, i in signature.inputs)
         self._made = tuple(_maker(made) for made in signature.made)
         self._build = trees.builder(signature.results)
+        self._derived = tuple(signature.derived.items())
         self._lock = threading.Lock()
 
     def __call__(
@@ -131,6 +132,8 @@ class Loaded:
             check(tensor, sizes)
         for first, second in self.signature.same:
             self._require_same(given, first, second)
+        for name, expression in self._derived:
+            self._require_derived(name, expressions.value({"size": expression}, sizes), sizes)
         brought = self._brought(parameters, sizes)
         places = {"argument": given, "parameter": brought}
         operands = [check.laid_out(places[kind][i]) for kind, i, check in self._operands]
@@ -174,6 +177,15 @@ class Loaded:
                 expected="tensors that lie in memory as in the exported call",
                 remedy="pass .contiguous() of it, or what has the strides of the example.",
             ) from None
+
+    def _require_derived(self, name: str, wanted: int, sizes: Mapping[str, int]) -> None:
+        if sizes[name] != wanted:
+            raise ArgumentError(
+                f"{self._what} was given tensors whose sizes don't belong together.",
+                expected=f"{wanted} for {name}",
+                got=str(sizes[name]),
+                remedy="pass tensors whose sizes agree.",
+            )
 
     def _brought(
         self, parameters: Mapping[str, torch.Tensor] | None, sizes: dict[str, int]

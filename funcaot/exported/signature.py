@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias
 
 from funcaot.errors import ArtifactError
 
 FORMAT = "funcaot artifact"
-VERSION = 3
+VERSION = 4
 # The step that is ``as_strided`` with the offset counted from the tensor's own.
 STRIDED = "strided"
 
@@ -86,6 +86,7 @@ class ArtifactSignature:
         inputs: What the compiled graph is given: ``("argument", i)`` or ``("parameter", i)``.
         made: The tensors of the result.
         results: Structure of the result.
+        derived: How dims are computed from others, by name.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ArtifactSignature:
     inputs: tuple[tuple[str, int], ...]
     made: tuple[Made, ...]
     results: Tree
+    derived: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of the file."""

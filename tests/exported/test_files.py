@@ -1,8 +1,10 @@
 """Artifacts are written whole or not at all: full disks, killed processes, several writers."""
 
+import errno
 import io
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 import funcaot
-from funcaot.errors import ArtifactError
+from funcaot.errors import ArtifactError, StageError
 from funcaot.exported import files
 from funcaot.exported.signature import ArtifactSignature
 
@@ -143,3 +145,63 @@ def test_a_read_only_folder_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ArtifactError, match="Permission denied"):
         funcaot.export(called, (torch.ones(3),), path=tmp_path / "a.pt2")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_may_only_be_read_is_refused(number, tmp_path, monkeypatch):
+    def refuses(*arguments, **keywords):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "mkdir", refuses)
+    with pytest.raises(ArtifactError, match=f"can't be written: {os.strerror(number)}"):
+        funcaot.export(called, (torch.ones(3),), path=tmp_path / "a.pt2")
+
+
+def test_a_folder_that_vanishes_is_an_error(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def vanishes():
+        with files.whole(folder / "a.pt2") as place:
+            shutil.rmtree(folder)
+            files.write(place, package("data"), signature("first"))
+
+    with pytest.raises(ArtifactError, match="can't be written: No such file"):
+        vanishes()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("path", ["a" * 300 + ".pt2", "a\0b.pt2"], ids=["long", "zero byte"])
+def test_a_name_that_no_file_can_have_is_refused(path, tmp_path):
+    with pytest.raises(ArtifactError, match="can't be written"):
+        funcaot.export(called, (torch.ones(3),), path=tmp_path / path)
+
+
+def test_a_relative_path_where_the_folder_was_removed(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(ArtifactError, match=r"a\.pt2 can't be written"):
+        funcaot.export(called, (torch.ones(3),), path="a.pt2")
+    with pytest.raises(ArtifactError, match=r"a\.pt2 can't be read"):
+        funcaot.load("a.pt2")
+
+
+def test_an_error_of_the_users_own_passes_through(tmp_path):
+    def reads(x):
+        return x * float((tmp_path / "missing.txt").read_text())
+
+    with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
+        funcaot.export(reads, (torch.ones(3),), path=tmp_path / "a.pt2")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_compiler_that_cannot_write_says_where(tmp_path, monkeypatch):
+    def refuses(*arguments):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/cache/of/inductor")
+
+    monkeypatch.setattr("funcaot.exported.export.compile_package", refuses)
+    with pytest.raises(StageError, match=r"Read-only file system: '/cache/of/inductor'"):
+        funcaot.export(torch.sin, (torch.ones(3),), path=tmp_path / "a.pt2")
+    assert not [*tmp_path.iterdir()]

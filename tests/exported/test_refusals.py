@@ -187,7 +187,7 @@ class Case:
     [
         Case(({0: Dim("n", min=6, max=9)},), "6 to 9.\nGot: 5"),
         Case(({0: Dim("n", min=1, max=9)},), "sizes of 0 or 1", UnsupportedError),
-        Case(({0: 2 * Dim("n")},), "computed from another one"),
+        Case(({0: 2 * Dim("n")},), "no tensor has the size 'n'"),
         Case(({1: 4},), "3, the size of the example"),
         Case(({2: ATOMS},), "for 2 dimensions"),
         Case((ATOMS,), "for 2 dimensions"),

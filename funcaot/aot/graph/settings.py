@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,8 @@ class NumbersRead:
 
     They are named by the key and by what holds them: the ``id`` of a dictionary, list, cell or
     object, or the way to an object that may be another one in each call. If another thing gets the
-    same ``id``, a number may be left open that needn't be.
+    same ``id``, a number may be left open that needn't be. One in a container has a second name, by
+    where that is: a function may put a new one there in each call.
 
     Attributes:
         values: What each was when a program was last made.
@@ -55,16 +56,21 @@ class NumbersRead:
     reads: bool = True
     has_read: bool = False
 
-    def is_open(self, key: tuple[Any, Any], value: float) -> bool:
-        """Whether a program leaves a number open that is this in the present call."""
-        if not self.may_be_open or key in self.closed:
+    def is_open(self, keys: Sequence[tuple[Any, Any]], value: float) -> bool:
+        """Whether a program leaves a number open that is this in the present call.
+
+        Args:
+            keys: The names of the number.
+            value: The number.
+        """
+        if not self.may_be_open or not self.closed.isdisjoint(keys):
             return False
-        if key not in self.changed:
-            known = self.values.get(key, value)
+        if self.changed.isdisjoint(keys):
+            known = next((self.values[key] for key in keys if key in self.values), value)
             if type(known) is not type(value) or repr(known) == repr(value):
                 return False
-            self.changed.add(key)
-        self.left_open.add(key)
+        self.changed.update(keys)
+        self.left_open.update(keys)
         return True
 
     def note(self, found: Mapping[tuple[Any, Any], int | float]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.walk import scan_what_ran
 from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
 from funcaot.aot.reader.leaks import warn_of_leaks
+from funcaot.aot.reader.named_numbers import NamedNumbers, named_numbers
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
 from funcaot.aot.reader.reader_changes import write_changed, write_kind
 from funcaot.aot.reader.reader_code import Explanation
@@ -77,6 +78,7 @@ class Reader:
         leaves_open: Numbers that may be others in each call, as `NumbersRead` names them.
         reached: Finds the tensors that were closed over whatever else is as it was.
         optimizers: Those that the code that ran leads to, by where they were found.
+        numbers: The numbers that may be others in each call, by where they were found.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -89,6 +91,7 @@ class Reader:
     leaves_open: frozenset[tuple[Any, Any]] = frozenset()
     reached: ReachedTensors | None = None
     optimizers: tuple[tuple[Key, weakref.ref[torch.optim.Optimizer]], ...] = ()
+    numbers: NamedNumbers = field(default_factory=NamedNumbers)
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -129,21 +132,24 @@ def make_reader(
     refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
     environment.alike = tracker.environment.alike = tracker.alike(environment)
+    settings = [*environment.settings, *_compared_settings(tracker)]
+    numbers = named_numbers(tracker, environment, settings, tensors)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
     stored = None
-    if tracker.found or tracker.in_arguments or tracker.kept or tracker.returned:
+    if any((tracker.found, tracker.in_arguments, tracker.kept, tracker.returned, tracker.written)):
         sites = tuple(_site(environment, bag) for bag, _ in tracker.found)
         stored, reached = _stored(tracker, environment, positions, sites)
         write_distinct(writer, reached)
     else:
         write_distinct(writer)
-    tracker.open.close(environment)
+    tracker.open.close(environment, _compared_settings(tracker))
     if not values and not writer.checks:
         return None, stored
     reader = _reader(writer, values, positions, tensors)
     found = reached_tensors(environment, root, positions, tensors)
-    return replace(reader, leaves_open=tracker.open.left_open, reached=found), stored
+    left_open = tracker.open.left_open
+    return replace(reader, leaves_open=left_open, reached=found, numbers=numbers), stored
 
 
 def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:
@@ -164,6 +170,16 @@ def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
         elif bag.is_container:
             write_kind(writer, bag)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
+
+
+def _compared_settings(tracker: StateTracker) -> list[tuple[Place, Any]]:
+    """The settings that the function gives new values, and that a call must find as they were."""
+    compared = {bag.holder: change for bag, change in tracker.found if change.compared}
+    return [
+        (place, value)
+        for place, value in (tracker.environment.settings if compared else ())
+        if place.parent in compared
+    ]
 
 
 def _stored(
@@ -196,6 +212,7 @@ def _stored(
         sites,
         tracker.read_off,
         tracker.returned,
+        tracker.written,
     )
     return stored, changed
 
@@ -216,13 +233,14 @@ def _site(environment: Environment, bag: Bag) -> Site:
 
 
 def remade_reader(
-    tracker: StateTracker, keys: Sequence[Key], state: Stored | None = None
+    tracker: StateTracker, keys: Sequence[Key], numbers: NamedNumbers, state: Stored | None = None
 ) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None]:
     """Generate the reader of a function that another process captured.
 
     Args:
         tracker: The function, the leaves of a call, and the code that ran there.
         keys: Where that process found the closed-over tensors.
+        numbers: The numbers that the program leaves open.
         state: What a call stores, and where, if it does.
 
     Returns:
@@ -235,14 +253,18 @@ def remade_reader(
     if state is not None:
         bags = [_bag(environment, site) for site in state.sites]
         tracker.found = tuple(zip(bags, state.changes, strict=True))
-        tracker.in_arguments = state.in_arguments
+        tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
+        tracker.read_off, tracker.returned = state.read_off, state.returned
+        tracker.written = state.written
         changed = _changed(tracker)
         environment = _scanned(tracker.root, tracker.leaves, tracker.ran, changed)
     named = places_of_tensors(environment)
-    missing = [key for key in keys if key not in named]
+    numbers.put_into(tracker.open, environment, tracker.environment.settings)
+    made = numbers.tensors(tracker.open)
+    missing = [key for at, key in enumerate(keys) if at not in made and key not in named]
     if missing:
         raise LookupError(f"no tensor is at {''.join(missing[0])}")
-    tensors = tuple(named[key] for key in keys)
+    tensors = tuple(made[at] if at in made else named[key] for at, key in enumerate(keys))
     # What the program keeps for itself was compared by identity, and the two readers differ.
     environment.alike = tracker.environment.alike = tracker.alike(environment)
     writer, values, positions = _written(environment, tracker, tensors)
@@ -253,7 +275,9 @@ def remade_reader(
     write_distinct(writer, reached)
     if not values and not writer.checks:
         return None, tensors, stored
-    return _reader(writer, values, positions, tensors), tensors, stored
+    reader = _reader(writer, values, positions, tensors)
+    reader = replace(reader, leaves_open=tracker.open.left_open, numbers=numbers)
+    return reader, tensors, stored
 
 
 def _bag(environment: Environment, site: Site) -> Bag:

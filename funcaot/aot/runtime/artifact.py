@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,10 +33,9 @@ from funcaot.aot.saved.forwards import (
     signature_data,
 )
 from funcaot.aot.saved.machine import difference, machine_data
-from funcaot.aot.saved.open_sizes import sizes_from, without_sizes
+from funcaot.aot.saved.open_sizes import Served, numbers_from, served_by, without_sizes
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import Sizes
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
 
@@ -146,6 +145,7 @@ class Artifacts:
         self._waiting: set[SavedData] = set()
         self._programs: dict[str, list[SavedData]] | None = None
         self._known: dict[str, Any] = {}
+        self._numbers: dict[str, Any] = {}
 
     def find(
         self,
@@ -176,12 +176,8 @@ class Artifacts:
         change = difference(self._known, machine_data())
         if change:
             raise NotLoadedError(change)
-        described = signature_data(signature)
-        # What was made for these very sizes comes first, as in the cache.
-        alike = [
-            *programs.get(json.dumps(described), ()),
-            *programs.get(without_sizes(described), ()),
-        ]
+        # What was made for these very sizes and numbers comes first, as in the cache.
+        alike = self._alike(programs, signature)
         wanted = settings_data(settings)
         reason = NotLoadedError("no call that looks like it was saved")
         for saved in alike:
@@ -196,6 +192,14 @@ class Artifacts:
                 reason = error
         raise reason
 
+    def _alike(self, programs: dict[str, list[SavedData]], signature: Signature) -> list[SavedData]:
+        """The programs that may serve a call, as far as its look says."""
+        opened = [numbers_from(data) for data in self._numbers.values()]
+        looks = [signature, *(found.signature(signature) for found in opened if found)]
+        described = [signature_data(look) for look in looks if look is not None]
+        keys = [key for data in described for key in (json.dumps(data), without_sizes(data))]
+        return [each for key in keys for each in programs.get(key, ())]
+
     def _read(self) -> dict[str, list[SavedData]]:
         if self._programs is None:
             data, contents = file.read(self.path)
@@ -205,6 +209,9 @@ class Artifacts:
                 exact = program["sizes"] is None
                 key = json.dumps(described) if exact else without_sizes(described)
                 self._programs.setdefault(key, []).append(SavedData(program, contents))
+                if program["numbers"] is not None:
+                    kinds = {key: program["numbers"][key] for key in ("kinds", "read")}
+                    self._numbers[json.dumps(kinds)] = program["numbers"]
         return self._programs
 
     def _entry(
@@ -219,13 +226,14 @@ class Artifacts:
         change = difference(saved.data["made under"], now)
         if change:
             raise NotLoadedError(change)
-        served = _served(saved.data, signature)
-        environment = environment_from(saved.data, function, list(leaves))
+        served = served_by(saved.data, signature)
+        environment = environment_from(saved.data, function, list(leaves), settings.numbers)
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> Entry:
-            opened = _served(saved.data, signature, traces=True)
-            return _captured(function, signature, plain, settings, opened)
+            opened = served_by(saved.data, signature, traces=True)
+            again = replace(settings, numbers=environment.numbers)
+            return _captured(function, signature, plain, again, opened)
 
         remade = forward_from(saved.data, served, environment, saved.contents, settings, capture)
         load_executables(remade)
@@ -238,26 +246,12 @@ class Artifacts:
         return entry, lifted
 
 
-def _served(data: Any, signature: Signature, *, traces: bool = False) -> Signature | Sizes:
-    """The signature of a call, or the open sizes of a saved program that it is one of.
-
-    Raises:
-        NotLoadedError: If the program doesn't serve the call.
-    """
-    if data["sizes"] is None:
-        return signature
-    sizes = sizes_from(data["sizes"], data["signature"], signature, traces=traces)
-    if not sizes.match(signature):
-        raise NotLoadedError("no call of such sizes was saved")
-    return sizes
-
-
 def _captured(
     function: Callable[..., Any],
     signature: Signature,
     plain: Sequence[Any],
     settings: Settings,
-    served: Signature | Sizes,
+    served: Served,
 ) -> Entry:
     """Capture a call that a saved program serves, on tensors that look like its own."""
     kinds = iter(signature.kinds)
@@ -269,8 +263,9 @@ def _captured(
         leaves[position] = leaves[first]
     call = tree_unflatten(leaves, signature.tree)
     with settings.lock, StateKept(), without_dynamo():
-        if isinstance(served, Sizes):
-            opening = Opening(served.signature, leaves, served, None)
+        if served.sizes is not None or served.numbers is not None:
+            given = leaves if served.numbers is None else served.numbers.leaves(leaves)
+            opening = Opening(served.signature, given, served.sizes, served.numbers)
             entry, _ = make_general_entry(function, opening, leaves, call, settings)
         else:
             entry, _ = make_entry(function, signature, leaves, call, settings)

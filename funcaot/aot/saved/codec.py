@@ -113,20 +113,32 @@ def spec_from(data: Data) -> TensorSpec:
 
 
 def tree_data(tree: TreeSpec) -> Data:
-    """A structure of tuples, lists and dictionaries; its leaves are counted."""
-    return _nested_data(tree_unflatten(range(tree.num_leaves), tree))
+    """A structure of tuples, lists and dictionaries; its leaves are counted.
+
+    Raises:
+        NotSavedError: For one with anything else in it, or with a container in two places.
+    """
+    return _nested_data(tree_unflatten(map(_Leaf, range(tree.num_leaves)), tree), set())
 
 
-def _nested_data(value: Any) -> Data:
+class _Leaf(int):
+    """The place of a leaf; a plain number is a constant of the structure."""
+
+
+def _nested_data(value: Any, seen: set[int]) -> Data:
     kind = type(value)
-    if kind is int:
-        return value
+    if kind is _Leaf:
+        return int(value)
     if value is None:
         return None
+    if kind in (list, dict):
+        if id(value) in seen:
+            raise NotSavedError(f"it returns or stores one {kind.__name__} in two places")
+        seen.add(id(value))
     if kind in (tuple, list):
-        return {kind.__name__: [_nested_data(item) for item in value]}
+        return {kind.__name__: [_nested_data(item, seen) for item in value]}
     if kind is dict and all(type(key) in (str, int) for key in value):
-        return {"dict": [[key, _nested_data(item)] for key, item in value.items()]}
+        return {"dict": [[key, _nested_data(item, seen)] for key, item in value.items()]}
     raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
 
 

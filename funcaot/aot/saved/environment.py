@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.closure.libraries.kept_as import names_called
 from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
+from funcaot.aot.graph.settings import NumbersRead
+from funcaot.aot.reader.named_numbers import NamedNumbers
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.described import described, first_change
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.whole_steps import gradients_from
+from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Change, Site, StateEffects, Stored
 from funcaot.aot.state.state_tracker import StateTracker
+
+_NUMBERS: dict[str, type] = {"float": float, "int": int, "bool": bool}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +34,13 @@ class Surroundings:
         reader: Reads it again at each call; None if it reads nothing.
         state: What its calls store.
         gradients: What its calls do to ``.grad`` and to optimizers.
+        numbers: What a capture of it leaves open again.
     """
 
     reader: Reader | None = None
     state: StateEffects | None = None
     gradients: GradientEffects | None = None
+    numbers: NumbersRead = field(default_factory=NumbersRead)
 
 
 def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
@@ -61,32 +69,36 @@ def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
         ],
         "kinds": sorted(map(list, reader.ran.called.kinds)),
         "keys": [list(key) for key in reader.keys],
+        "numbers": _numbers_data(reader.numbers),
         "lines": described(reader),
         "stored": None if state is None else _stored_data(state),
     }
 
 
-def environment_from(data: Data, function: Callable[..., Any], leaves: list[Any]) -> Surroundings:
+def environment_from(
+    data: Data, function: Callable[..., Any], leaves: list[Any], known: NumbersRead
+) -> Surroundings:
     """What a saved program reads, stores and steps, as this process has it.
 
     Args:
         data: The program.
         function: The function.
         leaves: Flat leaves of a call.
+        known: Numbers that the function reads, which are noted there.
 
     Raises:
         NotLoadedError: If the environment isn't the one that the program was made for.
     """
-    reader, tensors, state = _read(data["reader"], function, leaves)
+    reader, tensors, state, again = _read(data["reader"], function, leaves, known)
     gradients = gradients_from(data["gradients"], reader, tensors, leaves)
-    return Surroundings(reader, state, gradients)
+    return Surroundings(reader, state, gradients, again)
 
 
 def _read(
-    data: Data, function: Callable[..., Any], leaves: list[Any]
-) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None]:
+    data: Data, function: Callable[..., Any], leaves: list[Any], known: NumbersRead
+) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None, NumbersRead]:
     if data is None:
-        return None, (), None
+        return None, (), None, NumbersRead(may_be_open=True)
     users, libraries = (
         [CodeKey(*key) for key in data["users"]],
         [CodeKey(*key) for key in data["libraries"]],
@@ -99,20 +111,57 @@ def _read(
         ran.called.kinds.update((module, name) for module, name in data["kinds"])
         given = frozenset(map(id, leaves))  # Whoever saved it has captured it so.
         tracker = StateTracker(
-            function, leaves, ((), {}), "the function", ran=ran, as_they_are=given
+            function,
+            leaves,
+            ((), {}),
+            "the function",
+            ran=ran,
+            as_they_are=given,
+            open=OpenSettings(known),
         )
         tracker.root = (function, *[leaves[index] for index in tracker.holders()])
         keys = [tuple(key) for key in data["keys"]]
-        reader, tensors, state = remade_reader(tracker, keys, stored)
+        numbers = _numbers_from(data["numbers"])
+        reader, tensors, state = remade_reader(tracker, keys, numbers, stored)
         now = described(reader)
     except LookupError as error:
         raise NotLoadedError(str(error.args[0])) from error
-    except NotSavedError as error:
+    except (NotSavedError, SizeError) as error:
         raise NotLoadedError(str(error)) from error
     change = first_change(data["lines"], now)
     if change:
         raise NotLoadedError(f"no longer so: {change}")
-    return reader, tensors, state
+    tracker.open.note(tracker.environment)
+    return reader, tensors, state, tracker.open.again(reads=numbers.reads)
+
+
+# --- numbers that are left open -------------------------------------------------------------------
+
+
+def _numbers_data(numbers: NamedNumbers) -> Data:
+    if numbers.untold:
+        raise NotSavedError("it leaves a number open whose place has no name of its own")
+    return {
+        "opened": scalar_data(numbers.opened),
+        "fixed": sorted(numbers.fixed),
+        "steps": [list(step) for step in numbers.steps.items()],
+        "answers": [list(answer) for answer in numbers.answers.items()],
+        "computed": list(numbers.computed),
+        "lifted": [[position, name] for position, name in numbers.lifted.items()],
+        "reads": numbers.reads,
+    }
+
+
+def _numbers_from(data: Data) -> NamedNumbers:
+    return NamedNumbers(
+        scalar_from(data["opened"]),
+        frozenset(data["fixed"]),
+        dict(data["steps"]),
+        dict(data["answers"]),
+        tuple(data["computed"]),
+        dict(data["lifted"]),
+        data["reads"],
+    )
 
 
 # --- what is stored -------------------------------------------------------------------------------
@@ -121,16 +170,15 @@ def _read(
 def _stored_data(state: StateEffects) -> Data:
     if state.kept:
         raise NotSavedError("it returns or stores a container that was there before")
-    if state.computed:
-        raise NotSavedError("it stores numbers that are left open")
-    if state.read_off or state.returned:
-        raise NotSavedError("it stores numbers that it reads off tensors")
     return {
         "changes": [_change_data(change) for change in state.changes],
         "sites": [_site_data(site) for site in state.sites],
         "in_arguments": [
             [scalar_data(path), _change_data(change)] for path, change in state.in_arguments
         ],
+        "read_off": [[position, kind.__name__] for position, kind in state.read_off],
+        "returned": scalar_data(state.returned),
+        "written": scalar_data(state.written),
     }
 
 
@@ -139,6 +187,9 @@ def _stored_from(data: Data) -> Stored:
         tuple(map(_change_from, data["changes"])),
         tuple(map(_site_from, data["sites"])),
         tuple((scalar_from(path), _change_from(change)) for path, change in data["in_arguments"]),
+        tuple((position, _NUMBERS[kind]) for position, kind in data["read_off"]),
+        scalar_from(data["returned"]),
+        scalar_from(data["written"]),
     )
 
 
@@ -155,8 +206,6 @@ def _site_from(data: Data) -> Site:
 
 
 def _change_data(change: Change) -> Data:
-    if change.computed or change.left_open:
-        raise NotSavedError("it stores numbers that are left open")
     return [
         change.path,
         scalar_data(change.assigned),
@@ -165,11 +214,13 @@ def _change_data(change: Change) -> Data:
         change.compared,
         scalar_data(change.counted),
         [scalar_data(key) for key in change.made_of_old],
+        scalar_data(change.computed),
+        [scalar_data(key) for key in change.left_open],
     ]
 
 
 def _change_from(data: Data) -> Change:
-    path, assigned, added, contents, compared, counted, made_of_old = data
+    path, assigned, added, contents, compared, counted, made_of_old, computed, left_open = data
     return Change(
         path,
         scalar_from(assigned),
@@ -178,4 +229,6 @@ def _change_from(data: Data) -> Change:
         compared,
         scalar_from(counted),
         frozenset(map(scalar_from, made_of_old)),
+        scalar_from(computed),
+        frozenset(map(scalar_from, left_open)),
     )

@@ -41,8 +41,9 @@ def write(path: str | os.PathLike[str], data: Any, blobs: Mapping[str, bytes]) -
         at += len(content)
     text = json.dumps({**data, "blobs": places}, separators=(",", ":")).encode()
     body = b"".join([len(text).to_bytes(8, "little"), text, *blobs.values()])
-    target = Path(os.path.abspath(path))
+    target = Path(path)
     try:
+        target = Path(os.path.abspath(path))
         handle, made = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -55,9 +56,9 @@ def write(path: str | os.PathLike[str], data: Any, blobs: Mapping[str, bytes]) -
             with contextlib.suppress(OSError):
                 os.unlink(made)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError: there is a zero byte in the path
         raise ArtifactError(
-            f"The artifact {target} can't be written: {error.strerror or error}. What was there "
+            f"The artifact {target} can't be written: {_reason(error)}. What was there "
             "before is unchanged.",
             remedy="pass a path in a folder that exists, may be written to and has room.",
         ) from error
@@ -71,8 +72,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Contents]:
     """
     try:
         whole = Path(path).read_bytes()
-    except OSError as error:
-        raise NotLoadedError(f"the file can't be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise NotLoadedError(f"the file can't be read: {_reason(error)}") from error
     head = len(_MAGIC) + _DIGITS + 1
     if not whole.startswith(_MAGIC) or len(whole) < head + 8:
         raise NotLoadedError("the file holds no programs of this version of funcaot")
@@ -89,6 +90,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Contents]:
         for digest, (at, length) in data.pop("blobs").items()
     }
     return data, Contents(blobs, Libraries(blobs).path)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 class Libraries:

@@ -46,9 +46,11 @@ from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.machine import difference
 from funcaot.aot.saved.open_sizes import (
+    Served,
     backward_sizes_data,
     conditions_data,
     graph_sizes_data,
+    numbers_data,
     sizes_data,
 )
 from funcaot.aot.saved.segments import Token, form_data, segment_data
@@ -58,7 +60,6 @@ from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
-from funcaot.aot.signature.sizes import Sizes
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -177,6 +178,7 @@ def forward_data(
         "made under": forward.made_under,
         "signature": signature_data(forward.signature),
         "sizes": sizes_data(forward.sizes),
+        "numbers": numbers_data(forward.numbers),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
         "tree": tree_data(captured.tree),
@@ -204,11 +206,6 @@ def _refuse(forward: Forward, derived: Derived) -> None:
     settings, captured = forward.segment.settings, forward.capture
     for holds, what in (
         (settings.compiler not in _COMPILERS, f"its backend is {settings.compiler.name}"),
-        (
-            forward.numbers is not None
-            or (forward.reader is not None and bool(forward.reader.leaves_open)),
-            "it leaves numbers open",
-        ),
         (bool(derived.premises), "it reads values"),
         (derived.retains, "it calls retain_grad"),
         (bool(captured.regions or captured.shared), "its inputs share memory"),
@@ -336,7 +333,7 @@ class Remade:
 
 def forward_from(
     data: Data,
-    call: Signature | Sizes,
+    call: Served,
     environment: Surroundings,
     contents: Contents,
     settings: Settings,
@@ -346,7 +343,7 @@ def forward_from(
 
     Args:
         data: What ``forward_data`` made.
-        call: The signature of calls that it serves, or those that it serves by open sizes.
+        call: What calls it serves.
         environment: What ``environment_from`` made.
         contents: The file, whose code the caller trusts.
         settings: Those of the compiled function.
@@ -355,7 +352,7 @@ def forward_from(
     Raises:
         NotLoadedError: If its code can't be run here.
     """
-    sizes = call if isinstance(call, Sizes) else None
+    sizes = call.sizes
     loaded = Loaded(contents, settings, sizes)
 
     def captured() -> SegmentFunctions:
@@ -367,7 +364,7 @@ def forward_from(
     results = functions.loaded_segment.outputs
     effects = effects_from(data["effects"], results)
     forward = Forward(
-        signature=call.signature if isinstance(call, Sizes) else call,
+        signature=call.signature,
         capture=_capture_from(data, loaded, environment.gradients),
         effects=effects,
         touched=Touched(*map(frozenset, data["touched"])),
@@ -376,7 +373,7 @@ def forward_from(
         reader=environment.reader,
         state=environment.state,
         sizes=sizes,
-        numbers=None,
+        numbers=call.numbers,
         watched=tuple(
             Watched(source, result, loaded.root(name)) for source, result, name in data["watched"]
         ),

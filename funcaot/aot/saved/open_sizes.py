@@ -24,6 +24,7 @@ from funcaot.aot.lowering.open_sizes import OpenSizes
 from funcaot.aot.saved.codec import Data, spec_data, spec_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.segment.backward_sizes import BackwardSizes
+from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions, Sizes
 
@@ -44,6 +45,33 @@ def _sources_data(sources: Sequence[Shown]) -> Data:
 
 def _sources_from(data: Data) -> tuple[Shown, ...]:
     return tuple(Shown(index, dim, tuple(path)) for index, dim, path in data)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+_KINDS: dict[str, type] = {"float": float, "int": int}
+
+
+def numbers_data(numbers: Numbers | None) -> Data:
+    """Which leaves of a call are open numbers, and what is assumed of them."""
+    if numbers is None:
+        return None
+    return {
+        "kinds": [[position, kind.__name__] for position, kind in numbers.kinds.items()],
+        "read": numbers.read,
+        "answers": [list(answer) for answer in numbers.log.answers.items()],
+        "fixed": sorted(numbers.log.fixed),
+    }
+
+
+def numbers_from(data: Data) -> Numbers | None:
+    """What ``numbers_data`` described."""
+    if data is None:
+        return None
+    found = Numbers({position: _KINDS[kind] for position, kind in data["kinds"]}, data["read"])
+    found.log.answers.update(map(tuple, data["answers"]))
+    found.log.fixed.update(data["fixed"])
+    return found
 
 
 # --- the call -------------------------------------------------------------------------------------
@@ -109,6 +137,46 @@ def without_sizes(described: Data) -> str:
         for leaf in described["leaves"]
     ]
     return json.dumps({**described, "leaves": leaves})
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """The calls that a saved program serves.
+
+    Attributes:
+        signature: Of one of them; with symbols for open sizes, and tensors for open numbers.
+        sizes: The open sizes, if there are any.
+        numbers: The open numbers, if there are any.
+    """
+
+    signature: Signature
+    sizes: Sizes | None
+    numbers: Numbers | None
+
+
+def served_by(data: Data, signature: Signature, *, traces: bool = False) -> Served:
+    """What calls a saved program serves, one of which is given.
+
+    Args:
+        data: The program.
+        signature: That of a call.
+        traces: Whether the call is going to be traced.
+
+    Raises:
+        NotLoadedError: If the program doesn't serve the call.
+    """
+    numbers = numbers_from(data["numbers"])
+    opened: Signature | None = signature
+    if numbers is not None:
+        opened = numbers.signature(signature)
+        if opened is None or not numbers.hold(signature):
+            raise NotLoadedError("no call of such numbers was saved")
+    if data["sizes"] is None:
+        return Served(opened, None, numbers)
+    sizes = sizes_from(data["sizes"], data["signature"], opened, traces=traces)
+    if not sizes.match(opened):
+        raise NotLoadedError("no call of such sizes was saved")
+    return Served(sizes.signature, sizes, numbers)
 
 
 # --- what is assumed ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from funcaot.aot.saved.functions import Loaded, LoadedProgram
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.segments import loaded_form
 from funcaot.aot.segment.in_place import InPlacePlan
-from funcaot.aot.state.optimizer_step import Hyperparameters, ParameterState, StateTensor
+from funcaot.aot.state.optimizer_step import OPEN, Hyperparameters, ParameterState, StateTensor
 
 _PARAMETERS = "params"
 
@@ -111,6 +111,8 @@ class _Writer:
         return found
 
     def _value(self, key: str, value: Any) -> Data:
+        if value is OPEN:
+            return {"open": True}
         if not isinstance(value, torch.Tensor):
             return scalar_data(value)
         if id(value) not in self._settings:
@@ -232,6 +234,8 @@ class _Finder:
             if key not in known or key not in now:
                 raise NotLoadedError(f"an optimizer's {key} is there in one process only")
             one, other = known[key], now[key]
+            if one is OPEN:
+                continue  # The reader looks at it.
             tensors = isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)
             if one is not other and (tensors or one != other):
                 was, now_is = ("a tensor" if tensors else repr(each) for each in (one, other))
@@ -241,7 +245,7 @@ class _Finder:
     def _value(self, data: Data) -> Any:
         if isinstance(data, dict) and "lifted" in data:
             return self._lifted[data["lifted"]]
-        return scalar_from(data)
+        return OPEN if data == {"open": True} else scalar_from(data)
 
     def _parameters(
         self, given: Sequence[Data], now: Sequence[torch.Tensor]

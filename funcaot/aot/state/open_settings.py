@@ -65,7 +65,18 @@ class Number:
     @property
     def name(self) -> tuple[Any, Any]:
         """What it is called in `NumbersRead`."""
-        return self.owner, self.key if self.row is None else (self.key, self.index)
+        return self.owner, self._within
+
+    @property
+    def names(self) -> tuple[tuple[Any, Any], ...]:
+        """All that it is called there; first by where its container is."""
+        if self.inside and self.owner == id(self.thing):
+            return ((self.place.parent, self.place.access), self._within), self.name
+        return (self.name,)
+
+    @property
+    def _within(self) -> Any:
+        return self.key if self.row is None else (self.key, self.index)
 
     def at(self, read: str) -> str:
         """The expression that reads what is at its key, of the one that reads the place."""
@@ -226,7 +237,7 @@ class OpenSettings:
         self._looked_at = len(environment.settings)
         for place, value in new:
             for number in numbers_at(environment, place, value):
-                if self._known.is_open(number.name, number.value):
+                if self._known.is_open(number.names, number.value):
                     self._open(number)
 
     def _open(self, number: Number) -> None:
@@ -286,28 +297,51 @@ class OpenSettings:
 
     def names_fixed(self) -> set[tuple[Any, Any]]:
         """The numbers that the program is right for one value of."""
-        return {self.opened[index].name for index in self.log.fixed}
+        return {name for index in self.log.fixed for name in self.opened[index].names}
 
-    def numbers(self, environment: Environment) -> dict[tuple[Any, Any], int | float]:
-        """The numbers that the reader compares, with their values."""
+    def numbers(
+        self, environment: Environment, settings: Iterable[tuple[Place, Any]]
+    ) -> dict[tuple[Any, Any], int | float]:
+        """The numbers that a reader compares, with their values."""
         return {
-            number.name: number.value
-            for place, value in environment.settings
+            name: number.value
+            for place, value in settings
             for number in numbers_at(environment, place, value)
+            for name in number.names
         }
 
     @property
     def left_open(self) -> frozenset[tuple[Any, Any]]:
         """The numbers that may be others in each call."""
-        return frozenset(number.name for number in self.opened) - self.names_fixed()
+        opened = (name for number in self.opened for name in number.names)
+        return frozenset(opened) - self.names_fixed()
 
-    def close(self, environment: Environment) -> None:
+    def note(self, environment: Environment) -> None:
+        """Note what the numbers are that a program was made for, and which of them may change."""
+        self._known.note(self.numbers(environment, environment.settings))
+        self._known.changed |= self.left_open
+
+    def again(self, *, reads: bool) -> NumbersRead:
+        """What has a capture leave the same numbers open.
+
+        Args:
+            reads: Whether floats that are read off tensors stay in the graph.
+        """
+        values = {name: number.value for number in self.opened for name in number.names}
+        either = reads or bool(values)
+        return NumbersRead(values, set(values), may_be_open=either, reads=reads)
+
+    def close(self, environment: Environment, compared: Iterable[tuple[Place, Any]] = ()) -> None:
         """Take note that the capture is over.
+
+        Args:
+            environment: What the code that ran has read.
+            compared: What a call has to find as it was besides.
 
         Raises:
             SizeError: If the function kept a number where later code finds it.
         """
-        self._known.note(self.numbers(environment))
+        self._known.note(self.numbers(environment, [*environment.settings, *compared]))
         self.reads.end()
         if self.reads.are_kept():
             raise SizeError("The function keeps a number.", remedy="open_numbers=False.")

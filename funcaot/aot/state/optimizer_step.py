@@ -132,13 +132,14 @@ def hyperparameters(optimizer: Optimizer) -> tuple[dict[str, Any], ...]:
     )
 
 
-_OPEN = object()
+# What stands for a hyperparameter that may be another one in each call.
+OPEN = object()
 
 
 def _kept(value: Any, *, own: bool) -> Any:
     """What is compared; code of others may put another tensor there in each step."""
     is_open = holds_written(value) or (isinstance(value, torch.Tensor) and not own)
-    return _OPEN if is_open else value
+    return OPEN if is_open else value
 
 
 def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
@@ -151,7 +152,7 @@ def _same(saved: dict[str, Any], group: dict[str, Any]) -> bool:
                 ref() is not tensor for ref, tensor in zip(value, now, strict=True)
             ):
                 return False
-        elif value is _OPEN:
+        elif value is OPEN:
             continue  # The reader of the environment looks at it.
         elif now is not value and (isinstance(now, torch.Tensor) or now != value):
             return False

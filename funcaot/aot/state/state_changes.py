@@ -106,7 +106,7 @@ class Changes:
                 raise self.unsupported(f"uses a tensor as a key of {path}", "use its name")
             old, new = before.get(key, MISSING), now.get(key, MISSING)
             if is_written(new):
-                computed.append((key, self._number(new)))
+                computed.append((key, self.number(new)))
                 continue
             if is_immutable(old) and is_immutable(new) and type(old) is type(new) and old == new:
                 continue
@@ -132,7 +132,7 @@ class Changes:
             counted=tuple(counted),
             made_of_old=frozenset(made_of_old),
             computed=tuple(computed),
-            left_open=frozenset(key for key, value in before.items() if holds_written(value)),
+            left_open=frozenset(key for key, value in before.items() if _is_open(value)),
         )
 
     def plain_part(self, bag: Bag) -> Bag | None:
@@ -157,7 +157,7 @@ class Changes:
         same = len(kept) == len(now) and all(kept[key] is now[key] for key in now)
         return None if same else replace(bag, before=kept)
 
-    def _number(self, number: Any) -> int:
+    def number(self, number: Any) -> int:
         """Which of the numbers that Python computes one is."""
         if number.name not in self.computed:
             self.computed.append(number.name)
@@ -172,7 +172,7 @@ class Changes:
         new = [(i, item) for i, item in enumerate(items) if item is not before[i]]
         if not all(is_written(item) for _, item in new):
             return ()
-        return tuple((index, self._number(item)) for index, item in new)
+        return tuple((index, self.number(item)) for index, item in new)
 
     def _is_a_librarys(self, name: str) -> bool:
         """Whether no code of the user's says the name of an attribute."""
@@ -286,6 +286,13 @@ def hides_tensor(value: Any) -> bool:
     if holds_traced(value):
         return True
     return not is_setting(value) and any(map(tracing.is_traced, scan(value).objects.values()))
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a number that is left open is there, or in what is there."""
+    if type(value) in (list, dict):
+        return any(map(holds_written, value.values() if type(value) is dict else value))
+    return holds_written(value)
 
 
 def refuse_text(value: Any, name: str) -> None:

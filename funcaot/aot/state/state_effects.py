@@ -15,7 +15,7 @@ from funcaot._torch.tensors.sizes.number_tensors import plain
 from funcaot.aot.closure.children import base_of
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.results.plans import Unmade
-from funcaot.aot.state.results.returned_floats import with_floats
+from funcaot.aot.state.results.returned_floats import Written, with_computed, with_floats
 from funcaot.aot.state.state import MISSING
 from funcaot.errors import UnsupportedError
 
@@ -102,11 +102,17 @@ class Stored:
         changes: One per thing.
         sites: Where they are.
         in_arguments: The same for containers among the arguments.
+        read_off: Which of the new values are numbers that are read off tensors, of which classes.
+        returned: Where in the result tensors stand for floats.
+        written: Where in the result and the new values numbers are that Python computes.
     """
 
     changes: tuple[Change, ...]
     sites: tuple[Site, ...]
     in_arguments: tuple[tuple[arguments.Path, Change], ...]
+    read_off: tuple[tuple[int, type], ...] = ()
+    returned: tuple[tuple[Any, ...], ...] = ()
+    written: tuple[Written, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +133,7 @@ class StateEffects:
         sites: Where each thing is that is changed.
         read_off: Which of the new values are numbers that are read off tensors, of which classes.
         returned: Where in the result tensors stand for floats.
+        written: Where in the result and the new values numbers are that Python computes.
     """
 
     function: Callable[..., Any]
@@ -140,6 +147,7 @@ class StateEffects:
     sites: tuple[Site, ...] = ()
     read_off: tuple[tuple[int, type], ...] = ()
     returned: tuple[tuple[Any, ...], ...] = ()
+    written: tuple[Written, ...] = ()
 
     def apply(self, leaves: Sequence[Any], call: Call, outcome: Any) -> Any:
         """Store what a call computed.
@@ -159,13 +167,15 @@ class StateEffects:
         reached = iter(things[len(self.changes) :])
         if isinstance(outcome, Unmade):
             outcome = outcome.make([self._kept_at(path, reached, call) for path in self.kept])
+        numbers = things[len(things) - self.computed :]
+        if self.written:
+            outcome = with_computed((outcome[0], list(outcome[1])), self.written, numbers)
         result, values = outcome
         if self.read_off:
             values = list(values)
             for position, kind in self.read_off:
                 values[position] = plain(values[position], kind)
         given = self._given(call) if self.in_arguments else []
-        numbers = things[len(things) - self.computed :]
         around = things[len(things) - self.computed - self.around : len(things) - self.computed]
         self._refuse_reached((*things[: len(self.changes)], *around), given, call)
         for change, thing in zip(self.changes, things, strict=False):

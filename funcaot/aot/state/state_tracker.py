@@ -32,7 +32,7 @@ from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.results.built_objects import Known, taken_apart
 from funcaot.aot.state.results.plans import Parts
-from funcaot.aot.state.results.returned_floats import read_off
+from funcaot.aot.state.results.returned_floats import Written, computed_in, read_off
 from funcaot.aot.state.state import Bag
 from funcaot.aot.state.state_changes import Changes, refuse_text
 from funcaot.aot.state.state_effects import Call, Change
@@ -116,6 +116,7 @@ class StateTracker:
         computed: Names of numbers that Python computes in each call, and that it stores.
         read_off: Which of the new values stand for numbers, and the classes of these.
         returned: Where in its result tensors stand for floats.
+        written: Where in its result and in the new values numbers are that Python computes.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
         told: Texts and numbers that it returns and stores.
@@ -139,6 +140,7 @@ class StateTracker:
     computed: tuple[str, ...] = ()
     read_off: tuple[tuple[int, type], ...] = ()
     returned: tuple[tuple[Any, ...], ...] = ()
+    written: tuple[Written, ...] = ()
     pinned: frozenset[int] = frozenset()
     keys: tuple[Any, ...] = ()
     told: tuple[Any, ...] = ()
@@ -176,7 +178,7 @@ class StateTracker:
 
     def _start(self) -> None:
         self.found, self.in_arguments, self.kept, self.computed = (), (), (), ()
-        self.read_off = self.returned = ()
+        self.read_off = self.returned = self.written = ()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.take_back()
@@ -222,7 +224,7 @@ class StateTracker:
             self._refuse(draws, held)
             self.found = self._found(bags, changes, environment)
             self.in_arguments = self._found_in_arguments(copies, changes, environment)
-            self.computed, self.read_off = tuple(changes.computed), changes.numbers()
+            self.read_off = changes.numbers()
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
             draws.put_back()
@@ -278,11 +280,14 @@ class StateTracker:
         """The result, and the new values if something is stored or was there before."""
         known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
         result, self.returned = read_off(result, known.is_old)
-        if not (self.found or self.in_arguments or self.returned):
+        outcome, self.written = computed_in(
+            (result, changes.packed()), known.is_old, changes.number
+        )
+        self.computed = tuple(changes.computed)
+        if not (self.found or self.in_arguments or self.returned or self.written):
             taken = taken_apart(result, known, self.name)
             if not kept.found:
                 return self._noted(taken)
-        outcome = result, changes.packed()
         taken = taken_apart(outcome, known, self.name)
         self.kept = tuple(kept.found)
         return self._noted(taken)

@@ -6,11 +6,12 @@ The function says what such a dim is: equal to another one, one number, or at le
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from funcaot._torch.tensors.sizes import shapes
-from funcaot.exported.sizes.open_dim import OpenDim
+from funcaot.exported.sizes.open_dim import UNBOUNDED, OpenDim
 
 Wanted = Mapping[int, Mapping[int, OpenDim]]
 # How far the least size is raised until a condition is always true.
@@ -35,10 +36,14 @@ class NarrowedError(Exception):
             tensor: {
                 position: found
                 for position, dim in dims.items()
-                if (found := self.dims.get(dim.name, dim)) is not None
+                if (found := self._now(dim)) is not None
             }
             for tensor, dims in wanted.items()
         }
+
+    def _now(self, dim: OpenDim) -> OpenDim | None:
+        root = self.dims.get(dim.root) if dim.root else None
+        return self.dims.get(dim.name, dim) if root is None else dim.within(root)
 
 
 def narrow(condition: Any, symbols: Sequence[Any], dims: Sequence[OpenDim]) -> None:
@@ -56,6 +61,11 @@ def narrow(condition: Any, symbols: Sequence[Any], dims: Sequence[OpenDim]) -> N
         return
     if len(dims) == 2 and shapes.is_equality(condition, *symbols):
         _make_one(*dims)
+    if len(dims) == 2:
+        for (symbol, dim), (other, root) in itertools.permutations(zip(symbols, dims, strict=True)):
+            found = shapes.multiple_of(condition, symbol, other)
+            if found is not None and not dim.is_named:
+                _make_derived(dim, root, *found)
     if len(dims) == 1:
         (dim,) = dims
         if dim.may_be_closed and shapes.is_equality(condition, *symbols):
@@ -72,3 +82,16 @@ def _make_one(first: OpenDim, second: OpenDim) -> None:
         kept = dataclasses.replace(kept, low=low, high=high)
     if (kept.low, kept.high) == (low, high) and not other.is_named:
         raise NarrowedError({first.name: kept, second.name: kept})
+
+
+def _make_derived(dim: OpenDim, root: OpenDim, scale: int, shift: int) -> None:
+    """Compute a dim from another one, whose sizes become those for which it is in its bounds."""
+    low = max(root.low, -((shift - dim.low) // scale))
+    high = root.high
+    if dim.high < UNBOUNDED:
+        high = min(high, (dim.high - shift) // scale)
+    if root.is_named and (low, high) != (root.low, root.high):
+        return
+    root = dataclasses.replace(root, low=low, high=high)
+    made = dataclasses.replace(dim, root=root.name, scale=scale, shift=shift).within(root)
+    raise NarrowedError({root.name: root, dim.name: made})

@@ -6,9 +6,8 @@ import dataclasses
 import inspect
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,9 +20,8 @@ from funcaot.aot.signature.sizes import Sizes, symbolic_strides
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported.call import ExportedCall
 from funcaot.exported.sizes.automatic import narrow
-from funcaot.exported.sizes.open_dim import OpenDim
+from funcaot.exported.sizes.open_dim import UNBOUNDED, OpenDim
 
-UNBOUNDED = sys.maxsize
 # The most sizes at which a condition is looked at one by one.
 _TRIED = 100_000
 
@@ -35,10 +33,21 @@ class OpenSizes:
     Attributes:
         sizes: The symbols, and a signature made of them; None if all sizes are closed.
         dims: The dim of each symbol.
+        derived: The dims that are computed from others, by their expressions.
     """
 
     sizes: Sizes | None
     dims: Mapping[Any, OpenDim]
+    derived: Mapping[Any, OpenDim] = field(default_factory=dict)
+
+    @property
+    def all_dims(self) -> list[OpenDim]:
+        """All of them."""
+        return [*self.dims.values(), *self.derived.values()]
+
+    def dim_of(self, size: Any) -> OpenDim | None:
+        """The dim that a size is; None for a number."""
+        return self.dims.get(size) or self.derived.get(size)
 
 
 def read_dynamic_shapes(call: ExportedCall, dynamic_shapes: Any) -> dict[int, dict[int, OpenDim]]:
@@ -154,15 +163,11 @@ def _open_dim(wanted: Any, size: int, where: str, name: str) -> OpenDim | None:
         may_be_closed = hint == torch.export.Dim.AUTO.type
         low, high = max(wanted.min or 2, 2), wanted.max or UNBOUNDED
         return OpenDim(made, low, high, is_named=False, may_be_closed=may_be_closed, example=size)
+    if type(getattr(wanted, "root", None)) is torch.export.Dim:
+        return _derived(wanted, _open_dim(wanted.root, size, where, name), name)
     if type(wanted) is not torch.export.Dim:
-        raise _bad(
-            name,
-            where,
-            "torch.export.Dim(name, min=..., max=...), None, or a number",
-            f"{wanted!r}, a Dim computed from another one"
-            if isinstance(wanted, torch.export.Dim)
-            else repr(wanted),
-        )
+        expected = "torch.export.Dim(name, min=..., max=...), None, or a number"
+        raise _bad(name, where, expected, repr(wanted))
     low, high = int(wanted.min), _number(wanted.max)
     if low == 1 or high < 2:
         raise UnsupportedError(
@@ -174,6 +179,24 @@ def _open_dim(wanted: Any, size: int, where: str, name: str) -> OpenDim | None:
             "Dim there.",
         )
     return OpenDim(wanted.__name__, max(low, 2), high)
+
+
+def _derived(wanted: Any, root: OpenDim | None, name: str) -> OpenDim | None:
+    """A Dim that is computed from another one, which torch lets be ``a * dim + b``."""
+    if root is None:
+        return None
+    shift = int(wanted.fn(0))
+    scale = int(wanted.fn(1)) - shift
+    found = OpenDim(wanted.__name__, 0, 0, root=root.name, scale=scale, shift=shift).within(root)
+    if found.low < 2:
+        raise UnsupportedError(
+            f"{name} can't be exported with a size of {found.low} for {wanted.__name__!r}, where "
+            f"{root.name!r} is {root.low}: many ops do something else there (they broadcast).",
+            expected="sizes of 2 or more",
+            got=f"{root.name} of at least {root.low}",
+            remedy="give that Dim a larger min.",
+        )
+    return found
 
 
 def _number(bound: Any) -> int:
@@ -223,7 +246,18 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     symbols: dict[str, tuple[Any, int]] = {}
     sources: list[Shown] = []
     dims: dict[Any, OpenDim] = {}
+    derived: dict[Any, OpenDim] = {}
     leaves: list[Any] = []
+    for index, position, dim in _by_root(signature, wanted):
+        size = signature.leaves[index].shape[position]  # type: ignore[union-attr]
+        if dim.root:
+            symbols[dim.name] = _computed(dim, symbols, size, name)
+            derived[symbols[dim.name][0]] = dim
+        elif dim.name not in symbols:
+            symbol = environment.add_size(size, (dim.low, dim.high))
+            symbols[dim.name] = symbol, size
+            sources.append(Shown(index, position))
+            dims[symbol] = dim
     for index, leaf in enumerate(signature.leaves):
         if not wanted[index] or not isinstance(leaf, TensorSpec):
             leaves.append(leaf)
@@ -231,11 +265,6 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
         shape: list[Any] = list(leaf.shape)
         for position, dim in sorted(wanted[index].items()):
             size = leaf.shape[position]
-            if dim.name not in symbols:
-                symbol = environment.add_size(size, (dim.low, dim.high))
-                symbols[dim.name] = symbol, size
-                sources.append(Shown(index, position))
-                dims[symbol] = dim
             symbol, known = symbols[dim.name]
             if known != size:
                 raise ArgumentError(
@@ -250,7 +279,43 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     if not sources:
         return OpenSizes(None, {})
     general = dataclasses.replace(signature, leaves=tuple(leaves))
-    return OpenSizes(Sizes(environment, general, tuple(sources)), dims)
+    return OpenSizes(Sizes(environment, general, tuple(sources)), dims, derived)
+
+
+def _by_root(
+    signature: Signature, wanted: Sequence[Mapping[int, OpenDim]]
+) -> list[tuple[int, int, OpenDim]]:
+    """The open dimensions of all leaves, those last that are computed from others."""
+    found = [
+        (index, position, dim)
+        for index, leaf in enumerate(signature.leaves)
+        if isinstance(leaf, TensorSpec)
+        for position, dim in sorted(wanted[index].items())
+    ]
+    return sorted(found, key=lambda each: bool(each[2].root))
+
+
+def _computed(
+    dim: OpenDim, symbols: Mapping[str, tuple[Any, int]], size: int, name: str
+) -> tuple[Any, int]:
+    """The expression of a dim that is computed from another one, and its size."""
+    if dim.root not in symbols:
+        raise ArgumentError(
+            f"{name} can't be exported with {dim.name!r}, where no tensor has the size "
+            f"{dim.root!r}: a call couldn't tell it.",
+            expected=f"{dim.root!r} itself in some tensor",
+            got=dim.name,
+            remedy=f"name {dim.name!r} as a Dim of its own.",
+        )
+    symbol, known = symbols[dim.root]
+    if dim.of(known) != size:
+        raise ArgumentError(
+            f"{name} is exported with an example in which {dim.name!r} isn't that.",
+            expected=f"{dim.of(known)}, where {dim.root} is {known}",
+            got=str(size),
+            remedy="pass tensors whose sizes agree.",
+        )
+    return dim.of(symbol), size
 
 
 def check_conditions(open_sizes: OpenSizes, name: str) -> None:

@@ -1,8 +1,10 @@
 """Artifacts of programs as files: what is damaged, foreign or planted isn't even looked at."""
 
+import errno
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -135,6 +137,52 @@ def test_the_key_is_made_once_and_for_the_user_alone(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(ArtifactError, match="can't be written"):
         saved(tmp_path / "none" / "programs")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_may_only_be_read(number, path, monkeypatch):
+    compiled = loaded(path)
+
+    def refuses(*arguments, **keywords):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuses)
+        with pytest.raises(ArtifactError, match=f"can't be written: {os.strerror(number)}"):
+            compiled.save(path)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert is_loaded(loaded(path))
+
+
+def test_a_folder_that_vanishes(path, monkeypatch):
+    compiled, replace = loaded(path), os.replace
+
+    def vanishes(made, target):
+        shutil.rmtree(path.parent)
+        return replace(made, target)
+
+    monkeypatch.setattr(os, "replace", vanishes)
+    with pytest.raises(ArtifactError, match="can't be written: No such file"):
+        compiled.save(path)
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b"], ids=["long", "zero byte"])
+def test_a_name_that_no_file_can_have(name, path):
+    with pytest.raises(ArtifactError, match="can't be written"):
+        loaded(path).save(path.parent / name)
+    reason = funcaot.report(loaded(path.parent / name)).entries[0].reason
+    assert "the file can't be read" in reason
+
+
+def test_a_relative_path_where_the_folder_was_removed(path, monkeypatch):
+    compiled, folder = loaded(path), path.parent / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(ArtifactError, match="programs can't be written"):
+        compiled.save("programs")
+    assert "can't be read" in funcaot.report(loaded("programs")).entries[0].reason
 
 
 def test_a_failure_leaves_what_was_there(path, monkeypatch):

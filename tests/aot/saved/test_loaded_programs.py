@@ -1,5 +1,7 @@
 """Programs from a file compute what eager does, whatever is asked of them."""
 
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -316,12 +318,23 @@ def test_a_policy_is_part_of_what_is_compared(path):
     assert not is_loaded(other)
 
 
+HOLDER = types.SimpleNamespace()
 LEFT_OUT = {
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, {}, "reads values"),
     "a result and its detached self": (
         lambda x: (y := x.sin(), y.detach()),
         {},
         "shares memory",
+    ),
+    "one list that is kept and returned": (
+        lambda x: setattr(HOLDER, "last", [x.sum()]) or (x * 2, HOLDER.last),
+        {},
+        "one list in two places",
+    ),
+    "a constant beside it": (
+        lambda x: setattr(HOLDER, "last", [1, x.sum()]) or (x * 2, HOLDER.last),
+        {},
+        "builtins.int",
     ),
     "an attribute": (lambda x: setattr(x, "seen", 1) or x.sin(), {}, "attribute seen"),
 }

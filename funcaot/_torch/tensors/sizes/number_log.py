@@ -49,6 +49,11 @@ class NumberLog:
         """Note a number that was made."""
         self._made.append(weakref.ref(number))
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the last run made such a number."""
+        return bool(self._made)
+
     def are_kept(self) -> bool:
         """Whether somebody still holds one of the numbers."""
         return any(reference() is not None for reference in self._made)

@@ -173,6 +173,30 @@ def is_equality(condition: Any, symbol: Symbol, other: Symbol | None = None) -> 
     return symbol in sides and is_rest
 
 
+def multiple_of(condition: Any, symbol: Symbol, other: Symbol) -> tuple[int, int] | None:
+    """The whole a > 0 and b for which a condition says that ``symbol == a * other + b``."""
+    import sympy
+
+    if not isinstance(condition, sympy.Eq) or condition.free_symbols != {symbol, other}:
+        return None
+    left, right = map(_any, condition.args)
+    if not all(side.is_polynomial(symbol, other) for side in (left, right)):
+        return None
+    found = _any(sympy.Poly(left - right, symbol, other))
+    if found.total_degree() != 1:
+        return None
+    of_symbol, of_other = found.coeff_monomial(symbol), found.coeff_monomial(other)
+    scale, shift = -of_other / of_symbol, -found.coeff_monomial(1) / of_symbol
+    if scale.is_Integer and shift.is_Integer and scale > 0:
+        return int(scale), int(shift)
+    return None
+
+
+def _any(expression: Any) -> Any:
+    """The same, of which SymPy's types don't say that it is computed with."""
+    return expression
+
+
 def value_at(expression: Any, sizes: Mapping[Symbol, int]) -> Any:
     """A number's value for given sizes: an int, a float or a bool.
 
