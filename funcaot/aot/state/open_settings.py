@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import types
 import weakref
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,13 @@ from funcaot.aot.state import state
 from funcaot.aot.state.state import Bag
 
 __all__ = ["Number", "OpenSettings", "numbers_at"]
+
+_WHOLE = (
+    list,
+    dict,
+    defaultdict,
+    OrderedDict,
+)  # Compared as one setting, if that is all they hold.
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +117,7 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
         if holder is not None:
             thing, key = holder
             yield from _in_row(Number(place, False, thing, key, 0.0, way or id(thing), value))
-    elif type(value) in (list, dict):
+    elif type(value) in _WHOLE:
         items = enumerate(value) if type(value) is list else value.items()
         for key, item in items:
             if type(key) not in (int, str):
@@ -161,7 +169,9 @@ def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
     thing = _evaluated(before, parent)
     if isinstance(thing, types.MappingProxyType) and before.endswith(".__dict__"):
         thing = _evaluated(before.removesuffix(".__dict__"), parent)
-    if isinstance(thing, type) or (isinstance(thing, dict | list) and is_exact(thing)):
+    if isinstance(thing, type) or type(thing) is Counter:
+        return thing, key
+    if isinstance(thing, dict | list) and is_exact(thing):
         return thing, key
     return None
 

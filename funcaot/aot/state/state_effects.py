@@ -103,7 +103,7 @@ class Stored:
         sites: Where they are.
         in_arguments: The same for containers among the arguments.
         read_off: Which of the new values are numbers that are read off tensors, of which classes.
-        returned: Where in the result tensors stand for floats.
+        returned: Where in the result and the new values tensors stand for floats.
         written: Where in the result and the new values numbers are that Python computes.
     """
 
@@ -132,7 +132,7 @@ class StateEffects:
         computed: How many numbers ``reach`` computes, which it finds last.
         sites: Where each thing is that is changed.
         read_off: Which of the new values are numbers that are read off tensors, of which classes.
-        returned: Where in the result tensors stand for floats.
+        returned: Where in the result and the new values tensors stand for floats.
         written: Where in the result and the new values numbers are that Python computes.
     """
 
@@ -168,8 +168,8 @@ class StateEffects:
         if isinstance(outcome, Unmade):
             outcome = outcome.make([self._kept_at(path, reached, call) for path in self.kept])
         numbers = things[len(things) - self.computed :]
-        if self.written:
-            outcome = with_computed((outcome[0], list(outcome[1])), self.written, numbers)
+        outcome = with_floats(outcome, self.returned)
+        outcome = with_computed(outcome, self.written, numbers)
         result, values = outcome
         if self.read_off:
             values = list(values)
@@ -182,7 +182,7 @@ class StateEffects:
             change.apply(thing, values, numbers)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
             change.apply(thing, values)
-        return with_floats(result, self.returned) if self.returned else result
+        return result
 
     def _kept_at(self, path: arguments.Path | None, reached: Iterator[Any], call: Call) -> Any:
         return next(reached) if path is None else arguments.find(call, path)

@@ -115,7 +115,7 @@ class StateTracker:
         names: What the caller calls the leaves.
         computed: Names of numbers that Python computes in each call, and that it stores.
         read_off: Which of the new values stand for numbers, and the classes of these.
-        returned: Where in its result tensors stand for floats.
+        returned: Where in its result and in the new values tensors stand for floats.
         written: Where in its result and in the new values numbers are that Python computes.
         pinned: Objects that the program keeps for itself, by ``id``.
         keys: Keys of what it changes and makes.
@@ -279,13 +279,11 @@ class StateTracker:
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
         known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
-        result, self.returned = read_off(result, known.is_old)
-        outcome, self.written = computed_in(
-            (result, changes.packed()), known.is_old, changes.number
-        )
+        outcome, self.returned = read_off((result, changes.packed()), known.is_old)
+        outcome, self.written = computed_in(outcome, known.is_old, changes.number)
         self.computed = tuple(changes.computed)
         if not (self.found or self.in_arguments or self.returned or self.written):
-            taken = taken_apart(result, known, self.name)
+            taken = taken_apart(outcome[0], known, self.name)
             if not kept.found:
                 return self._noted(taken)
         taken = taken_apart(outcome, known, self.name)

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from funcaot._torch.tensors.sizes.number_tensors import plain
 from funcaot._torch.tensors.sizes.read_floats import is_read
 from funcaot._torch.tensors.sizes.written_numbers import is_written
+from funcaot.aot.closure.constants import is_scalar
+from funcaot.aot.state.results.built_objects import attributes_of, base_of_object
 
 __all__ = ["Path", "Written", "computed_in", "read_off", "with_computed", "with_floats"]
 
@@ -21,17 +25,24 @@ Written = tuple[Path, int]
 _DEEPEST = 8
 
 
-def read_off(result: Any, is_old: Callable[[Any], bool]) -> tuple[Any, tuple[Path, ...]]:
-    """A result with tensors in place of floats that are read off tensors, and where they are.
+class Attribute(str):
+    """A step of a path that is the name of an attribute."""
 
-    A number elsewhere, as in an object, in a container that was there before or deep inside, is
-    left: it is read, and the program is for its value.
+    __slots__ = ()
+
+
+def read_off(values: Any, is_old: Callable[[Any], bool]) -> tuple[Any, tuple[Path, ...]]:
+    """Values with tensors in place of floats that are read off tensors, and where they are.
+
+    A number elsewhere, as in a container that was there before or deep inside, is left: it is
+    read, and the program is for its value.
 
     Args:
-        result: What the function returned; a new list or dictionary is changed in place.
+        values: What the function returned or stored; new lists, dictionaries and objects are
+            changed in place.
         is_old: Whether a container was there before.
     """
-    return _replaced(result, is_old, is_read, lambda number: number.tensor(), 0)
+    return _Replacing(is_old, is_read, lambda number: number.tensor()).at(values, 0)
 
 
 def computed_in(
@@ -50,43 +61,69 @@ def computed_in(
         found.append(which(number))
         return number.value
 
-    values, paths = _replaced(values, is_old, is_written, replacement, 0)
+    values, paths = _Replacing(is_old, is_written, replacement).at(values, 0)
     return values, tuple(zip(paths, found, strict=True))
 
 
-def _replaced(
-    value: Any,
-    is_old: Callable[[Any], bool],
-    counts: Callable[[Any], bool],
-    replacement: Callable[[Any], Any],
-    depth: int,
-) -> tuple[Any, tuple[Path, ...]]:
-    if counts(value):
-        return replacement(value), ((),)
+class _Replacing:
+    """Puts something else in the place of numbers, and says where."""
+
+    def __init__(
+        self,
+        is_old: Callable[[Any], bool],
+        counts: Callable[[Any], bool],
+        replacement: Callable[[Any], Any],
+    ) -> None:
+        self._is_old, self._counts, self._replacement = is_old, counts, replacement
+        self._seen: dict[int, Any] = {}
+
+    def at(self, value: Any, depth: int) -> tuple[Any, tuple[Path, ...]]:
+        """The value with what replaces its numbers, and the paths to these."""
+        if self._counts(value):
+            return self._replacement(value), ((),)
+        if depth > _DEEPEST or is_scalar(value) or id(value) in self._seen or self._is_old(value):
+            return value, ()
+        self._seen[id(value)] = value
+        found = {key: self.at(item, depth + 1) for key, item in _parts(value)}
+        paths = tuple((key, *path) for key, (_, inside) in found.items() for path in inside)
+        if not paths:
+            return value, ()
+        if isinstance(value, tuple):
+            return tuple.__new__(type(value), [item for item, _ in found.values()]), paths
+        for key, (item, inside) in found.items():
+            if inside:
+                _set(value, key, item)
+        return value, paths
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
+    """What is in a container or an object, with the steps that lead there."""
     kind = type(value)
-    if depth > _DEEPEST or kind not in (tuple, list, dict) or is_old(value):
-        return value, ()
-    items = value.items() if kind is dict else enumerate(value)
-    found = {key: _replaced(item, is_old, counts, replacement, depth + 1) for key, item in [*items]}
-    paths = tuple((key, *path) for key, (_, inside) in found.items() for path in inside)
-    if not paths:
-        return value, ()
-    if kind is tuple:
-        return tuple(item for item, _ in found.values()), paths
-    for key, (item, _) in found.items():
+    if kind is dict:
+        return [*value.items()]
+    if kind in (list, tuple) or (isinstance(value, tuple) and kind.__bases__ == (tuple,)):
+        return [*enumerate(value)]
+    if isinstance(value, torch.Tensor) or base_of_object(value) is not object:
+        return []
+    return [(Attribute(name), item) for name, item in attributes_of(value).items()]
+
+
+def _set(value: Any, key: Any, item: Any) -> None:
+    if type(key) is Attribute:
+        object.__setattr__(value, key, item)
+    else:
         value[key] = item
-    return value, paths
 
 
-def with_floats(result: Any, paths: tuple[Path, ...]) -> Any:
-    """The result of a call, with its own floats."""
+def with_floats(values: Any, paths: tuple[Path, ...]) -> Any:
+    """What a call returns and stores, with its own floats."""
     for path in paths:
-        result = _put(result, path, lambda tensor: plain(tensor, float))
-    return result
+        values = _put(values, path, lambda tensor: plain(tensor, float))
+    return values
 
 
 def with_computed(values: Any, places: tuple[Written, ...], numbers: Sequence[Any]) -> Any:
-    """What a call returns and stores, with the numbers that Python computed in it."""
+    """The same with the numbers that Python computed in the call."""
     for path, which in places:
         values = _put(values, path, lambda _, number=numbers[which]: number)
     return values
@@ -96,8 +133,11 @@ def _put(value: Any, path: Path, make: Callable[[Any], Any]) -> Any:
     if not path:
         return make(value)
     key, rest = path[0], path[1:]
+    if type(key) is Attribute:
+        _set(value, key, _put(getattr(value, key), rest, make))
+        return value
     item = _put(value[key], rest, make)
     if isinstance(value, tuple):
-        return (*value[:key], item, *value[key + 1 :])
+        return tuple.__new__(type(value), (*value[:key], item, *value[key + 1 :]))
     value[key] = item
     return value
