@@ -105,6 +105,8 @@ def _named(
     """Numbers among settings, by where they are; None where text doesn't tell two apart."""
     known: dict[NumberKey, Number | None] = {}
     for place, value in settings:
+        if place.parent not in environment.objects:
+            continue
         if place.constants and not all(type(each) in (str, int) for each in place.constants):
             continue
         for number in numbers_at(environment, place, value):

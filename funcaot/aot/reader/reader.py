@@ -132,7 +132,7 @@ def make_reader(
     refuse_iterators(environment, name, tracker.resting)
     warn_of_leaks(environment, name)
     environment.alike = tracker.environment.alike = tracker.alike(environment)
-    settings = [*environment.settings, *_compared_settings(tracker)]
+    settings = [*environment.settings, *_compared_settings(tracker, environment)]
     numbers = named_numbers(tracker, environment, settings, tensors)
     writer, values, positions = _written(environment, tracker, tensors)
     _write_changed(writer, tracker)
@@ -143,7 +143,7 @@ def make_reader(
         write_distinct(writer, reached)
     else:
         write_distinct(writer)
-    tracker.open.close(environment, _compared_settings(tracker))
+    tracker.open.close(environment, _compared_settings(tracker, environment))
     if not values and not writer.checks:
         return None, stored
     reader = _reader(writer, values, positions, tensors)
@@ -172,13 +172,13 @@ def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
 
 
-def _compared_settings(tracker: StateTracker) -> list[tuple[Place, Any]]:
+def _compared_settings(tracker: StateTracker, environment: Environment) -> list[tuple[Place, Any]]:
     """The settings that the function gives new values, and that a call must find as they were."""
     compared = {bag.holder: change for bag, change in tracker.found if change.compared}
     return [
         (place, value)
         for place, value in (tracker.environment.settings if compared else ())
-        if place.parent in compared
+        if place.parent in compared and place.parent in environment.objects
     ]
 
 

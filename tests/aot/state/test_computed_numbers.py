@@ -165,3 +165,26 @@ def test_a_scheduler_that_steps_inside_takes_no_program_for_each_step(make_sched
     *found, step = training(lambda step: funcaot.compile(step, backend="eager"))
     torch.testing.assert_close(found, known)
     assert misses(step) <= 4
+
+
+class Fitted:
+    """Keeps what only code that doesn't run here reads."""
+
+    def __init__(self):
+        self.model, self.scale = nn.Linear(2, 2), [1.0]
+
+    def step(self, x):
+        self.scale = [2.0]
+        return self.model(x)
+
+    def unused(self):
+        return self.scale
+
+
+def test_what_code_that_did_not_run_reads_is_no_number_of_the_program():
+    fitted = Fitted()
+    compiled = funcaot.compile(lambda x: fitted.step(x), backend="eager")
+    x = torch.ones(2)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), fitted.model(x))
+        assert fitted.scale == [2.0]
