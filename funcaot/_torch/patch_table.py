@@ -375,6 +375,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/distributed/test_tensor_parallel.py",
     ),
     Patch(
+        "numbers of works",
+        "funcaot/_torch/distributed/fake_works.py",
+        (Target("torch.distributed._meta_registrations:generate_unique_id", ()),),
+        "Torch draws a random number for each collective on tensors without data.",
+        "a Function whose forward calls a collective is refused as one that draws",
+        "tests/distributed/collectives/test_functions.py",
+    ),
+    Patch(
         "stepping aside",
         "funcaot/_torch/dynamo/dynamo.py",
         (

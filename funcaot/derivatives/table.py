@@ -78,6 +78,7 @@ _RULES = (
     "normalization.batch_norm",
     "normalization.layer_norm",
     "normalization.weight_norm",
+    "pieces.broadcast",
     "pieces.embedding_bag",
     "pieces.extremes",
     "pieces.index_reduce",

@@ -151,8 +151,15 @@ def creation_meta(view: torch.Tensor) -> CreationMeta:
     return _get_creation_meta(view)
 
 
-# Of ``nn.Module`` for its full backward hooks, and of a ``DTensor``'s ``to_local``.
-_PASSING = ("BackwardHookFunctionBackward", "_ToTorchTensorBackward")
+# Of ``nn.Module`` for its full backward hooks, of a ``DTensor``'s ``to_local``, and of those of
+# ``torch.distributed.nn`` that return the tensor which they were given to write to.
+_PASSING = (
+    "BackwardHookFunctionBackward",
+    "_ToTorchTensorBackward",
+    "_AllGatherBaseBackward",
+    "_AlltoAllSingleBackward",
+    "_Reduce_ScatterBackward",
+)
 
 
 def passes_through(tensor: torch.Tensor) -> bool:

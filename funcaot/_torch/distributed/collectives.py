@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # pyright: ignore
+from torch.utils._pytree import tree_leaves
 
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.errors import UnsupportedError
@@ -19,8 +22,11 @@ __all__ = [
     "all_to_all",
     "as_returned",
     "broadcast",
+    "broadcast_op",
+    "function_that_runs",
     "gathered",
     "group_in",
+    "is_average",
     "is_collective",
     "is_in_place_collective",
     "is_running",
@@ -28,8 +34,11 @@ __all__ = [
     "rank_in",
     "ranks_of",
     "reduce_scatter",
+    "runs_on_gloo",
     "summed",
     "summed_part",
+    "tensors_in",
+    "unseen_by_autograd",
 ]
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
@@ -38,6 +47,16 @@ _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 def is_running() -> bool:
     """Whether this process has a process group."""
     return dist.is_available() and dist.is_initialized()
+
+
+def function_that_runs() -> str | None:
+    """The function of ``torch.distributed`` that user code has called and that runs now, if any."""
+    found, frame = None, inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.distributed_c10d":
+            found = frame.f_code.co_name
+        frame = frame.f_back
+    return found
 
 
 def is_collective(op: Any) -> bool:
@@ -68,12 +87,20 @@ def place_in(name: str) -> tuple[int, int] | None:
     return group.size(), group.rank()
 
 
-def as_returned(op: Any, args: tuple[Any, ...], nothing: None) -> Any:
+def as_returned(op: Any, args: tuple[Any, ...]) -> Any:
     """What an op of a process group returns: the tensors written to, and a handle that is done."""
     future: Any = torch.futures.Future()
     future.set_result([])
     done = dist.Work.boxed(_create_work_from_future(future))  # type: ignore[attr-defined]
     return done if len(op._schema.returns) == 1 else (args[0], done)
+
+
+@contextlib.contextmanager
+def unseen_by_autograd() -> Iterator[None]:
+    """Autograd records nothing inside and counts no writes, as where a backend's C++ runs."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(keys):
+        yield
 
 
 def _group(boxed: Any) -> Any:
@@ -88,6 +115,26 @@ def rank_in(boxed: Any) -> int:
 def ranks_of(boxed: Any) -> int:
     """How many ranks a group has."""
     return _group(boxed).size()
+
+
+def broadcast_op() -> Any:
+    """The functional broadcast; None where torch was built without collectives."""
+    return torch.ops._c10d_functional.broadcast.default if dist.is_available() else None
+
+
+def tensors_in(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors among an op's arguments, and in their lists."""
+    return [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
+
+
+def is_average(boxed: Any) -> bool:
+    """Whether a reduction is the mean."""
+    return boxed.op() == int(dist.ReduceOp.AVG)  # type: ignore[call-overload]
+
+
+def runs_on_gloo(boxed: Any, tensor: torch.Tensor) -> bool:
+    """Whether a group sends a tensor by gloo."""
+    return _group(boxed)._get_backend(tensor.device).name() == "gloo"
 
 
 def name_of(boxed: Any) -> str:

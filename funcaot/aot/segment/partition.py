@@ -190,7 +190,14 @@ class _Search:
             users = [user for user in node.users if user in found]
             outside = any(demand.region != region for demand in self.wanted.get(node, ()))
             if outside or any(user.meta.get("region") != region for user in users):
-                left.append(node)
+                # A view is never kept itself: what it shows is.
+                root = graphs.view_root(node)
+                if (
+                    root in found
+                    and root not in self.barriers
+                    and root.meta.get("region") == region
+                ):
+                    left.append(root)
         return left
 
     def _barrier(self, node: fx.Node) -> str | None:

@@ -42,7 +42,7 @@ _WHOLE = (
     dict,
     defaultdict,
     OrderedDict,
-)  # Compared as one setting, if that is all they hold.
+)  # One setting each, if they hold nothing else.
 
 
 @dataclass(frozen=True, eq=False)

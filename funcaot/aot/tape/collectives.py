@@ -30,12 +30,17 @@ def record(op: Any, args: tuple[Any, ...]) -> Any:
     name = op._schema.name.removeprefix("c10d::")
     function = _RECORDED.get(name)
     if function is None:
+        who = collectives.function_that_runs() or name.strip("_")
         raise UnsupportedError(
-            f"A compiled function calls torch.distributed's {name.strip('_')}.",
+            f"A compiled function calls torch.distributed's {who}.",
             remedy="call it outside; all_reduce, broadcast, all_gather, reduce_scatter, all_to_all "
             "and what is made of these can be inside.",
         )
-    return collectives.as_returned(op, args, function(*args))
+    if name in _RECORDED_BY_GLOO:
+        _refuse_recorded(name, args)
+    with collectives.unseen_by_autograd():
+        function(*args)
+    return collectives.as_returned(op, args)
 
 
 def refuse_value_of_ranks() -> UnsupportedError:
@@ -44,6 +49,36 @@ def refuse_value_of_ranks() -> UnsupportedError:
         "A value that other ranks contribute to is read while a function is captured.",
         remedy="return the value and read it outside; torch.where chooses by one inside.",
     )
+
+
+# Gloo's own threads divide and copy there, and autograd records that: with the gradient of
+# what stood there before, divided, or of the part that a rank has of its own input.
+_RECORDED_BY_GLOO = {
+    "_reduce_scatter_base_",
+    "allreduce_",
+    "reduce_scatter_",
+    "reduce_scatter_tensor_coalesced_",
+}
+
+
+def _refuse_recorded(name: str, args: tuple[Any, ...]) -> None:
+    """Refuse what has a derivative on gloo only, which isn't one of what is computed."""
+    reduces = name == "allreduce_"
+    if reduces and not collectives.is_average(args[2]):
+        return
+    group = args[1] if reduces else args[2]
+    used = collectives.tensors_in(args)
+    if not torch.is_grad_enabled() or not any(value.requires_grad for value in used):
+        return
+    if any(collectives.runs_on_gloo(group, value) for value in used):
+        raise UnsupportedError(
+            "A compiled function calls torch.distributed's "
+            f"{collectives.function_that_runs() or name.strip('_')}"
+            f"{' with AVG' if reduces else ''} on a tensor that requires grad, of which gloo "
+            "records something else than what is computed.",
+            remedy="detach() the tensor; torch.distributed._functional_collectives and "
+            "torch.distributed.nn.functional have functions with derivatives.",
+        )
 
 
 def _write(target: Tensor, value: Tensor) -> None:
@@ -102,6 +137,11 @@ def _all_gather(outputs: Sequence[Tensors], given: Tensors, group: Any, *rest: A
         found = collectives.all_gather(tensor.reshape(1, -1), group).unbind(0)
         for piece, value in zip(pieces, found, strict=True):
             _write(piece, value)
+
+
+def _all_gather_coalesced(outputs: Sequence[Tensors], given: Tensors, *rest: Any) -> None:
+    """Here a rank's tensors stand together, and not what the ranks have of one."""
+    _all_gather(list(zip(*outputs, strict=True)), given, *rest)
 
 
 def _gather(outputs: Sequence[Tensors], given: Tensors, group: Any, root: int, *rest: Any) -> None:
@@ -164,6 +204,7 @@ _RECORDED: dict[str, Callable[..., None]] = {
     "_allgather_base_": _all_gather_single,
     "_reduce_scatter_base_": _reduce_scatter_single,
     "allgather_": _all_gather,
+    "allgather_coalesced_": _all_gather_coalesced,
     "allgather_into_tensor_coalesced_": _all_gather_singles,
     "allreduce_": _all_reduce,
     "allreduce_coalesced_": _all_reduce_each,

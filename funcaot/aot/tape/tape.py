@@ -15,6 +15,7 @@ from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_n
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.zero_tangents import with_open_zeros
 from funcaot._torch.distributed.again import recording_distributed_tensors
+from funcaot._torch.distributed.fake_works import numbering_works_in_turn
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference, linearizing
 from funcaot._torch.levels.entering import showing_what_enters
@@ -486,6 +487,7 @@ def _watching(checkpointed: Any) -> Iterator[None]:
         observing_checkpoints(checkpointed),
         running_scripts_in_python(),
         recording_distributed_tensors(),
+        numbering_works_in_turn(),
     ):
         yield
 

@@ -414,3 +414,29 @@ def test_programs_drawn_at_random(seed, policy):
         assert (mine is None) == (theirs is None)
         if mine is not None:
             assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("policy", ["balanced", "memory", "save_all"])
+@pytest.mark.parametrize("layer", ["product", "linear", "view of a sum", "chain"])
+def test_second_derivatives_of_checkpointed_layers(layer, policy):
+    """A view that leaves a region is made again from what it shows."""
+    blocks = {
+        "product": lambda x, w: (x @ w.t()).sin(),
+        "linear": lambda x, w: F.silu(F.linear(x, w)).tanh(),
+        "view of a sum": lambda x, w: ((x + w).t() @ w).sin() * x.sum(),
+        "chain": lambda x, w: torch.tanh(F.linear(torch.tanh(F.linear(x, w)), w.t().exp())),
+    }
+
+    def f(x, w):
+        for _ in range(2):
+            x = checkpoint(blocks[layer], x, w, use_reentrant=False)
+        return x.square().sum()
+
+    def run(function):
+        first = torch.autograd.grad(function(x, w), (x, w), create_graph=True)
+        return first, torch.autograd.grad(sum(each.pow(2).sum() for each in first), (x, w))
+
+    x, w = leaf(4, 4), leaf(4, 4)
+    compiled = funcaot.compile(f, backend="eager", policy=policy)
+    for _ in range(2):
+        assert_close(run(compiled), run(f))

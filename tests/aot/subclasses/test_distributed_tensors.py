@@ -195,3 +195,31 @@ def test_a_write_by_which_it_begins_to_require_grad(mesh):
 
         same(everything(compiled, arguments), everything(function, arguments))
     assert len(compiled.entries) == 1
+
+
+def test_later_results_share_a_spec_as_those_of_eager(mesh, monkeypatch):
+    """To describe placements and sizes took longer than all else of a small call."""
+    described = []
+
+    def unflatten(*given, original=DTensor.__tensor_unflatten__):
+        described.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(DTensor, "__tensor_unflatten__", staticmethod(unflatten))
+    function = lambda x: (x.sin(), x.t() * 2)  # noqa: E731
+    compiled = funcaot.compile(function, backend="eager", dynamic=False)
+    on, kept = make_on(mesh), []
+    for grad, rows in ((False, 4), (True, 4), (False, 5)):
+        for call in range(3):
+            x = on(call, rows, 3, placed=Shard(0), grad=grad)
+            before = len(described)
+            found, expected = compiled(x), function(x)
+            assert call == 0 or len(described) == before
+            for one, other in zip(found, expected, strict=True):
+                assert one._spec == other._spec
+                assert (one.requires_grad, one.stride()) == (other.requires_grad, other.stride())
+                torch.testing.assert_close(one.to_local(), other.to_local())
+            kept.append((found, expected))
+    for found, expected in kept:
+        torch.testing.assert_close(found[0].full_tensor(), expected[0].full_tensor())
+        assert type(found[0] + found[0]) is DTensor

@@ -71,6 +71,10 @@ class WrapperCheck:
         wanted = (*spec.shape, *spec.stride)
         self._open = [place for place, number in enumerate(wanted) if is_expression(number)]
         self._closed = [pair for pair in enumerate(wanted) if not is_expression(pair[1])]
+        # Sizes that are numbers are compared as they come, and needn't be described.
+        self._outer = None
+        if all(type(number) is int for number in wanted):
+            self._outer = Outer(tuple(spec.shape), tuple(spec.stride))
         self._inner = [
             (inner, WrapperCheck(part, inner) if is_wrapper(part) else None)
             for part, inner in zip(structure.parts(example), structure.inner, strict=True)
@@ -81,10 +85,14 @@ class WrapperCheck:
         if type(wrapper) is not self._kind:
             return False
         with tracing.without_torch_function():  # of the class, which each attribute goes through
-            outer = Outer.of(wrapper.shape, wrapper.stride())
-            if not self._looks_alike(wrapper, outer, numbers):
+            outer = self._outer
+            if outer is None:
+                outer = Outer.of(wrapper.shape, wrapper.stride())
+                if not self._has_sizes(outer, numbers):
+                    return False
+            elif wrapper.shape != outer.shape or wrapper.stride() != outer.stride:
                 return False
-            return self._holds_alike(wrapper, outer, parts, numbers)
+            return self._looks_alike(wrapper) and self._holds_alike(wrapper, outer, parts, numbers)
 
     def _holds_alike(
         self, wrapper: Any, outer: Outer, parts: list[torch.Tensor], numbers: list[Any]
@@ -123,20 +131,29 @@ class WrapperCheck:
             self._accepted = held, outer
         return True
 
-    def _looks_alike(self, wrapper: Any, outer: Outer, numbers: list[Any]) -> bool:
-        spec, attributes = self._spec, attributes_of(wrapper)
-        found = (*outer.shape, *outer.stride)
+    def _has_sizes(self, outer: Outer, numbers: list[Any]) -> bool:
+        spec, found = self._spec, (*outer.shape, *outer.stride)
         if len(outer.shape) != len(spec.shape) or len(outer.stride) != len(spec.stride):
             return False
         numbers += [found[place] for place in self._open]
+        return all(found[place] == number for place, number in self._closed)
+
+    def _looks_alike(self, wrapper: Any) -> bool:
+        spec = self._spec
         return (
             (wrapper.requires_grad, wrapper.is_leaf) == self._grad
             and wrapper.dtype is spec.dtype
             and wrapper.layout is spec.layout
-            and all(found[place] == number for place, number in self._closed)
             and wrapper.device == spec.device
-            and attributes.keys() == self._attributes
-            and all(attributes[name] == value for name, value in self._marks)
+            and self._has_attributes(wrapper)
+        )
+
+    def _has_attributes(self, wrapper: Any) -> bool:
+        if not self._attributes and not getattr(wrapper, "__dict__", None):
+            return True
+        attributes = attributes_of(wrapper)
+        return attributes.keys() == self._attributes and all(
+            attributes[name] == value for name, value in self._marks
         )
 
 

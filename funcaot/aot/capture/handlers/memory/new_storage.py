@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed import collectives
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.errors import UnsupportedError
@@ -21,6 +22,11 @@ def note_new_storage(capture: InProgress, target: torch.Tensor, source: Any) -> 
             a source with a derivative.
     """
     if not isinstance(source, torch.Tensor):
+        if (sending := collectives.function_that_runs()) is not None:
+            raise UnsupportedError(
+                f"A compiled function calls torch.distributed's {sending}, which sends objects.",
+                remedy="call it outside, and pass what it gives as an argument.",
+            )
         raise UnsupportedError(
             f"{capture.name} calls set_ with a storage or without a source.",
             remedy="call x.set_(tensor).",

@@ -1,0 +1,137 @@
+"""What a step on two ranks costs: compiled against eager DDP, and against one rank alone.
+
+    python benchmarks/ranks/step_overhead.py
+    python benchmarks/ranks/step_overhead.py --width 1024 --batch 64  # where arithmetic is all
+
+Each rank has half of a batch. Alone is the same compiled module on half of a batch without DDP, in
+the same processes at the same time, so what differs is what many ranks cost. The ways take turns.
+"""
+
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from reduction_overlap import LIMIT, WAYS, loss_of, make_model, next_of
+from torch import nn
+
+import funcaot
+
+
+class Inside(nn.Module):
+    """A network whose forward computes the loss."""
+
+    def __init__(self, module: nn.Module, order: int) -> None:
+        super().__init__()
+        self.module, self.order = module, order
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.module, x, self.order)
+
+
+def steps_of(given: Any, order: int, inside: bool) -> dict[str, Any]:
+    """Name to a function that takes one step."""
+    wrap = {name: lambda module, way=way: way(module, {}) for name, way in WAYS.items()}
+    wrap["alone, eager"], wrap["alone, compiled"] = (lambda module: module), funcaot.compile
+    x = torch.randn(given.batch, given.width)
+    steps = {}
+    for name, made in wrap.items():
+        model = make_model(given.width, given.depth)
+        model = made(Inside(model, order) if inside else model)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+
+        def step(model: Any = model, optimizer: Any = optimizer) -> None:
+            (model(x) if inside else loss_of(model, x, order)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        steps[name] = step
+    return steps
+
+
+def measure(given: Any, order: int, inside: bool) -> dict[str, float]:
+    """Median seconds of a step; all ranks start each round together."""
+    steps = steps_of(given, order, inside)
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for round_ in range(given.rounds + 2):
+        for name, step in steps.items():
+            if round_ < 2:
+                step()
+                continue
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(given.steps):
+                step()
+            found[name].append((time.perf_counter() - start) / given.steps)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def work(rank: int, ranks: int, store: str, given: Any, results: Any) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.manual_seed(rank)
+    torch.set_num_threads(1)
+    made = f"file://{store}"
+    wait = timedelta(seconds=LIMIT)
+    dist.init_process_group("gloo", init_method=made, rank=rank, world_size=ranks, timeout=wait)
+    for order in given.orders:
+        for inside in (False, True):
+            times = measure(given, order, inside)
+            if rank == 0:
+                results.put((order, inside, times))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def show(order: int, inside: bool, times: dict[str, float]) -> None:
+    eager, alone = times["eager"], times["alone, compiled"]
+    where = f"order {order}, loss {'inside' if inside else 'outside'}"
+    for name, each in times.items():
+        print(
+            f"{where}, {name}: {1e3 * each:.2f} ms, {each / eager:.2f} of eager DDP, "
+            f"{each / alone:.2f} of one rank alone",
+            flush=True,
+        )
+
+
+def main() -> None:
+    from common import parser_of, progress
+
+    parser = parser_of(__doc__)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=32, help="of each rank")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=10, help="in each round")
+    parser.add_argument("--orders", type=int, nargs="+", default=[1, 2])
+    given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.orders = 2, [1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as directory:
+        ranks = [
+            context.Process(
+                target=work, args=(rank, 2, f"{directory}/s", given, results), daemon=True
+            )
+            for rank in range(2)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            progress("two ranks")
+            for _ in range(2 * len(given.orders)):
+                show(*next_of(results, ranks))
+            for process in ranks:
+                process.join(timeout=30)
+        finally:
+            for process in ranks:
+                process.kill()
+
+
+if __name__ == "__main__":
+    main()
