@@ -13,7 +13,7 @@ from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
-from funcaot.aot.state.open_settings import Number, OpenSettings, numbers_at
+from funcaot.aot.state.open_settings import ITEM, Number, OpenSettings, numbers_at
 
 _NAME = re.compile(r"\b(?:setting|number)_\d+\b")
 
@@ -46,7 +46,7 @@ def _items(place: Place, value: list | dict, left_out: set) -> list[tuple[Place,
     """The items of a container as settings of their own, without some."""
     items = enumerate(value) if isinstance(value, list) else value.items()
     return [
-        (Place(id(value), "{parent}[{0}]", place.name, (key,)), item)
+        (Place(id(value), ITEM, place.name, (key,)), item)
         for key, item in items
         if key not in left_out
     ]

@@ -35,8 +35,9 @@ from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import state
 from funcaot.aot.state.state import Bag
 
-__all__ = ["Number", "OpenSettings", "numbers_at"]
+__all__ = ["ITEM", "Number", "OpenSettings", "numbers_at"]
 
+ITEM = "{parent}[{0}]"  # How an item of such a container is reached, by a key among the constants.
 _WHOLE = (
     list,
     dict,
@@ -159,6 +160,8 @@ def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
         return _evaluated(access.removesuffix(".cell_contents"), parent), "cell_contents"
     if access.startswith("{parent}.") and access.removeprefix("{parent}.").isidentifier():
         return parent, access.removeprefix("{parent}.")
+    if access == ITEM and len(place.constants) == 1:
+        return _changeable(parent, place.constants[0])
     before, bracket, after = access.rpartition("[")
     if not bracket or place.constants:
         return None
@@ -169,9 +172,11 @@ def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
     thing = _evaluated(before, parent)
     if isinstance(thing, types.MappingProxyType) and before.endswith(".__dict__"):
         thing = _evaluated(before.removesuffix(".__dict__"), parent)
-    if isinstance(thing, type) or type(thing) is Counter:
-        return thing, key
-    if isinstance(thing, dict | list) and is_exact(thing):
+    return (thing, key) if isinstance(thing, type) else _changeable(thing, key)
+
+
+def _changeable(thing: Any, key: Any) -> tuple[Any, Any] | None:
+    if type(thing) is Counter or (isinstance(thing, dict | list) and is_exact(thing)):
         return thing, key
     return None
 

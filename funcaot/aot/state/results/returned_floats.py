@@ -6,6 +6,7 @@ numbers of a call back.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ Path = tuple[Any, ...]
 # Where a number is, and which of the numbers it is that Python computes in each call.
 Written = tuple[Path, int]
 _DEEPEST = 8
+_WITH_ATTRIBUTES = (object, types.SimpleNamespace)
 
 
 class Attribute(str):
@@ -103,7 +105,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
         return [*value.items()]
     if kind in (list, tuple) or (isinstance(value, tuple) and kind.__bases__ == (tuple,)):
         return [*enumerate(value)]
-    if isinstance(value, torch.Tensor) or base_of_object(value) is not object:
+    if isinstance(value, torch.Tensor) or base_of_object(value) not in _WITH_ATTRIBUTES:
         return []
     return [(Attribute(name), item) for name, item in attributes_of(value).items()]
 

@@ -1,8 +1,10 @@
 """Floats that a function reads by ``item()`` stay in its graph; eager says what is right."""
 
+import copy
 import json
 import math
 import types
+from collections import Counter, defaultdict, namedtuple
 
 import pytest
 import torch
@@ -16,10 +18,17 @@ from tests.aot.signature.numbers_table import Scaled
 HISTORY = {"total": 0.0, "count": 0, "best": 1e9}
 KEPT = types.SimpleNamespace()
 RATE = [0.0]
+COUNTED = Counter()
+FOUND = defaultdict(float)
+Pair = namedtuple("Pair", ["first", "second"])
 
 
 def start():
+    HISTORY.clear()
     HISTORY.update(total=0.0, count=0, best=1e9)
+    for counts in (COUNTED, FOUND):
+        counts.clear()
+        counts.update(calls=0, loss=0.0)
     vars(KEPT).clear()
     KEPT.mean, KEPT.values = 0.0, []
     RATE[0] = 0.0
@@ -151,15 +160,61 @@ def appended(x):
     return x * 1
 
 
-@case(None)
+@case(2)
 def appended_in_a_tuple(x):
     KEPT.values.append((x.mean().item(), 1))
     return x * 1
 
 
-@case(None)
+@case(2)
+def appended_in_a_dictionary(x):
+    number = x.mean().item()
+    KEPT.values.append({"loss": number, "both": [number, (number, 1)]})
+    return x * 1
+
+
+@case(2)
 def in_a_new_object(x):
-    return types.SimpleNamespace(value=x.mean().item())
+    return types.SimpleNamespace(value=x.mean().item(), all=[x.sum().item()])
+
+
+@case(2)
+def in_a_named_tuple(x):
+    return Pair(x.mean().item(), Pair(x.sum().item(), x * 2))
+
+
+@case(2)
+def kept_and_returned(x):
+    made = {"loss": x.mean().item()}
+    KEPT.values.append(made)
+    return made, made
+
+
+@case(3)
+def updated(x):
+    HISTORY.update(total=x.mean().item(), best=2 * x.mean().item())
+    return x * 1
+
+
+@case(4)
+def with_a_key_that_is_new(x):
+    HISTORY["total"] += x.mean().item()
+    HISTORY["new"] = HISTORY.get("new", 0.0) + x.mean().item()
+    return x * 1
+
+
+@case(3)
+def counted(x):
+    COUNTED["calls"] += 1
+    COUNTED["loss"] += x.mean().item()
+    return x * COUNTED["calls"]
+
+
+@case(3)
+def with_a_default(x):
+    FOUND["calls"] += 1
+    FOUND["loss"] += x.mean().item()
+    return x * FOUND["calls"]
 
 
 @case(3)
@@ -200,7 +255,8 @@ def seen(called):
     for seed in range(6):
         x = torch.randn(4 + (seed == 4), 3, generator=torch.Generator().manual_seed(seed))
         leaves, tree = tree_flatten(called(x))
-        kept = dict(HISTORY), KEPT.mean, list(KEPT.values), list(RATE)
+        kept = dict(HISTORY), KEPT.mean, copy.deepcopy(KEPT.values), list(RATE)
+        kept += dict(COUNTED), dict(FOUND)
         found.append(([shown(leaf) for leaf in leaves], str(tree), kept))
     return found
 
