@@ -50,6 +50,7 @@ from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes
+from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
 from funcaot.base.scopes import untraced
@@ -438,6 +439,11 @@ class TapeFunctionalMode(FunctionalTensorMode):
             )
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
+        if func in SILENT:
+            with self, untraced(), without_torch_function():
+                declared = as_declared(func, args, kwargs or {})
+            if declared is not NotImplemented:
+                return declared
         before = self.detaching, self.writing, self.running
         self.running, self.detaching = func, func is torch.ops.aten.detach.default
         noted, writing = self.detached_writes, self.detached_writes.writing
