@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import sympy
 import torch
+from torch._inductor.codegen.triton import TritonPrinter
+from torch.utils._sympy.functions import IntTrueDiv
 
 import funcaot
+from funcaot._torch.inductor.scalars import divided_exactly
 
 sys.path.insert(0, str(Path(__file__).parent))
 from generated_code import lines_in_loops, run_for_code
@@ -23,6 +27,18 @@ def test_a_power_for_all_elements():
     assert "std::pow" in code
     assert not lines_in_loops(code, "std::pow")
     torch.testing.assert_close(result, function(x, count))
+
+
+def test_quotients_of_sizes_on_gpus(monkeypatch):
+    """Triton divides whole numbers in float32; a product with one of float64 is no whole number."""
+    rows = sympy.Symbol("ks0", integer=True, positive=True)
+    quotient = IntTrueDiv(rows + 1, 3 * rows)
+    monkeypatch.setattr(TritonPrinter, "_get_scalar_float_type", staticmethod(lambda: "tl.float64"))
+    with divided_exactly():
+        text = TritonPrinter().doprint(quotient - 1)
+    computed = "(tl.full([], 1, tl.float64) * (ks0 + 1) / (3*ks0))"
+    assert computed in text.replace("1 + ks0", "ks0 + 1")
+    assert "float64" not in TritonPrinter().doprint(quotient)
 
 
 @pytest.mark.parametrize("kind", ["constant", "sum", "element"])
