@@ -1,4 +1,4 @@
-"""What Inductor computes once where many elements need the same number."""
+"""What Inductor computes once: numbers for many elements, quotients of sizes, sums that are cast."""
 
 from __future__ import annotations
 
@@ -86,3 +86,18 @@ def test_a_step_of_adam():
             assert not lines_in_loops(code, "std::pow")
         results.append((losses, [*model.parameters()]))
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("left_out", ["", "stored apart"])
+def test_a_sum_that_two_results_cast(left_out):
+    """Inductor declares the cast twice; without the patch, the graph runs op by op."""
+
+    def function(x, weight):
+        once, again = x.bfloat16(), x.to(torch.bfloat16)
+        return once.sum(0), again.sum(0, keepdim=True), (once.float() * weight).sum(0)
+
+    operands = torch.randn(16, 32), torch.randn(16, 32)
+    with funcaot.config.patch(without_patches=left_out):
+        found = funcaot.compile(function)(*operands)
+    for one, other in zip(found, function(*operands), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)

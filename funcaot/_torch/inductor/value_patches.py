@@ -35,6 +35,7 @@ def concerned(module: fx.GraphModule) -> Iterator[str]:
     names = {_packet(op) for op in ops}
     if any(_is_narrow(node.meta.get("val")) for node in module.graph.nodes):
         yield "casts"
+        yield "stored apart"  # Else the C++ doesn't compile.
     if names & _WRITING or None in names:
         yield "apart"
     if not RIGID_KERNELS.isdisjoint(ops):
