@@ -1,4 +1,4 @@
-"""What Inductor computes once: numbers for many elements, quotients of sizes, sums that are cast."""
+"""Numbers in Inductor's kernels: for many elements, quotients of sizes, sums that are cast."""
 
 from __future__ import annotations
 
