@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.recurrent import without_cudnn
+from funcaot.aot.capture.handlers import constants
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -68,7 +69,7 @@ def _tensors_of(call: Call) -> list[torch.Tensor]:
 def normalize(call: Call, capture: InProgress) -> Any:
     """Normalize by torch's own kernel, whose writes are known."""
     with without_cudnn():
-        return call.run()
+        return constants.run(call, capture)
 
 
 def write_polygamma(call: Call, capture: InProgress) -> Call:
