@@ -59,6 +59,27 @@ def test_dtypes_are_those_of_eager(name, inside, grad):
     torch.testing.assert_close(found, wanted, rtol=3e-2, atol=3e-2)
 
 
+def test_ctc_loss():
+    """It reads lengths, so it runs as one opaque node, whose backward comes after autocast."""
+    lengths, classes = torch.tensor([8, 8, 8]), torch.tensor([1, 2, 3, 1, 2, 2])
+    layer = nn.Linear(6, 6)
+
+    def loss(x):
+        scores = layer(x).log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(scores, classes, lengths, torch.tensor([2, 2, 2]))
+
+    compiled = funcaot.compile(loss, backend=COMPILER)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = torch.randn(3, 8, 6, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            found, wanted = compiled(x), loss(x)
+        leaves = (x, *layer.parameters())
+        found = (found, *torch.autograd.grad(found, leaves))
+        wanted = (wanted, *torch.autograd.grad(wanted, leaves))
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=1e-2)
+
+
 NORMS = {
     "layer": lambda: nn.LayerNorm(8),
     "layer without bias": lambda: nn.LayerNorm(8, bias=False),
