@@ -56,6 +56,34 @@ PATCHES: tuple[Patch, ...] = (
         "tests/backends/test_values_of_ops.py::test_maxima_of_pixels_in_any_layout",
     ),
     Patch(
+        "stored apart",
+        f"{_INDUCTOR}/casts.py",
+        (
+            Target(
+                "torch._inductor.codegen.cpp:CppVecKernel.store_reduction",
+                takes=("self", "name", "index", "value"),
+            ),
+            Target("torch._inductor.codegen.cpp:DeferredLine", takes=("name", "line")),
+        ),
+        "C++ with two results that cast the same sum to half precision doesn't compile.",
+        _OP_BY_OP,
+        "tests/_torch/test_scalars.py::test_a_sum_that_two_results_cast",
+    ),
+    Patch(
+        "quotients",
+        f"{_INDUCTOR}/scalars.py",
+        (
+            Target(
+                "torch._inductor.codegen.triton:TritonPrinter._print_IntTrueDiv",
+                takes=("self", "expr"),
+            ),
+            Target("torch._inductor.codegen.triton:TritonPrinter._get_scalar_float_type"),
+        ),
+        "On GPUs, quotients of open sizes have the precision of float32 in float64's programs.",
+        _OP_BY_OP,
+        "tests/_torch/test_scalars.py::test_quotients_of_sizes_on_gpus",
+    ),
+    Patch(
         "exact kernels",
         f"{_INDUCTOR}/special_values.py",
         (

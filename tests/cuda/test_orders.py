@@ -138,3 +138,18 @@ def test_lower_precision(device, name, dtype):
             scale = 1 + wanted[0].abs().max()
             bound = 1e-5 if dtype is torch.float32 else 6e-2
             assert ((found[0].double() - wanted[0]).abs().max() / scale) < bound
+
+
+def test_layouts_of_what_is_cast(device):
+    """A GPU's kernel reads expanded operands of other dtypes where they lie; a CPU's copies."""
+
+    def function(x, y):
+        return x * y, torch.add(x, y), torch.atan2(x, y)
+
+    compiled = funcaot.compile(function, backend="eager")
+    half, full = torch.float16, torch.float32
+    for narrow, wide in ((half, half), (torch.bool, full), (half, full), (torch.int64, full)):
+        y = torch.rand(3, 4, 5, device=device).to(wide).mT
+        whole = torch.ones((), dtype=narrow, device=device).expand(3, 5, 4)
+        for x in (whole, whole[..., :1].contiguous().expand(3, 5, 4)):
+            close(looks(compiled(x, y)), looks(function(x, y)))

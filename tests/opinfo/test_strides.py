@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import funcaot
+from funcaot._torch.tracing.eager_rules import eager_strides
 from funcaot.testing.torch_operators.torch_opinfo import full_name
 from tests.hostile import COMPILER
 from tests.opinfo.layouts import LAYOUTS
@@ -84,6 +85,13 @@ def test_expanded_operands_that_are_cast(name):
             function(*args)
     assert comparing.calls
     assert not comparing.found, lines(comparing.found)
+
+
+@pytest.mark.parametrize("name", CAST)
+def test_expanded_operands_that_are_cast_by_layout_alone(name, monkeypatch):
+    """As of large tensors, and of those on GPUs; half of the layouts were contiguous."""
+    monkeypatch.setattr(eager_strides, "_LARGE", 0)
+    test_expanded_operands_that_are_cast(name)
 
 
 def test_an_expanded_operand_that_is_cast_in_a_program():

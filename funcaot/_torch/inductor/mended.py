@@ -38,6 +38,8 @@ def code_mended() -> Iterator[str]:
         applied("scalars", scalars.computed_once, "") as scaled,
         applied("apart", reinplacing.apart, "") as placed,
         applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
+        applied("stored apart", casts.stored_apart, "") as stored,
+        applied("quotients", scalars.divided_exactly, "") as divided,
         special_values.mended() as exact,
     ):
-        yield looped + scaled + placed + rigid + exact
+        yield looped + scaled + placed + rigid + stored + divided + exact

@@ -4,6 +4,8 @@ Inductor computes what broadcasts where it is used. For an optimizer's step that
 each vector of each parameter (``beta ** step``, of a tensor that counts steps), which takes several
 times as long as the update: the C++ compiler can't move it out of the loop, since the loop writes
 to memory that might hold the count.
+
+Quotients of sizes are computed in float64, as in eager. Triton divides whole numbers in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import fx
 
 from funcaot._torch.dynamo.compile_lock import replaced_here
 
-__all__ = ["TAG", "computed_once"]
+__all__ = ["TAG", "computed_once", "divided_exactly"]
 
 # What tells modules made with this from others in Inductor's caches.
 TAG = " scalars 1"
@@ -46,6 +48,22 @@ def computed_once() -> Iterator[str]:
 
     with replaced_here(GraphLowering, "run_node", run):
         yield TAG
+
+
+@contextlib.contextmanager
+def divided_exactly() -> Iterator[str]:
+    """Have kernels of Triton divide open sizes as Python does."""
+    from sympy.printing.precedence import PRECEDENCE
+    from torch._inductor.codegen.triton import TritonPrinter
+
+    def divided(printer: Any, quotient: Any) -> str:
+        alone = PRECEDENCE["Atom"] - 0.5
+        over, under = (printer.parenthesize(each, alone) for each in quotient.args)
+        one = f"tl.full([], 1, {printer._get_scalar_float_type()})"
+        return f"({one} * {over} / {under})"
+
+    with replaced_here(TritonPrinter, "_print_IntTrueDiv", divided):
+        yield " quotients 1"
 
 
 def _is_spread(node: fx.Node) -> bool:

@@ -35,10 +35,13 @@ def concerned(module: fx.GraphModule) -> Iterator[str]:
     names = {_packet(op) for op in ops}
     if any(_is_narrow(node.meta.get("val")) for node in module.graph.nodes):
         yield "casts"
+        yield "stored apart"  # Else the C++ doesn't compile.
     if names & _WRITING or None in names:
         yield "apart"
     if not RIGID_KERNELS.isdisjoint(ops):
         yield "rigid kernels"
+    if any(_is_open_elsewhere(node.meta.get("val")) for node in module.graph.nodes):
+        yield "quotients"
     exact = config.get().exact_special_values
     if not {*ALWAYS, *(KERNELS if exact else ())}.isdisjoint(ops):
         yield "exact kernels"
@@ -59,6 +62,13 @@ def _packet(op: Any) -> str | None:
 
 def _is_narrow(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _is_open_elsewhere(value: Any) -> bool:
+    """Whether it is a tensor with an open size, on another device than the CPU."""
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return False
+    return any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
 def are_usable(module: fx.GraphModule) -> bool:

@@ -6,6 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.errors import UnsupportedError
+from tests.hostile import COMPILER
 
 LAYERS = {
     "BatchNorm1d": (nn.BatchNorm1d, (4, 3)),
@@ -56,3 +58,62 @@ def test_statistics_run_as_in_eager(layer, options, grad):
     for ours, theirs in zip(outcomes(layer, options, compile_it, grad=grad), expected, strict=True):
         assert_close(ours[0], theirs[0], rtol=1e-10, atol=1e-12)
         assert ours[1:] == theirs[1:]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_gpu_is_asked_for_torchs_own_kernel(layer, monkeypatch):
+    """That of cuDNN updates the statistics without a word, and Inductor leaves the update out."""
+    allowed = []
+
+    def noting(run):
+        def noted(*args, **kwargs):
+            allowed.append(torch.backends.cudnn.enabled)
+            return run(*args, **kwargs)
+
+        return noted
+
+    monkeypatch.setattr(torch, "batch_norm", noting(torch.batch_norm))
+    monkeypatch.setattr(torch, "instance_norm", noting(torch.instance_norm))
+    kind, shape = LAYERS[layer]
+    module = kind(3, track_running_stats=True)
+    funcaot.compile(module, backend="eager")(torch.randn(shape))
+    assert allowed == [False]
+    assert torch.backends.cudnn.enabled
+
+
+def test_an_op_that_updates_them_without_a_word():
+    """It is refused; without statistics it runs."""
+    update = funcaot.compile(
+        lambda x, *given: torch.batch_norm_update_stats(x, *given, 0.1), backend="eager"
+    )
+    mean, variance = torch.zeros(3), torch.ones(3)
+    with pytest.raises(UnsupportedError, match="updates running statistics without a word"):
+        update(torch.randn(4, 3), mean, variance)
+    assert_close(mean, torch.zeros(3))
+    x = torch.randn(4, 3)
+    wanted = torch.batch_norm_update_stats(x, None, None, 0.1)
+    assert_close(update(x, None, None), wanted)
+
+
+def test_cudnns_kernel_where_no_gradient_is_recorded():
+    """A Function's forward is traced without handlers; torch's own kernel declares its writes."""
+    x, mean, variance = torch.randn(4, 3), torch.zeros(3), torch.ones(3)
+    wanted = [each.clone() for each in (mean, variance)]
+    expected = nn.functional.batch_norm(x, *wanted, training=True)
+    as_seen, seen, *_ = funcaot.compile(Silent.apply, backend=COMPILER)(x, mean, variance)
+    assert_close(as_seen, expected)
+    assert_close([mean, variance], wanted)
+    assert seen is mean
+
+
+class Silent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mean, variance):
+        ctx.mark_dirty(mean, variance)
+        weight, bias = torch.ones_like(mean), torch.zeros_like(mean)
+        made = torch.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
+        return made[0], mean, variance
+
+    @staticmethod
+    def backward(ctx, arriving, *_):
+        return arriving, None, None

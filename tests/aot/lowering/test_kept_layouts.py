@@ -5,11 +5,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import funcaot
 from funcaot._torch.inductor.inductor import FREE_LAYOUTS
+from funcaot.aot.lowering import kept_layouts
 from funcaot.backends.compiler import Compiler
 
 shown = []
@@ -218,3 +220,26 @@ def test_inductor_keeps_images_as_it_computes_them(last):
     assert (48, 1, 12, 4) in {tensor.stride() for tensor in kept}
     for _ in range(3):
         check(gradients_of(compiled, x), gradients_of(net, x))
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["fake", "wrapped"])
+def test_a_value_that_is_no_fake_tensor_itself(wrapped):
+    """A level's wrapper around one says nothing by which a graph could be laid out anew."""
+    seen = []
+
+    def traced(value):
+        graph = fx.Graph()
+        node = graph.placeholder("x")
+        result = graph.call_function(torch.ops.aten.sin.default, (node,))
+        node.meta["val"], result.meta["val"] = value, value.sin()
+        graph.output([result])
+        module = fx.GraphModule({}, graph)
+        layouts = kept_layouts.chosen(module, {0: torch.empty(4, 3).t()})
+        relaid = kept_layouts.relaid(module, layouts)
+        seen.append(next(iter(relaid.graph.nodes)).meta["val"].stride())
+        return value.sum()
+
+    with FakeTensorMode():
+        fake = torch.empty(3, 4)
+        (torch.func.grad(traced) if wrapped else traced)(fake)
+    assert seen == [(4, 1) if wrapped else (1, 3)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -311,10 +311,10 @@ def _by_eager(
 ) -> Any:
     """What eager returns for ones, or for zeros where 1 is no index; None if it can't say.
 
-    Of ``hollow`` tensors, which have no memory, torch's own kernels say how the result lies.
+    Of ``hollow`` tensors, which have no memory, the symbolic version says how the result lies.
     """
-    for number in (None,) if hollow else (1, 0):
-        filled = functools.partial(_filled, number)
+    ways = _hollow_ways((args, kwargs)) if hollow else (_ones, _zeros)
+    for filled in ways:
         try:
             with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
                 return func(*tree_map(filled, list(args)), **tree_map(filled, dict(kwargs)))
@@ -323,16 +323,43 @@ def _by_eager(
     return None
 
 
-def _filled(number: int | None, value: Any) -> Any:
-    """A tensor that lies like another one, full of a number, or without memory."""
+def _filled(value: Any, device: str, dtype: Callable[[torch.dtype], torch.dtype]) -> Any:
+    """A tensor that lies like another one, on another device."""
     if isinstance(value, torch.SymInt):
         return present_number(value)
     if not isinstance(value, torch.Tensor):
         return value
     shape, stride = map(present_number, value.shape), map(present_number, value.stride())
-    device = "meta" if number is None else "cpu"
-    made = torch.empty_strided(tuple(shape), tuple(stride), dtype=value.dtype, device=device)
-    return made if number is None else made.fill_(number)
+    return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype(value.dtype), device=device)
+
+
+def _ones(value: Any) -> Any:
+    made = _filled(value, "cpu", lambda dtype: dtype)
+    return made.fill_(1) if isinstance(made, torch.Tensor) else made
+
+
+def _zeros(value: Any) -> Any:
+    made = _filled(value, "cpu", lambda dtype: dtype)
+    return made.zero_() if isinstance(made, torch.Tensor) else made
+
+
+def _hollow_ways(given: Any) -> tuple[Callable[[Any], Any], ...]:
+    """How to make tensors without memory, of dtypes for which the symbolic version is right.
+
+    It casts copies wherever dtypes differ, and half precision always. Eager's kernels for CPUs cast
+    copies where dtypes differ; those of other devices read each operand where it lies.
+    """
+    tensors = [value for value in tree_leaves(given) if _lies_in_memory(value)]
+    if all(value.device.type == "cpu" for value in tensors):
+        floating = {value.dtype for value in tensors if value.dtype.is_floating_point}
+        wide = {} if len(floating) > 1 else dict.fromkeys(_NARROW, torch.float32)
+        return (lambda value: _filled(value, "meta", lambda dtype: wide.get(dtype, dtype)),)
+    return (
+        lambda value: _filled(value, "meta", lambda _: torch.float32),
+        lambda value: _filled(
+            value, "meta", lambda dtype: dtype if dtype is torch.bool else torch.float32
+        ),
+    )
 
 
 def present_number(size: Any) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.capture.handlers.call import Call, InProgress
@@ -143,9 +144,13 @@ def call_opaquely(function: Callable[..., Any], call: Arguments, error: Exceptio
     if captor is None or values is None:
         return None
 
+    # A backward runs the function again, after the region that autocasts.
+    autocast = guards.autocast_state()
+
     def run(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = flat.arguments(operands)
-        return (function(*args, **kwargs),)
+        with guards.autocast_as(autocast):
+            return (function(*args, **kwargs),)
 
     name = getattr(function, "__name__", "function")
     reason = "its values decide what it does" if error is None else str(error).splitlines()[0]

@@ -78,7 +78,6 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(PAD_PACKED), recurrent.pad_packed),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
     Row(of(*writing.NORMALIZING), writing.normalize),
-    Row(of(*writing.SILENT), writing.refuse_silent),
     Row(of(torch.nn.functional.linear), open_sizes.linear),
     Row(of(*open_sizes.MAKING), open_sizes.by_formula),
     Row(named("fill_diagonal_"), open_sizes.fill_diagonal),

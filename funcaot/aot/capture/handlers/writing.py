@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.recurrent import without_cudnn
+from funcaot.aot.capture.handlers import constants
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -15,21 +17,17 @@ from funcaot.errors import UnsupportedError
 
 __all__ = [
     "NORMALIZING",
-    "SILENT",
     "is_of_lists",
     "normalize",
     "note_saved",
     "on_lists",
-    "refuse_silent",
     "write",
     "write_polygamma",
     "write_to_lists",
 ]
 
 # They may run kernels of cuDNN, which update running statistics and don't say so.
-NORMALIZING = frozenset({torch.batch_norm, torch.instance_norm})
-# Such kernels themselves.
-SILENT = frozenset({torch.cudnn_batch_norm, torch.miopen_batch_norm})
+NORMALIZING = frozenset({F.batch_norm, F.instance_norm, torch.batch_norm, torch.instance_norm})
 
 
 def is_of_lists(call: Call) -> bool:
@@ -71,22 +69,7 @@ def _tensors_of(call: Call) -> list[torch.Tensor]:
 def normalize(call: Call, capture: InProgress) -> Any:
     """Normalize by torch's own kernel, whose writes are known."""
     with without_cudnn():
-        return call.run()
-
-
-def refuse_silent(call: Call, capture: InProgress) -> Any:
-    """Refuse a kernel that updates running statistics and doesn't say so.
-
-    Raises:
-        UnsupportedError: It is given some.
-    """
-    statistics = call.args[3] if len(call.args) > 3 else call.kwargs.get("running_mean")
-    if statistics is None:
-        return NotImplemented
-    raise UnsupportedError(
-        f"{capture.name} calls {call.name}, which writes to the running statistics unseen.",
-        remedy="call torch.nn.functional.batch_norm.",
-    )
+        return constants.run(call, capture)
 
 
 def write_polygamma(call: Call, capture: InProgress) -> Call:
