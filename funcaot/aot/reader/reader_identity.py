@@ -67,9 +67,10 @@ def write_shared(writer: EnvironmentWriter, changed: Iterable[int]) -> None:
     environment = writer.environment
     found = containers_read(environment)
     for identity in changed:
-        places = [p for p in environment.places.get(identity, ()) if _is_there(environment, p)]
+        # In a container that is only added to, code may still get at it: kept["a"].append(x).
+        places = environment.places.get(identity, ())
         if places:
-            found[identity] = places
+            found[identity] = [*places]
     at = {identity: writer.at(places[0]) for identity, places in found.items()}
     kinds = set[type]()
     for identity in found.keys() & {*changed}:
@@ -101,11 +102,6 @@ def containers_read(environment: Environment) -> dict[int, list[Place]]:
             if places:
                 found[identity] = places
     return found
-
-
-def _is_there(environment: Environment, place: Place) -> bool:
-    """Whether a place is one that isn't in something that code only adds to."""
-    return place.parent not in environment.unread
 
 
 def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:

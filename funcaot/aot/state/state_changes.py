@@ -119,7 +119,9 @@ class Changes:
                     counted.append((key, new - old))
                     continue
                 made_of_old.add(key)
-            compared |= matters or new is MISSING
+            # Looking a key up makes its entry where there is none: kept["a"].append(x).
+            made = old is MISSING and hasattr(type(bag.thing), "__missing__")
+            compared |= matters or new is MISSING or made
             assigned.append((key, None if new is MISSING else self._position(new)))
         if self._is_moved(bag) and (assigned or read):
             return self._of_pairs(path, before, now)

@@ -280,13 +280,14 @@ class StateTracker:
         """The result, and the new values if something is stored or was there before."""
         known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
         outcome, self.returned = read_off((result, changes.packed()), known.is_old)
-        outcome, self.written = computed_in(outcome, known.is_old, changes.number)
+        (result, values), self.written = computed_in(outcome, known.is_old, changes.number)
+        del outcome  # What holds a new object besides the value would be taken for its keeper.
         self.computed = tuple(changes.computed)
         if not (self.found or self.in_arguments or self.returned or self.written):
-            taken = taken_apart(outcome[0], known, self.name)
+            taken = taken_apart(result, known, self.name)
             if not kept.found:
                 return self._noted(taken)
-        taken = taken_apart(outcome, known, self.name)
+        taken = taken_apart((result, values), known, self.name)
         self.kept = tuple(kept.found)
         return self._noted(taken)
 
