@@ -49,7 +49,7 @@ class Known:
         is_old: Whether an object was there before, and is returned as it is.
         kept: The number of a container that was there before; None for any other object.
         made: Code of functions that the function makes.
-        held: New objects of libraries that something else holds too, by ``id``.
+        held: New objects that something else holds too, by ``id``.
     """
 
     is_old: Callable[[Any], bool]
@@ -209,7 +209,7 @@ class _Walk:
         self.has_kept = False
         self._is_old, self._kept, self._made_code = known.is_old, known.kept, known.made
         self._held = known.held
-        self._of_libraries: list[Any] = []
+        self._without_tensors: list[Any] = []
         self._name = name
         self._makings: list[Making | None] = []
         self._known: dict[int, Ref] = {}
@@ -251,26 +251,26 @@ class _Walk:
             made = not self._is_old(target) and base_of_object(target) is not None
             return Ref("weak", self.ref(target, path)) if made else Ref("constant", value)
         base = base_of_object(value)
-        if not is_container and not (base is not None and _is_made(value)):
-            return self._of_library(value, base, path)
+        if not is_container and not (base is not None and _holds_tensor(value)):
+            return self._plain(value, base, path)
         return self._add(value, lambda: self._making(value, base, path))
 
-    def _of_library(self, value: Any, base: Any, path: str) -> Ref:
-        """A new object of a library's class without tensors, or one that can't be made again."""
-        by_itself = base is None or own_ways(type(value))
+    def _plain(self, value: Any, base: Any, path: str) -> Ref:
+        """A new object without tensors, or one that can't be made again."""
+        by_itself = base is None or (own_ways(type(value)) and not is_users(type(value)))
         recipe = recipe_of_library(value) if by_itself else None
         if id(value) in self._held or (by_itself and recipe is None):
             # What hides a tensor is refused where outputs are looked at.
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)
-        self._of_libraries.append(value)
+        self._without_tensors.append(value)
         if recipe is not None:
             return self._add(value, lambda: self._by_recipe(value, recipe, path))
         return self._add(value, lambda: self._making(value, base, path))
 
     def held(self) -> frozenset[int]:
-        """Which new objects of libraries something holds besides the value, by ``id``."""
-        return held_elsewhere(self._of_libraries, [self._alive, self.leaves, *self._alive])
+        """Which new objects without tensors something holds besides the value, by ``id``."""
+        return held_elsewhere(self._without_tensors, [self._alive, self.leaves, *self._alive])
 
     def _add(self, value: Any, making: Callable[[], Making]) -> Ref:
         position = len(self._makings)
@@ -288,8 +288,8 @@ class _Walk:
             return Recipe((), types.CellType)
 
     def _by_recipe(self, value: Any, recipe: Recipe, path: str) -> Making:
-        items = tuple(self.ref(item, path) for item in recipe.items)
-        return Making(type(value), Recipe, items, recipe.make)
+        items = tuple(self.ref(item, path) for item in (*recipe.items, *recipe.contents))
+        return Making(type(value), Recipe, items, (recipe.make, len(recipe.items), recipe.fill))
 
     def _making(self, value: Any, base: Any, path: str) -> Making:
         kind = type(value)
@@ -338,7 +338,5 @@ def is_registered_object(kind: Any) -> bool:
     return is_registered(kind) and kind not in (*DICTIONARIES, *ROWS, tuple, torch.Size)
 
 
-def _is_made(value: Any) -> bool:
-    """Whether a new object is made again: one of the user's, or one that holds tensors."""
-    nothing = _Search(Known(lambda thing: False, lambda thing: None))
-    return is_users(type(value)) or nothing.holds(value)
+def _holds_tensor(value: Any) -> bool:
+    return _Search(Known(lambda thing: False, lambda thing: None)).holds(value)

@@ -1,7 +1,7 @@
-"""New objects of libraries that hold no tensors, such as counters; ``built_objects`` asks.
+"""New objects that hold no tensors, such as counters; ``built_objects`` asks.
 
-Each call hands back one of its own, as it does of the user's classes. One that a library keeps
-besides, in a cache or a registry, is the same one in every call.
+Each call hands back one of its own. One that something keeps besides, such as a library's registry
+or ``lru_cache``, is the same one in every call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gc
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from funcaot._torch.tracing import tracing
@@ -72,7 +72,8 @@ def recipe_of_library(value: Any) -> Recipe | None:
         return None
     make, arguments, *more = reduced
     state, items, pairs = (*more, *[None] * (3 - len(more)))
-    return Recipe((arguments, state, [*(items or ())], [*(pairs or ())]), _again(make))
+    contents = (state, [*(items or ())], [*(pairs or ())])
+    return Recipe(tuple(arguments), make, contents, _fill)
 
 
 def _is_bound(value: Any) -> bool:
@@ -88,18 +89,13 @@ def _hides_traced(value: Any) -> bool:
     return any(map(tracing.is_traced, scan(value).objects.values()))
 
 
-def _again(make: Callable[..., Any]) -> Callable[..., Any]:
-    def again(arguments: Any, state: Any, items: Sequence[Any], pairs: Iterable[Any]) -> Any:
-        made = make(*arguments)
-        if state is not None:
-            _set_state(made, state)
-        for item in items:
-            made.append(item)
-        for key, item in pairs:
-            made[key] = item
-        return made
-
-    return again
+def _fill(made: Any, state: Any, items: Iterable[Any], pairs: Iterable[Any]) -> None:
+    if state is not None:
+        _set_state(made, state)
+    for item in items:
+        made.append(item)
+    for key, item in pairs:
+        made[key] = item
 
 
 def _set_state(made: Any, state: Any) -> None:

@@ -49,7 +49,7 @@ class Making:
             if it is made by a function; a class of cells.
         items: What is in it.
         keys: Keys of a dictionary; the context of a registered class; a deque's length, or what a
-            default dictionary makes; a recipe's function.
+            default dictionary makes; a recipe's functions, and how many items the first takes.
         attributes: What is in its own dictionary, by name.
         slots: What is in its slots.
     """
@@ -168,7 +168,10 @@ class _Maker:
             made = self._made[position] = types.CellType()
             self._cells += [(made, contents) for contents in making.items]
         elif making.base is Recipe:
-            made = self._made[position] = making.keys(*map(self.at, making.items))
+            make, count, fill = making.keys
+            made = self._made[position] = make(*map(self.at, making.items[:count]))
+            if fill is not None:
+                fill(made, *map(self.at, making.items[count:]))
         elif making.base is None or making.base is tuple:
             items = [self.at(item) for item in making.items]
             if making.base is None:

@@ -34,10 +34,14 @@ class Recipe:
     Attributes:
         items: What it is made of.
         make: Takes these, and returns it.
+        contents: What is put into it then, which may have the object itself in it.
+        fill: Takes the object and these.
     """
 
     items: tuple[Any, ...]
     make: Callable[..., Any]
+    contents: tuple[Any, ...] = ()
+    fill: Callable[..., None] | None = None
 
 
 def recipe_of(value: Any, made: Collection[types.CodeType]) -> Recipe | None:

@@ -1,4 +1,4 @@
-"""Objects of libraries that a function makes: each call hands back its own, as eager does."""
+"""Objects without tensors that a function makes: each call hands back its own, as in eager."""
 
 import argparse
 import collections
@@ -126,7 +126,22 @@ def test_each_call_has_its_own(name, how):
     assert run(funcaot.compile(function, backend=COMPILER)) == run(function)
 
 
-CACHE = {}
+class Pooled(type):
+    made = {}
+
+    def __call__(cls, *given):
+        if given not in Pooled.made:
+            Pooled.made[given] = super().__call__(*given)
+        return Pooled.made[given]
+
+
+class Interned(metaclass=Pooled):
+    def __init__(self, name):
+        self.name = name
+
+
+class Plain:
+    pass
 
 
 @functools.lru_cache
@@ -134,12 +149,35 @@ def cached(size):
     return collections.Counter("a" * size)
 
 
-def registered(name):
-    return logging.getLogger(f"tests.new_objects.{name}")
+@functools.lru_cache
+def cached_of_the_user(name):
+    return Plain()
 
 
-@pytest.mark.parametrize("make", [lambda: cached(3), lambda: registered("a"), lambda: torch.ops])
-def test_what_a_library_keeps_is_one_thing(make):
-    compiled = funcaot.compile(lambda x: (x + 1, make()), backend=COMPILER)
+KEPT = {
+    "a library's object in a cache": lambda: cached(3),
+    "a user's object in a cache": lambda: cached_of_the_user("a"),
+    "a registry": lambda: logging.getLogger("tests.new_objects"),
+    "a pool": lambda: Interned("a"),
+    "a name": lambda: torch.ops.aten.sin,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_somebody_keeps_is_one_thing(name):
+    compiled = funcaot.compile(lambda x: (x + 1, KEPT[name]()), backend=COMPILER)
     assert len({id(compiled(torch.ones(2))[1]) for _ in range(3)}) == 1
-    assert compiled(torch.ones(2))[1] is make()
+    assert compiled(torch.ones(2))[1] is KEPT[name]()
+
+
+@pytest.mark.parametrize("kind", [types.SimpleNamespace, Plain, nn.Identity])
+def test_an_object_that_holds_itself(kind):
+    def made():
+        thing = kind()
+        thing.me = [thing]
+        return thing
+
+    compiled = funcaot.compile(lambda x: (x + 1, made()), backend=COMPILER)
+    for _ in range(2):
+        found = compiled(torch.ones(2))[1]
+        assert found.me[0] is found
