@@ -50,6 +50,7 @@ class _Kept:
 
     Attributes:
         found: Those that were found: where they are.
+        passed: Those among the arguments.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class _Kept:
         environment: Environment,
     ) -> None:
         self.found: list[Bag | Place | arguments.Path] = []
+        self.passed = [thing for _, thing, _ in given]
         self._places: dict[int, Bag | Place | arguments.Path] = {
             id(thing): place for place, thing in reversed(environment.arrays)
         }
@@ -278,7 +280,7 @@ class StateTracker:
 
     def _outcome(self, result: Any, changes: Changes, kept: _Kept) -> Any:
         """The result, and the new values if something is stored or was there before."""
-        known = Known(self._old(), kept.number_of, made_in(self.ran.codes))
+        known = Known(self._old(), kept.number_of, made_in(self.ran.codes), kept.passed)
         outcome, self.returned = read_off((result, changes.packed()), known.is_old)
         (result, values), self.written = computed_in(outcome, known.is_old, changes.number)
         del outcome  # What holds a new object besides the value would be taken for its keeper.

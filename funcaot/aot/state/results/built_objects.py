@@ -10,7 +10,7 @@ import enum
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -49,12 +49,14 @@ class Known:
         is_old: Whether an object was there before, and is returned as it is.
         kept: The number of a container that was there before; None for any other object.
         made: Code of functions that the function makes.
+        passed: Containers among the arguments, which may hold what the call puts there.
         held: New objects that something else holds too, by ``id``.
     """
 
     is_old: Callable[[Any], bool]
     kept: Kept
     made: Collection[types.CodeType] = ()
+    passed: Sequence[Any] = ()
     held: Collection[int] = ()
 
 
@@ -208,7 +210,7 @@ class _Walk:
         self.leaves: list[Any] = []
         self.has_kept = False
         self._is_old, self._kept, self._made_code = known.is_old, known.kept, known.made
-        self._held = known.held
+        self._passed, self._held = known.passed, known.held
         self._without_tensors: list[Any] = []
         self._name = name
         self._makings: list[Making | None] = []
@@ -270,7 +272,8 @@ class _Walk:
 
     def held(self) -> frozenset[int]:
         """Which new objects without tensors something holds besides the value, by ``id``."""
-        return held_elsewhere(self._without_tensors, [self._alive, self.leaves, *self._alive])
+        walked = [self._alive, self.leaves, self._passed, *self._passed, *self._alive]
+        return held_elsewhere(self._without_tensors, walked)
 
     def _add(self, value: Any, making: Callable[[], Making]) -> Ref:
         position = len(self._makings)

@@ -108,7 +108,7 @@ def _set_state(made: Any, state: Any) -> None:
         object.__setattr__(made, name, value)
 
 
-def held_elsewhere(objects: Sequence[Any], walked: Iterable[Any]) -> frozenset[int]:
+def held_elsewhere(objects: Sequence[Any], walked: Sequence[Any]) -> frozenset[int]:
     """Which objects something holds that isn't a part of the value, by ``id``.
 
     Args:
@@ -117,6 +117,14 @@ def held_elsewhere(objects: Sequence[Any], walked: Iterable[Any]) -> frozenset[i
     """
     if not objects:
         return frozenset()
+    held = _held(objects, walked)
+    if held:
+        gc.collect()  # What is only kept by a cycle that nobody holds is garbage.
+        held = _held(objects, walked)
+    return held
+
+
+def _held(objects: Sequence[Any], walked: Sequence[Any]) -> frozenset[int]:
     known = {id(thing) for thing in walked} | {id(objects), id(walked)}
     known |= {id(dictionary_of(thing)) for thing in walked}
     mine = {id(thing) for thing in objects}

@@ -181,3 +181,45 @@ def test_an_object_that_holds_itself(kind):
     for _ in range(2):
         found = compiled(torch.ones(2))[1]
         assert found.me[0] is found
+
+
+def in_an_argument(x, given):
+    given.extend([Plain(), {"a": collections.Counter()}])
+    return x + 1, given[-2], given[-1]["a"]
+
+
+def by_a_closure(x, given):
+    made = Plain()
+    made.again = lambda: made
+    return x + 1, made, made.again
+
+
+def in_a_class_made_inside(x, given):
+    made = Plain()
+    type("Made", (), {"kept": made})
+    return x + 1, made
+
+
+def weakly(x, given):
+    made = Plain()
+    given += [made, weakref.ref(made)]
+    return x + 1, made
+
+
+def among_others(x, given):
+    parent = Plain()
+    parent.children = [Plain(), Plain()]
+    for child in parent.children:
+        child.parent = parent
+    return x + 1, parent.children[1]
+
+
+@pytest.mark.parametrize(
+    "function", [in_an_argument, by_a_closure, in_a_class_made_inside, weakly, among_others]
+)
+def test_what_only_the_call_holds_is_its_own(function):
+    compiled = funcaot.compile(function, backend=COMPILER)
+    alive = [compiled(torch.ones(2), [])[1:] for _ in range(3)]
+    things = [thing for each in alive for thing in each]
+    assert len({*map(id, things)}) == len(things)
+    assert len(compiled.entries) == 1
