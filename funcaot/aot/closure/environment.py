@@ -10,7 +10,7 @@ import argparse
 import enum
 import functools
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +86,12 @@ class Environment:
 
     @functools.cached_property
     def unread(self) -> frozenset[int]:
-        """Containers that code only adds to, by ``id``, and those within them."""
+        """Containers that code only adds to, by ``id``, and what is in them alone."""
+        containers = self._only_added_to()
+        return containers | self._only_in(self._never_looked_into(containers))
+
+    def _only_added_to(self) -> frozenset[int]:
+        """Containers that code only adds to, and those within them."""
         unread = {
             id(thing)
             for thing in self.objects.values()
@@ -98,6 +103,42 @@ class Environment:
             if not read:
                 return frozenset(unread)
             unread = unread.difference(read)
+
+    def _never_looked_into(self, containers: Set[int]) -> Set[int]:
+        """Those of them that code gets no item from, as ``kept["a"].append(x)`` does."""
+        closed = {*containers}
+
+        def is_open(place: Place) -> bool:
+            if place.parent in containers:
+                return place.parent not in closed
+            return self.names.looks_up(place.name)
+
+        while opened := [i for i in closed if any(map(is_open, self.places[i]))]:
+            closed.difference_update(opened)
+        return closed
+
+    def _only_in(self, containers: Set[int]) -> Set[int]:
+        """Objects that nothing leads to but some containers."""
+        if not containers:
+            return containers
+        inside = defaultdict[int, list[int]](list)
+        for identity, places in self.places.items():
+            for place in places:
+                inside[place.parent].append(identity)
+        known = containers | self.anchors.keys() | self.given.keys() | self.namespaces.keys()
+        found, waiting = set[int](), [*containers]
+        while waiting:
+            new = {i for i in inside[waiting.pop()] if i not in known and i not in found}
+            found |= new
+            waiting += new
+        held = {*containers, *found}
+
+        def is_reached(identity: int) -> bool:
+            return any(place.parent not in held for place in self.places[identity])
+
+        while reached := [*filter(is_reached, held - containers)]:
+            held.difference_update(reached)
+        return held - containers
 
     def is_read(self, place: Place) -> bool:
         """Whether code may depend on what is at a place."""

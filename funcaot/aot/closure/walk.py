@@ -88,7 +88,11 @@ def scan_what_ran(
         (place, value)
         for place, value in found.settings
         if found.is_read(place)
-        or (changed is not None and _may_be_assigned(place, value, names, changed))
+        or (
+            changed is not None
+            and place.parent not in found.unread
+            and _may_be_assigned(place, value, names, changed)
+        )
     ]
     for kept in ("identities", "arrays"):
         setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])

@@ -35,7 +35,7 @@ def write_modules(writer: EnvironmentWriter) -> None:
     if kinds:
         _require_hooks_of_all(writer)
     for identity, module in environment.objects.items():
-        if not isinstance(module, torch.nn.Module):
+        if not isinstance(module, torch.nn.Module) or identity in environment.unread:
             continue
         at = writer.variable(identity)
         if isinstance(module, torch.jit.ScriptModule):

@@ -309,10 +309,12 @@ class EnvironmentWriter:
             # What was found otherwise isn't known yet to be what the first place holds.
             first = 0 if identity in environment.anchors else 1
             for place in environment.places[identity][first:]:
-                if environment.is_read(place) and place.access != "type({parent})":
+                if not environment.is_read(place):
+                    continue
+                if place.access != "type({parent})":
                     says = f"{text_of(environment, place)} is {self.says(identity)}"
                     self.require(self._is(self.at(place), name, target), says)
-                elif place.access == "type({parent})":
+                else:
                     at = self.variable(place.parent)
                     self.require(f"type({at}) is {name}", f"the class of {self.says(place.parent)}")
 
@@ -353,8 +355,8 @@ class EnvironmentWriter:
             self.require(f"{look}({self.variable(identity)}, {texts}) == {known}", says)
         for identity, holder in list(environment.objects.items()):
             own = dictionary_of(holder)
-            if isinstance(holder, torch.Tensor):
-                continue  # It may be another one in each call.
+            if isinstance(holder, torch.Tensor) or identity in environment.unread:
+                continue  # It may be another one in each call, or no code looks at it.
             if isinstance(holder, type | types.ModuleType):
                 asked = environment.names.asked_for | self._made_up(holder)
                 self._write_absent_by_lookup(identity, holder, [*asked])

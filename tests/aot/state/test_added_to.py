@@ -3,6 +3,7 @@
 Eager says what is right: where something is appended to, and which error comes where nothing is.
 """
 
+import dataclasses
 import types
 from collections import defaultdict, deque
 
@@ -128,3 +129,97 @@ def test_a_list_that_is_also_read_is_compared():
     compiled = funcaot.compile(function, backend="eager")
     for step in range(1, 4):
         assert compiled(torch.ones(2)).tolist() == [float(step)] * 2
+
+
+@dataclasses.dataclass
+class Record:
+    scale: float
+    parent: object = None
+
+    def __add__(self, other):
+        return Record(self.scale + other.scale)
+
+
+class Other(Record):
+    def __add__(self, other):
+        return Record(self.scale * other.scale)
+
+
+class Twice(Own):
+    def append(self, value):
+        self.got += [value, value]
+
+
+@pytest.mark.parametrize(
+    "held", [Record(1.0), torch.nn.ReLU(), types.SimpleNamespace(a=Record(2.0)), {"a": Record(1.0)}]
+)
+def test_what_is_in_a_list_that_is_only_added_to_is_not_compared(held):
+    records = [held]
+
+    def function(x):
+        record = Record(2.0)
+        record.parent = Record(record.scale)
+        records.append(record)
+        return x * record.scale
+
+    compiled = funcaot.compile(function, backend="eager")
+    for size in (2, 3, 2, 4, 3):
+        assert compiled(torch.ones(size)).tolist() == [2.0] * size
+    assert len(compiled.entries) <= 2
+    assert len({*map(id, records)}) == 6
+
+
+def last_of_all(x, kept):
+    kept.records.append(Record(3.0))
+    return x * kept.records[-2].scale
+
+
+def each(x, kept):
+    kept.records.append(Record(1.0))
+    return x * sum(record.scale for record in kept.records[:1])
+
+
+def by_another_name(x, kept):
+    kept.records.append(Record(1.0))
+    return x * kept.first.scale
+
+
+def added_to_an_item(x, kept):
+    kept.totals["a"] += Record(2.0)
+    return x * 1
+
+
+def appended_to_an_item(x, kept):
+    kept.own["a"].append(len(x))
+    return x * 1
+
+
+def change_value(kept):
+    kept.first.scale = 7.0
+
+
+def change_class(kept):
+    kept.totals["a"] = Other(5.0)
+    kept.own["a"] = Twice()
+    kept.records[:] = [Other(4.0)]
+    kept.first = kept.records[0]
+
+
+@pytest.mark.parametrize("between", [change_value, change_class])
+@pytest.mark.parametrize(
+    "function", [last_of_all, each, by_another_name, added_to_an_item, appended_to_an_item]
+)
+def test_what_is_read_otherwise_is_compared(function, between):
+    found = []
+    for compiles in (True, False):
+        first = Record(2.0)
+        kept = types.SimpleNamespace(
+            records=[first], first=first, totals={"a": Record(1.0)}, own={"a": Own()}
+        )
+        closed = lambda x, kept=kept: function(x, kept)  # noqa: E731
+        called = funcaot.compile(closed, backend="eager") if compiles else closed
+        for step in range(4):
+            found.append((called(torch.ones(2)).tolist(), repr(kept)))
+            if step == 1:
+                between(kept)
+    assert found[:4] == found[4:]

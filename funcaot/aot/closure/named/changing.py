@@ -10,7 +10,7 @@ import dis
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-__all__ = ["assigned_in", "items_in", "read_in"]
+__all__ = ["assigned_in", "items_in", "looked_up_in", "read_in"]
 
 _ADDING = {"append", "appendleft", "extend", "extendleft", "add"}
 _ASSIGNS = {"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"}
@@ -28,6 +28,16 @@ def read_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterato
         if item.opname.startswith(("STORE_", "DELETE_", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_CONST")):
             continue
         if not _only_changes(item.argval, instructions[position + 1 : position + _AHEAD]):
+            yield item.argval
+
+
+def looked_up_in(instructions: Sequence[dis.Instruction], names: set[str]) -> Iterator[str]:
+    """Names of containers that items are got from, if only to change these."""
+    for position, item in enumerate(instructions):
+        following = instructions[position + 1 : position + _AHEAD]
+        if item.argval not in names or not item.opname.startswith("LOAD_"):
+            continue
+        if _is_item(following) and following[1].opname != "STORE_SUBSCR":
             yield item.argval
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.closure.look import module_of
-from funcaot.aot.closure.named.changing import assigned_in, items_in, read_in
+from funcaot.aot.closure.named.changing import assigned_in, items_in, looked_up_in, read_in
 from funcaot.aot.closure.named.patterns import (
     FORMATTING,
     catches,
@@ -75,6 +75,7 @@ class Names:
         counted: Those that it adds a number to, or subtracts one from.
         items_assigned: Names of containers that it gives new items.
         items_counted: Those in whose items it counts.
+        looked_up: Names of containers that it may get items from.
         compares_identity: Whether it asks if two things are one object.
         matched: Names of attributes by which it matches objects, in ``case`` of a class.
         matches_places: Whether it does so by ``__match_args__``.
@@ -92,6 +93,7 @@ class Names:
     counted: frozenset[str] = frozenset()
     items_assigned: frozenset[str] = frozenset()
     items_counted: frozenset[str] = frozenset()
+    looked_up: frozenset[str] = frozenset()
     compares_identity: bool = False
     matched: frozenset[str] = frozenset()
     matches_places: bool = False
@@ -138,6 +140,7 @@ class ReadNames:
         self._counted: set[str] = set()
         self._items_assigned: set[str] = set()
         self._items_counted: set[str] = set()
+        self._looked_up: set[str] = set()
         self._all = False
         # By identity: the class of a class may say what its hash is.
         self._owning: dict[int, type] = {}
@@ -289,6 +292,10 @@ class ReadNames:
         """Whether code of the user's counts in something of this name."""
         return name in self._counted
 
+    def looks_up(self, name: str) -> bool:
+        """Whether code may get items from a container of this name; always true without a name."""
+        return not name or name in self._looked_up
+
     def counts_items(self, name: str) -> bool:
         """Whether code of the user's counts in items of a container of this name."""
         return name in self._items_counted
@@ -328,6 +335,7 @@ class ReadNames:
         self._counted |= names.counted
         self._items_assigned |= names.items_assigned
         self._items_counted |= names.items_counted
+        self._looked_up |= names.looked_up
 
     def _add_methods(self, kind: type) -> None:
         for name, member in list(vars(kind).items()):
@@ -363,6 +371,7 @@ def names_of(code: types.CodeType) -> Names:
     sees_all = looks_at_all(used, instructions)
     assigned, counted = assigned_in(instructions, used)
     items_assigned, items_counted = items_in(instructions, used)
+    looked_up = {*looked_up_in(instructions, used)}
     identity = bool(loaded & _BY_IDENTITY) or compares_identity(instructions)
     fragments: set[str] = set()
     if used & BY_NAME:
@@ -385,12 +394,13 @@ def names_of(code: types.CodeType) -> Names:
             counted |= inner.counted
             items_assigned |= inner.items_assigned
             items_counted |= inner.items_counted
+            looked_up |= inner.looked_up
             identity |= inner.compares_identity
             matched |= inner.matched
             matches_places |= inner.matches_places
             sees_all |= inner.sees_all
     kinds = (used, read, fragments, loaded, stored, imported, tried, assigned, counted)
-    items = map(frozenset, (items_assigned, items_counted))
+    items = map(frozenset, (items_assigned, items_counted, looked_up))
     return Names(
         *map(frozenset, kinds),
         *items,
