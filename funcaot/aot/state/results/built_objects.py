@@ -28,7 +28,12 @@ from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
 from funcaot.aot.closure.ran import is_users
-from funcaot.aot.state.results.new_objects import held_elsewhere, own_ways, recipe_of_library
+from funcaot.aot.state.results.new_objects import (
+    OF_ONE_CALL,
+    held_elsewhere,
+    own_ways,
+    recipe_of_library,
+)
 from funcaot.aot.state.results.plans import DICTIONARIES, ROWS, Making, Parts, Plan, Ref
 from funcaot.aot.state.results.recipes import Recipe, is_escaped, recipe_of
 from funcaot.errors import UnsupportedError
@@ -261,7 +266,8 @@ class _Walk:
         """A new object without tensors, or one that can't be made again."""
         by_itself = base is None or (own_ways(type(value)) and not is_users(type(value)))
         recipe = recipe_of_library(value) if by_itself else None
-        if id(value) in self._held or (by_itself and recipe is None):
+        stays = id(value) in self._held or isinstance(value, OF_ONE_CALL)
+        if stays or (by_itself and recipe is None):
             # What hides a tensor is refused where outputs are looked at.
             self.leaves.append(value)
             return Ref("leaf", len(self.leaves) - 1)

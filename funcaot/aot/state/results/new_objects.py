@@ -14,13 +14,19 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch.utils.hooks import RemovableHandle
+
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.lazy import holds_traced
 from funcaot.aot.closure.look import dictionary_of
 from funcaot.aot.closure.walk import scan
 from funcaot.aot.state.results.recipes import Recipe
+from funcaot.classes.addresses import Address
 
-__all__ = ["held_elsewhere", "own_ways", "recipe_of_library"]
+__all__ = ["OF_ONE_CALL", "held_elsewhere", "own_ways", "recipe_of_library"]
+
+# What belongs to one call: ``effects.aliases`` refuses to return or keep it.
+OF_ONE_CALL = (RemovableHandle, Address)
 
 # What names one thing only, wherever it is met.
 _NAMED = (
