@@ -355,7 +355,9 @@ def _scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     alpha = kwargs.get("alpha")
     if not isinstance(alpha, torch.Tensor) or len(args) != 2:
         return NotImplemented
-    return func(args[0], args[1] * _like(args[1], alpha))
+    # Of two dtypes, eager multiplies in the one that it adds in.
+    other = args[1].to(torch.result_type(*args)) if isinstance(args[1], torch.Tensor) else args[1]
+    return func(args[0], other * _like(other, alpha))
 
 
 def _weighted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -372,6 +374,7 @@ def _combined(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if not isinstance(value, torch.Tensor):
         return NotImplemented
     target, first, second = args[:3]
+    first = first.to(torch.promote_types(torch.result_type(target, first), second.dtype))
     return func(target, first * _like(first, value), second)
 
 

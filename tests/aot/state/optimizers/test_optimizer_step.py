@@ -248,3 +248,26 @@ def test_hooks_of_all_optimizers_come_and_go(when, comes):
         return found
 
     assert_close(run(compiling=True), run(compiling=False))
+
+
+def test_a_rate_that_is_a_tensor_multiplies_as_exactly_as_in_eager():
+    def training():
+        torch.manual_seed(0)
+        weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+        rate = torch.tensor(0.0012345678, dtype=torch.float64)
+        optimizer = torch.optim.Muon([weight], lr=rate)  # It computes updates in bfloat16.
+
+        def step(x):
+            optimizer.zero_grad()
+            (x @ weight).tanh().sum().backward()
+            optimizer.step()
+
+        return weight, step
+
+    (weight, step), (expected, eager) = training(), training()
+    compiled = funcaot.compile(step, backend="eager")
+    for seed in range(3):
+        x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        compiled(x)
+        eager(x)
+        assert torch.equal(weight, expected)
