@@ -11,7 +11,6 @@ import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.number_tensors import kind_of
-from funcaot._torch.tensors.sizes.read_floats import is_read
 from funcaot._torch.tensors.sizes.written_numbers import holds_written, is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.constants import is_immutable, is_setting
@@ -225,7 +224,7 @@ class Changes:
     def _position(self, value: Any) -> int:
         position = self._positions.setdefault(id(value), len(self._values))
         if position == len(self._values):
-            self._values.append(value.tensor() if is_read(value) else value)
+            self._values.append(value)
         return position
 
     def numbers(self) -> tuple[tuple[int, type], ...]:

@@ -118,7 +118,7 @@ def held_elsewhere(objects: Sequence[Any], walked: Sequence[Any]) -> frozenset[i
     """Which objects something holds that isn't a part of the value, by ``id``.
 
     Args:
-        objects: New objects of libraries.
+        objects: New objects.
         walked: All that the value consists of, and lists that hold it for the while.
     """
     if not objects:
