@@ -8,15 +8,11 @@ backward and reduction) takes at least that times the buckets, and what comes be
 bucket is ready is paid besides. The ways take turns; of a busy machine the best round says most.
 """
 
-import multiprocessing
-import os
 import queue
 import statistics
 import sys
-import tempfile
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +25,7 @@ import funcaot
 
 sys.path.append(str(Path(__file__).parents[1]))
 from common import parser_of, progress
-
-LIMIT = 600  # seconds for everything
+from two_ranks import in_a_group, results_of
 
 
 class Wire:
@@ -118,22 +113,12 @@ def measure(given: Any, order: int) -> dict[str, Any]:
     }
 
 
-def work(rank: int, ranks: int, store: str, given: Any, results: Any) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=LIMIT),
-    )
-    for order in given.orders:
-        made = measure(given, order)
-        if rank == 0:
-            results.put((order, made))
-    dist.barrier()
-    dist.destroy_process_group()
+def work(rank: int, store: str, given: Any, results: Any) -> None:
+    with in_a_group(rank, store):
+        for order in given.orders:
+            made = measure(given, order)
+            if rank == 0:
+                results.put((order, made))
 
 
 def main() -> None:
@@ -148,37 +133,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.orders = 3, [1]
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    with tempfile.TemporaryDirectory() as directory:
-        store = f"{directory}/store"
-        ranks = [
-            context.Process(target=work, args=(rank, 2, store, given, results), daemon=True)
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.start()
-        try:
-            progress(f"two ranks, {given.seconds} s a bucket")
-            for _ in given.orders:
-                show(*next_of(results, ranks))
-            for process in ranks:
-                process.join(timeout=30)
-        finally:
-            for process in ranks:
-                process.kill()
-
-
-def next_of(results: Any, ranks: list[Any]) -> Any:
-    """The next result; an error if a rank has ended before, or time is up."""
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
-        try:
-            return results.get(timeout=1)
-        except queue.Empty:
-            if any(rank.exitcode for rank in ranks):
-                break
-    raise SystemExit("a rank failed, or time is up")
+    progress(f"two ranks, {given.seconds} s a bucket")
+    for order, made in results_of(work, given, len(given.orders)):
+        show(order, made)
 
 
 def show(order: int, made: dict[str, Any]) -> None:

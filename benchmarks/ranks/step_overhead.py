@@ -7,18 +7,15 @@ Each rank has half of a batch. Alone is the same compiled module on half of a ba
 the same processes at the same time, so what differs is what many ranks cost. The ways take turns.
 """
 
-import multiprocessing
-import os
 import statistics
-import tempfile
 import time
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction_overlap import LIMIT, WAYS, loss_of, make_model, next_of
+from reduction_overlap import WAYS, loss_of, make_model
 from torch import nn
+from two_ranks import in_a_group, results_of
 
 import funcaot
 
@@ -71,20 +68,14 @@ def measure(given: Any, order: int, inside: bool) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def work(rank: int, ranks: int, store: str, given: Any, results: Any) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def work(rank: int, store: str, given: Any, results: Any) -> None:
     torch.manual_seed(rank)
-    torch.set_num_threads(1)
-    made = f"file://{store}"
-    wait = timedelta(seconds=LIMIT)
-    dist.init_process_group("gloo", init_method=made, rank=rank, world_size=ranks, timeout=wait)
-    for order in given.orders:
-        for inside in (False, True):
-            times = measure(given, order, inside)
-            if rank == 0:
-                results.put((order, inside, times))
-    dist.barrier()
-    dist.destroy_process_group()
+    with in_a_group(rank, store):
+        for order in given.orders:
+            for inside in (False, True):
+                times = measure(given, order, inside)
+                if rank == 0:
+                    results.put((order, inside, times))
 
 
 def show(order: int, inside: bool, times: dict[str, float]) -> None:
@@ -111,26 +102,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.orders = 2, [1]
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    with tempfile.TemporaryDirectory() as directory:
-        ranks = [
-            context.Process(
-                target=work, args=(rank, 2, f"{directory}/s", given, results), daemon=True
-            )
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.start()
-        try:
-            progress("two ranks")
-            for _ in range(2 * len(given.orders)):
-                show(*next_of(results, ranks))
-            for process in ranks:
-                process.join(timeout=30)
-        finally:
-            for process in ranks:
-                process.kill()
+    progress("two ranks")
+    for order, inside, times in results_of(work, given, 2 * len(given.orders)):
+        show(order, inside, times)
 
 
 if __name__ == "__main__":
