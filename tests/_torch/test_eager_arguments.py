@@ -11,6 +11,16 @@ from tests.hostile import COMPILER
 X = torch.arange(6.0).reshape(3, 2)
 TWO = torch.tensor([0, 2])
 ONE = torch.tensor(1)
+MASK = torch.tensor([True, False])
+EMPTY = torch.zeros(4, 0, 2)
+SPREAD = torch.arange(96.0).reshape(4, 4, 1, 2, 3)
+
+
+def written(x, key, value):
+    x = x.clone()
+    x[key] = value
+    return x
+
 
 REFUSED = {
     "a row for all": lambda x: x.index_add(0, TWO, torch.ones(2)),
@@ -23,6 +33,32 @@ REFUSED = {
     "a slice of a number": lambda x: x[0, 0].slice_scatter(x[0, 0]),
     "one for a diagonal": lambda x: x.diagonal_scatter(torch.ones(1)),
     "one for a row": lambda x: x.select_scatter(torch.ones(1), 0, 0),
+    "a slice of no dimension": lambda x: x.slice_scatter(x, 2),
+    "rows that are reduced": lambda x: x.index_reduce(0, TWO, torch.ones(2, 3), "amax"),
+    "reduced along no dimension": lambda x: x.index_reduce(2, TWO, x[:2], "amax"),
+    "two places for three": lambda x: x.put(TWO, torch.ones(3)),
+    "a boundary": lambda x: torch.bucketize(x, x[0, 0]),
+    "a short mask": lambda x: x[MASK] * 2,
+    "a mask with other columns": lambda x: x[torch.ones(3, 3, dtype=torch.bool)],
+    "a mask of bytes": lambda x: x[MASK.byte()],
+    "a mask of columns": lambda x: x[..., torch.ones(3, dtype=torch.bool)],
+    "a mask beside a list": lambda x: x[[True, False, True], MASK, None, MASK],
+    "a mask that is written to": lambda x: written(x, MASK, torch.ones(2, 2)),
+    "a number where a mask is": lambda x: written(x, MASK, 7),
+    "the gradient of what a mask selects": lambda x: torch.func.grad(lambda x: x[MASK].sum())(x),
+    "a value of another length": lambda x: written(x, TWO, torch.ones(3)),
+    "a value with more rows": lambda x: written(x, (TWO, slice(None)), torch.ones(3, 2)),
+    "a value of more dimensions": lambda x: x.clone().index_put_((ONE, ONE), torch.ones(1)),
+    "indexes of two lengths": lambda x: written(x, (torch.tensor([0, 1, 2]), TWO), 7),
+    "three indexes of two": lambda x: x.index_put((ONE, ONE, ONE), torch.tensor(1.0)),
+    "an index of nothing": lambda x: EMPTY[..., ONE, 1] + x[0, 0],
+    "written to nothing": lambda x: written(EMPTY, (ONE, None, ONE), x[0, 0]),
+    "a view across one": lambda x: (SPREAD + x[0, 0]).transpose(0, 1)[1].view(-1, 4),
+    "a view of a given tensor": lambda x: x.t()[:, None].contiguous().transpose(0, 2).view(-1),
+    "softmax of no dimension": lambda x: x.softmax(2),
+    "sorted along no dimension": lambda x: x.sort(-3)[0],
+    "the order along no dimension": lambda x: x.argsort(5),
+    "a row of no dimension": lambda x: x.select(-4, 0),
 }
 TAKEN = {
     "one index": lambda x: x.index_add(0, ONE, torch.ones(1, 2)),
@@ -31,6 +67,15 @@ TAKEN = {
     "one element": lambda x: x[:, 0].index_add(0, ONE, torch.ones(1)),
     "a number": lambda x: x[0, 0].index_add(0, ONE * 0, torch.tensor(1.0)),
     "a slice": lambda x: x.slice_scatter(torch.ones(1, 2), 0, 1, 2),
+    "a mask of rows": lambda x: x[torch.tensor([True, False, True])],
+    "a mask of all": lambda x: x[torch.ones(3, 2, dtype=torch.bool)],
+    "a mask behind others": lambda x: x[None, 1:, ..., MASK],
+    "a list of truth": lambda x: x[[True, False, True], MASK],
+    "a mask without dimensions": lambda x: x[torch.tensor(True), MASK.new_ones(3)],
+    "a value for all rows": lambda x: written(x, (TWO, slice(None)), torch.ones(1, 2)),
+    "a value between": lambda x: written(x[:, None] * 1, (TWO, slice(None), TWO // 2), x[:2, :1]),
+    "a view beside one": lambda x: (SPREAD * x[0, 0])[1].view(4, -1),
+    "the last dimension": lambda x: x.softmax(-2) + x.sort(1)[0],
 }
 
 
@@ -87,6 +132,9 @@ OF_DTYPES = {
     "halves": lambda: SQUARE.half() @ SQUARE.half(),
     "sums of truth": lambda: (WHOLE > 1).cumsum(0),
     "rounded halves": lambda: REAL.bfloat16().exp(),
+    "channels that aren't there": lambda: F.interpolate(
+        EMPTY.movedim(1, 0)[None], (3, 3), mode="bilinear"
+    ),
     "several": lambda: torch.cat([REAL, WHOLE, WHOLE > 1]),
 }
 

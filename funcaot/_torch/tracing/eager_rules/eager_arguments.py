@@ -1,13 +1,15 @@
 """Arguments that eager refuses or takes and symbolic ops don't; ``FunctionalMode`` asks here.
 
 A source of another shape is refused by ``index_add`` and ``slice_scatter``; fake tensors broadcast
-it. An index without dimensions is one index to ``index_add``, and an error to its decomposition.
-Kernels refuse dtypes that fake tensors and compiled code take (``frac`` of integers), so an op with
-others than one of the usual ones is tried on a few zeros, once for its dtypes.
+it. They take dimensions that a tensor doesn't have (``softmax``, ``sort``). An index without
+dimensions is one index to ``index_add``, and an error to its decomposition. Kernels refuse dtypes
+that fake tensors and compiled code take (``frac`` of integers), so an op with others than one of
+the usual ones is tried on a few zeros, once for its dtypes.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
@@ -20,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.checked_values import with_checked_values
+from funcaot._torch.tracing.eager_rules.eager_shapes import refuse_index, refuse_view
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
 from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
 
@@ -28,13 +31,14 @@ __all__ = ["as_eager_takes"]
 aten = torch.ops.aten
 
 _ADDING = frozenset({aten.index_add.default, aten.index_add_.default})
-# What part of their first argument these replace by the second.
-_PARTS: dict[Any, Callable[..., torch.Tensor]] = {
-    aten.slice_scatter.default: aten.slice.Tensor,
-    aten.select_scatter.default: aten.select.int,
-    aten.diagonal_scatter.default: aten.diagonal.default,
-    aten.soft_margin_loss.default: lambda x, *_: x,
-}
+_BY_INDEX = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+    }
+)
 
 _USUAL: tuple[set[torch.dtype], ...] = (set(), {torch.float32}, {torch.float64})
 _ABOUT_DTYPES = re.compile(r"not implemented for '|dtype|scalar type|\b\w+Tensor for ")
@@ -71,21 +75,61 @@ def as_eager_takes(
         Exception: Eager's own, for shapes or dtypes that don't fit.
     """
     _refuse_dtypes(func, args, kwargs)
+    _refuse_shapes(func, args, kwargs)
     args = with_checked_values(mode, func, args, kwargs)
     if func is aten._new_zeros_with_same_feature_meta.default:
         return _with_room(mode, args)
-    if func not in _ADDING and func not in _PARTS:
+    go_together = _SHAPES.get(func)
+    if go_together is None:
         return args
     if not all(value.layout is torch.strided for value in args if isinstance(value, torch.Tensor)):
         return args
     given = tree_map(_without_memory, list(args)), tree_map(_without_memory, dict(kwargs))
-    if not (_adds_slices if func in _ADDING else _fits(func))(*given[0], **given[1]):
+    if not go_together(*given[0], **given[1]):
         with _disable_current_modes(), torch.no_grad():
             func(*tree_map(_zeros, list(args)), **tree_map(_zeros, dict(kwargs)))
     if func in _ADDING and args[2].dim() == 0:
         with mode:
             return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
     return args
+
+
+def _refuse_shapes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise what eager raises for an op's shapes, where symbolic tensors take them."""
+    if func is aten.view.default:
+        refuse_view(*args)
+    elif func in _BY_INDEX:
+        refuse_index(*args[:3])
+    elif func.namespace == "aten" and _beyond(func, args, kwargs):
+        try:
+            with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                func(*tree_map(few_zeros, list(args)), **tree_map(few_zeros, dict(kwargs)))
+        except IndexError as error:
+            if "out of range" in str(error):
+                raise IndexError(*error.args) from None
+        except (RuntimeError, TypeError, ValueError):
+            return  # of what isn't a dimension
+
+
+@functools.cache
+def _place_of_dim(func: Any) -> int | None:
+    """Where an op takes a dimension of its first argument."""
+    arguments = func._schema.arguments
+    for place, argument in enumerate(arguments):
+        if argument.name == "dim" and str(argument.type) == "int":
+            return place if str(arguments[0].type) == "Tensor" else None
+    return None
+
+
+def _beyond(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an op may have been given a dimension that its tensor doesn't have."""
+    place = _place_of_dim(func)
+    if place is None or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    dim = kwargs.get("dim", args[place] if place < len(args) else 0)
+    dims = max(1, args[0].dim())
+    return type(dim) is int and not -dims <= dim < dims
 
 
 def _with_room(mode: FunctionalTensorMode, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -142,25 +186,53 @@ def _kind(leaf: Any) -> Any:
     return leaf if isinstance(leaf, torch.dtype) else type(leaf)
 
 
-def _adds_slices(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **settings: Any
+def _takes_slices(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *how: Any, **settings: Any
 ) -> bool:
-    """Whether slices of the right shape are added, one for each index."""
+    """Whether slices of the right shape are added or reduced, one for each index."""
     if not index.dim() or not x.dim() or x.dim() != source.dim():
+        return False
+    if not -x.dim() <= dim < x.dim():
         return False
     shape = list(x.shape)
     shape[dim] = index.numel()
     return shape == list(source.shape)
 
 
-def _fits(func: Any) -> Callable[..., bool]:
+def _replaces(part_of: Callable[..., torch.Tensor]) -> Callable[..., bool]:
+    """Whether the second argument has the shape of a part of the first."""
+
     def fits(x: torch.Tensor, part: torch.Tensor, *place: Any, **named: Any) -> bool:
         try:
-            return _PARTS[func](x, *place, **named).shape == part.shape
+            return part_of(x, *place, **named).shape == part.shape
         except (RuntimeError, IndexError):
             return False
 
     return fits
+
+
+def _as_many(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, *how: Any) -> bool:
+    return index.numel() == source.numel()
+
+
+def _one_row(x: torch.Tensor, boundaries: torch.Tensor, **settings: Any) -> bool:
+    return boundaries.dim() == 1
+
+
+# Whether the shapes of an op's arguments go together; eager refuses the others.
+_SHAPES: dict[Any, Callable[..., bool]] = {
+    aten.index_add.default: _takes_slices,
+    aten.index_add_.default: _takes_slices,
+    aten.index_reduce.default: _takes_slices,
+    aten.index_reduce_.default: _takes_slices,
+    aten.slice_scatter.default: _replaces(aten.slice.Tensor),
+    aten.select_scatter.default: _replaces(aten.select.int),
+    aten.diagonal_scatter.default: _replaces(aten.diagonal.default),
+    aten.soft_margin_loss.default: _replaces(lambda x, *_: x),
+    aten.put.default: _as_many,
+    aten.put_.default: _as_many,
+    aten.bucketize.Tensor: _one_row,
+}
 
 
 def _without_memory(value: Any) -> Any:

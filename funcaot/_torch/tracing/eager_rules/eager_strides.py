@@ -123,6 +123,7 @@ def laid_out_as_in_eager(
     hollow = cast and (not tensors or max(map(_elements, tensors)) > _LARGE)
     like_eager = _by_eager(func, args, kwargs, hollow=hollow)
     if like_eager is None:
+        _refuse_nothing(func, args, kwargs, tensors)
         return result
 
     def laid_out(value: Any, like: Any) -> Any:
@@ -154,6 +155,15 @@ def laid_out_as_in_eager(
             return FunctionalTensor.to_functional(restored)
 
     return tree_map(laid_out, result, like_eager)
+
+
+def _refuse_nothing(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Raise what eager raises where no argument has elements, whose values could be the reason."""
+    if tensors and all(0 in value.shape for value in tensors):
+        with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
+            func(*tree_map(_zeros, list(args)), **tree_map(_zeros, dict(kwargs)))
 
 
 def of_nothing(

@@ -7,14 +7,39 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.compressed import refuse_compressed
 from funcaot._torch.autograd.op_kernels import give_memory
+from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.memory.reshaping import refuse_fixed
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 
-__all__ = ["detach", "read_data", "set_data", "start_or_stop_requiring_grad"]
+__all__ = [
+    "COMPRESSING",
+    "compress",
+    "detach",
+    "read_data",
+    "set_data",
+    "set_requiring_grad",
+    "start_or_stop_requiring_grad",
+]
+
+_TENSOR = torch.Tensor
+# What makes compressed sparse tensors, and of which layout; None for that which it is given.
+COMPRESSING = {
+    "to_sparse": None,
+    "sparse_compressed_tensor": None,
+    "to_sparse_csr": torch.sparse_csr,
+    "to_sparse_csc": torch.sparse_csc,
+    "to_sparse_bsr": torch.sparse_bsr,
+    "to_sparse_bsc": torch.sparse_bsc,
+    "sparse_csr_tensor": torch.sparse_csr,
+    "sparse_csc_tensor": torch.sparse_csc,
+    "sparse_bsr_tensor": torch.sparse_bsr,
+    "sparse_bsc_tensor": torch.sparse_bsc,
+}
 
 
 def start_or_stop_requiring_grad(call: Call, capture: InProgress) -> Any:
@@ -22,7 +47,8 @@ def start_or_stop_requiring_grad(call: Call, capture: InProgress) -> Any:
 
     Raises:
         UnsupportedError: On what other inputs are views of; in forward mode for ``detach_`` of what
-            carries a tangent, which no node of the tape says.
+            carries a tangent, which no node of the tape says; of a compressed sparse tensor for
+            ``requires_grad_``.
         RuntimeError: For ``detach_`` of an input that is a view, as eager torch says.
     """
     refuse_fixed(call, capture)
@@ -36,6 +62,33 @@ def start_or_stop_requiring_grad(call: Call, capture: InProgress) -> Any:
                 remedy="use x.detach() instead of x.detach_().",
             )
         capture.events.detached.add(id(call.args[0]))
+    else:
+        tensor, *said = call.args
+        wanted = said[0] if said else call.kwargs.get("requires_grad", True)
+        refuse_compressed(tensor.layout, requires_grad=bool(wanted))
+    return NotImplemented
+
+
+def set_requiring_grad(call: Call, capture: InProgress) -> Any:
+    """``x.requires_grad = value``.
+
+    Raises:
+        UnsupportedError: Of a compressed sparse tensor, if it is to require grad.
+    """
+    refuse_compressed(call.args[0].layout, requires_grad=bool(call.args[1]))
+    return NotImplemented
+
+
+def compress(call: Call, capture: InProgress) -> Any:
+    """A sparse tensor is made in a compressed layout.
+
+    Raises:
+        UnsupportedError: At a level of a transform, where autograd would record it unseen.
+    """
+    given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, _TENSOR)]
+    if any(map(functorch.is_functorch_wrapped_tensor, given)):
+        layout = COMPRESSING[call.name] or call.kwargs.get("layout", torch.sparse_coo)
+        refuse_compressed(layout, requires_grad=True)
     return NotImplemented
 
 

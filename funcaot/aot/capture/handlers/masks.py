@@ -11,13 +11,12 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.eager_rules.checked_values import check_classes
+from funcaot._torch.tracing.eager_rules.eager_shapes import MASKS, refuse_masks
 from funcaot._torch.tracing.eager_rules.eager_strides import dims_of_like
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.known import sizes_of_values
 
 __all__ = ["one_hot", "select_by_indices", "with_indices"]
-
-_MASKS = (torch.bool, torch.uint8)
 
 
 def select_by_indices(call: Call, capture: InProgress) -> Any:
@@ -46,6 +45,7 @@ def with_indices(call: Call, capture: InProgress) -> Any:
         return NotImplemented
     if value and not (isinstance(value[0], torch.Tensor) and value[0].numel() != 1):
         return NotImplemented
+    refuse_masks(source, key)
     parts: list[Any] = []
     for part in key:
         parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
@@ -61,4 +61,4 @@ def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
 
 
 def _is_mask(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.dtype in _MASKS and part.dim() > 0
+    return isinstance(part, torch.Tensor) and part.dtype in MASKS and part.dim() > 0

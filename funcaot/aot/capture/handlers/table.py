@@ -67,6 +67,7 @@ def with_arguments(function: Callable[..., Any]) -> Handler:
 
 
 _TENSOR = torch.Tensor
+_REQUIRES_GRAD: Any = _TENSOR.requires_grad
 
 # A call goes through the rows in their order, until one has its result; else it runs as it is.
 HANDLERS: tuple[Row, ...] = (
@@ -97,6 +98,8 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(*inside.OF_AUTOGRAD), inside.refuse),
     Row(named(*writes.RESHAPING), reshaping.reshape),
     Row(named("detach_", "requires_grad_"), detaching.start_or_stop_requiring_grad),
+    Row(of(_REQUIRES_GRAD.__set__), detaching.set_requiring_grad),
+    Row(named(*detaching.COMPRESSING), detaching.compress),
     Row(named("detach"), detaching.detach),
     Row(of(tracing.GET_DATA), detaching.read_data),
     Row(of(tracing.SET_DATA), detaching.set_data),
