@@ -41,18 +41,21 @@ def asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> RaggedAttention | N
     given = inspect.signature(sdpa.jagged_scaled_dot_product_attention).bind(*args, **kwargs)
     given.apply_defaults()
     query, key, value, mask, dropout, causal, scale, grouped = given.arguments.values()
-    operands: Any = sdpa._autocast(query, key, value, mask)
-    sdpa._validate_sdpa_input(*operands, dropout, causal, scale)
-    query, key, value, mask = operands
-    if any(each.dim() != 4 or each._ragged_idx != 2 for each in (query, key, value)):
+    query, key, value, mask = sdpa._autocast(query, key, value, mask)
+    sdpa._validate_sdpa_input(query, key, value, mask, dropout, causal, scale)
+    if any(each.dim() != 4 or _ragged_dim(each) != 2 for each in (query, key, value)):
         return None
     alike = query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not alike or query.shape[3] != key.shape[3]:
         return None  # torch says what is wrong
-    kernel = sdpa._select_sdp_backend(*operands, dropout, causal, grouped)
+    kernel = sdpa._select_sdp_backend(query, key, value, mask, dropout, causal, grouped)
     if kernel is not SDPBackend.MATH:
         return None
     return RaggedAttention((query, key, value), scale, dropout)
+
+
+def _ragged_dim(jagged: Any) -> int:
+    return jagged._ragged_idx
 
 
 def by_math_kernel(
