@@ -17,6 +17,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
+from funcaot.aot.effects.actions.keep_inside import KeepInside
 from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
@@ -75,11 +76,21 @@ def written_inside(
     actions: list[Action] = [] if before is None else [before]
     actions += [Turn(calls, recorded and not written)] if calls else []
     actions += [OverwriteInside(path, silent(p), autograd.version_of(p)) for path, p in written]
+    actions += [KeepInside(name, silent(part)) for name, part in _kept_since(slot).items()]
     actions += _counted(tensor) if written else []
     if recorded and (written or not calls):
         actions.append(TakeHistory(graded(tensor)))
     actions += [] if after is None else [after]
     return Mutation(index, tuple(actions), versions or None)
+
+
+def _kept_since(slot: Input) -> dict[str, torch.Tensor]:
+    """What a jagged tensor has computed of its lengths, which it knows from now on."""
+    known, now = slot.spec.structure, spec_of(slot.tensor).structure
+    if slot.tensor.layout is not torch.jagged or known is None or now is None:
+        return {}
+    pairs = zip(now.names, now.parts(slot.tensor), strict=True)
+    return {name: part for name, part in pairs if name not in known.names}
 
 
 def _counted(wrapper: torch.Tensor) -> list[CountInside]:
@@ -108,7 +119,10 @@ def _parts_written(
     """The tensors inside that hold new data, but for those that another place counts as its own."""
     tape = capture.tape
     owners = {other.node for other in capture.inputs if other.spec.structure is not None}
+    added = _kept_since(slot)
     for path, part in paths_of(slot.tensor):
+        if path[0] in added:
+            continue
         entered = tape.wrappers.entered(part)
         if entered is None or tracing.has_storage_change(part):
             raise _refusal(slot, name)
@@ -240,8 +254,10 @@ class Memory:
                 self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
             else:
                 self._given += [p for p in leaves_of(slot.tensor) if is_part(tape.node_of(p))]
+                added = [*map(id, _kept_since(slot).values())]
                 for key, part in storages_of(slot.tensor):
-                    self._owners.setdefault(key, (part, f"a part of {slot}"))
+                    if id(part) not in added:
+                        self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
         self._views = any(is_wrapper(value) for value in outputs)
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
