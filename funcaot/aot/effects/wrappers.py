@@ -35,6 +35,7 @@ from funcaot.aot.subclasses.structure import (
     paths_inside,
     paths_of,
 )
+from funcaot.aot.tape.memory.views import whole_of
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -242,7 +243,7 @@ class Memory:
         inputs, outputs, tape = capture.inputs, capture.outputs, capture.tape
         self.name = name
         self.parts: list[tuple[Origin, torch.Tensor]] = []
-        self._at_level = tape.is_at_level
+        self._tape, self._at_level = tape, tape.is_at_level
         if self._at_level and tape.wrappers.used:
             raise forward_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
@@ -313,13 +314,21 @@ class Memory:
         if not is_wrapper(value) and self.part_with(value) is not None:
             return
         for key, part in storages_of(value):
-            if is_wrapper(value) and any(part is given for given in self._given):
+            if is_wrapper(value) and self._goes_through(part):
                 continue
             whole, owner = self._owners.get(key, (part, ""))
             if key in self._inputs or part is not whole:
                 self._refuse(value, owner)
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")
+
+    def _goes_through(self, part: torch.Tensor) -> bool:
+        """Whether what is inside of a result is an input, or integers that an input has."""
+        if any(part is given for given in self._given):
+            return True
+        node = self._tape.node_of(part)
+        whole = None if node is None else whole_of(node)
+        return whole is not None and any(self._tape.node_of(each) is whole for each in self._given)
 
     def _refuse(self, value: torch.Tensor, owner: str) -> None:
         kind = f"a {type(value).__name__}" if is_wrapper(value) else "a tensor"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from funcaot.aot.effects.actions.action import Action, Made
+from funcaot.aot.graph.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class KeepInside(Action):
     def results(self) -> tuple[int, ...]:
         """What is kept."""
         return (self.value,)
+
+    def changes_looks(self, spec: TensorSpec) -> bool:
+        """It does: the tensor is a part of the wrapper's."""
+        return True
 
     def replay(self, target: torch.Tensor, made: Made) -> None:
         """Set it."""
