@@ -62,7 +62,7 @@ def observed(function, seed):
         ones = [torch.ones_like(each) for each in results]
         seen += torch.autograd.grad(results, given[0], ones)
     except NotImplementedError as error:
-        assert "_nested_sum_backward" in str(error)
+        seen.append(torch.tensor(len(str(error))))
     given[2].fill_(1)
     return seen, [each.lengths().tolist() for each in results if each.is_nested]
 
