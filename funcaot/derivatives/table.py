@@ -61,6 +61,7 @@ class Derivative:
 
 _RULES = (
     "attention.fused",
+    "attention.packed",
     "distances.cdist",
     "distances.pdist",
     "elementwise.dropout",

@@ -10,6 +10,8 @@ OUT_OF_BOUNDS = "are out of bounds for storage of size"
 # A value differs from example to example under vmap.
 READS_BATCHED_VALUES = ("calling .item()", "data-dependent control flow")
 READS_A_NUMBER = "_local_scalar_dense"
+# What only a jagged tensor with holes between its rows reads its lengths for.
+COUNTS_ELEMENTS = ("aten.sym_numel", "aten.numel")
 READS_AN_ARRAY = (".numpy() is not supported for tensor subclasses", "Cannot call numpy")
 OF_INFERENCE_MODE = ("version_counter for inference tensor", "InferenceMode::is_enabled()")
 

@@ -121,6 +121,12 @@ def _without_values(error: Exception, name: str) -> UnsupportedError | None:
     if not tracing.is_untraceable(error):
         return None
     reason = str(getattr(error, "func", None) or error).splitlines()[0].rstrip(".")
+    if reason.startswith(tracing_errors.COUNTS_ELEMENTS):
+        return UnsupportedError(
+            f"{name} counts the elements of a jagged tensor with holes between its rows, as a mean "
+            f"or the gradient of an average does{_line_of(error)}: its lengths say how many.",
+            remedy="close the holes by contiguous(); or compute with sums and lengths().sum().",
+        )
     instead = (
         "compute with the tensor itself, with torch.where for a branch: under vmap a value "
         "differs from example to example."

@@ -17,6 +17,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.effects.actions.action import Action
+from funcaot.aot.effects.actions.keep_inside import KeepInside
 from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
@@ -34,6 +35,7 @@ from funcaot.aot.subclasses.structure import (
     paths_inside,
     paths_of,
 )
+from funcaot.aot.tape.memory.views import whole_of
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -75,11 +77,21 @@ def written_inside(
     actions: list[Action] = [] if before is None else [before]
     actions += [Turn(calls, recorded and not written)] if calls else []
     actions += [OverwriteInside(path, silent(p), autograd.version_of(p)) for path, p in written]
+    actions += [KeepInside(name, silent(part)) for name, part in _kept_since(slot).items()]
     actions += _counted(tensor) if written else []
     if recorded and (written or not calls):
         actions.append(TakeHistory(graded(tensor)))
     actions += [] if after is None else [after]
     return Mutation(index, tuple(actions), versions or None)
+
+
+def _kept_since(slot: Input) -> dict[str, torch.Tensor]:
+    """What a jagged tensor has computed of its lengths, which it knows from now on."""
+    known, now = slot.spec.structure, spec_of(slot.tensor).structure
+    if slot.tensor.layout is not torch.jagged or known is None or now is None:
+        return {}
+    pairs = zip(now.names, now.parts(slot.tensor), strict=True)
+    return {name: part for name, part in pairs if name not in known.names}
 
 
 def _counted(wrapper: torch.Tensor) -> list[CountInside]:
@@ -108,7 +120,10 @@ def _parts_written(
     """The tensors inside that hold new data, but for those that another place counts as its own."""
     tape = capture.tape
     owners = {other.node for other in capture.inputs if other.spec.structure is not None}
+    added = _kept_since(slot)
     for path, part in paths_of(slot.tensor):
+        if path[0] in added:
+            continue
         entered = tape.wrappers.entered(part)
         if entered is None or tracing.has_storage_change(part):
             raise _refusal(slot, name)
@@ -228,7 +243,7 @@ class Memory:
         inputs, outputs, tape = capture.inputs, capture.outputs, capture.tape
         self.name = name
         self.parts: list[tuple[Origin, torch.Tensor]] = []
-        self._at_level = tape.is_at_level
+        self._tape, self._at_level = tape, tape.is_at_level
         if self._at_level and tape.wrappers.used:
             raise forward_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
@@ -240,8 +255,10 @@ class Memory:
                 self._given += [slot.tensor] if tape.node_of(slot.tensor) is slot.node else []
             else:
                 self._given += [p for p in leaves_of(slot.tensor) if is_part(tape.node_of(p))]
+                added = [*map(id, _kept_since(slot).values())]
                 for key, part in storages_of(slot.tensor):
-                    self._owners.setdefault(key, (part, f"a part of {slot}"))
+                    if id(part) not in added:
+                        self._owners.setdefault(key, (part, f"a part of {slot}"))
         self._inputs = frozenset(self._owners)
         self._views = any(is_wrapper(value) for value in outputs)
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
@@ -297,13 +314,21 @@ class Memory:
         if not is_wrapper(value) and self.part_with(value) is not None:
             return
         for key, part in storages_of(value):
-            if is_wrapper(value) and any(part is given for given in self._given):
+            if is_wrapper(value) and self._goes_through(part):
                 continue
             whole, owner = self._owners.get(key, (part, ""))
             if key in self._inputs or part is not whole:
                 self._refuse(value, owner)
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")
+
+    def _goes_through(self, part: torch.Tensor) -> bool:
+        """Whether what is inside of a result is an input, or integers that an input has."""
+        if any(part is given for given in self._given):
+            return True
+        node = self._tape.node_of(part)
+        whole = None if node is None else whole_of(node)
+        return whole is not None and any(self._tape.node_of(each) is whole for each in self._given)
 
     def _refuse(self, value: torch.Tensor, owner: str) -> None:
         kind = f"a {type(value).__name__}" if is_wrapper(value) else "a tensor"

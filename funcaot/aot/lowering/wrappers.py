@@ -21,6 +21,7 @@ from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper
+from funcaot.aot.tape.memory.views import SAME, whole_of
 from funcaot.errors import GraphError
 
 __all__ = ["Peeled", "peeled"]
@@ -28,10 +29,18 @@ __all__ = ["Peeled", "peeled"]
 
 @dataclass(frozen=True)
 class Given:
-    """A tensor that goes in: the operand that it is, or the way to it inside of one."""
+    """A tensor that goes in: the operand that it is, or the way to it inside of one.
+
+    Attributes:
+        operand: Which one.
+        path: The attributes that lead to the tensor.
+        again: The name of another object that shows the same memory, one in each call; empty if it
+            is the tensor itself.
+    """
 
     operand: int
     path: tuple[str, ...] = ()
+    again: str = ""
 
     def of(self, operands: Sequence[Any]) -> Any:
         """The tensor itself."""
@@ -39,6 +48,14 @@ class Given:
         for name in self.path:
             value = getattr(value, name)
         return value
+
+    def once(self, operands: Sequence[Any], made: dict[str, Any]) -> Any:
+        """The tensor, or the object that stands for it in this call."""
+        if not self.again:
+            return self.of(operands)
+        if self.again not in made:
+            made[self.again] = SAME(self.of(operands))
+        return made[self.again]
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,8 @@ class Peeled:
         def run_around(operands: list[Any]) -> Sequence[Any]:
             given = [_unrecorded(source.of(operands)) for source in self.given]
             made = run([*given, *operands[self.arity :]])
-            return tuple(_result(source, operands, made) for source in self.results)
+            again: dict[str, Any] = {}
+            return tuple(_result(source, operands, made, again) for source in self.results)
 
         return run_around
 
@@ -97,14 +115,16 @@ def _unrecorded(value: Any) -> Any:
     return value.detach() if value.requires_grad else value
 
 
-def _result(source: Source, operands: Sequence[Any], made: Sequence[Any]) -> Any:
+def _result(
+    source: Source, operands: Sequence[Any], made: Sequence[Any], again: dict[str, Any]
+) -> Any:
     if isinstance(source, int):
         return made[source]
     if isinstance(source, Given):
-        return source.of(operands)
+        return source.once(operands, again)
     if source is None:
         return None
-    parts = [_result(part, operands, made) for part in source.sources]
+    parts = [_result(part, operands, made, again) for part in source.sources]
     return source.wrapped(*parts, *[operands[position] for position in source.sizes])
 
 
@@ -195,7 +215,12 @@ class _Peeling:
 
     def _source_inside(self, value: Any) -> Source:
         """An input is wrapped as it is, which no graph's result is."""
-        return self.sources[value] if value in self.sources else self._source(value)
+        if value in self.sources:
+            return self.sources[value]
+        whole = whole_of(value) if isinstance(value, fx.Node) else None
+        if whole is None or whole not in self.sources:
+            return self._source(value)
+        return replace(self.sources[whole], again=graphs.without_aliases(value).name)
 
     def _computed(self, node: fx.Node) -> int:
         return self.wanted.setdefault(node, len(self.wanted))

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.tensors.sizes import shapes
+from funcaot._torch.tensors.sizes import ragged, shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense
 from funcaot.aot.tape.memory.strided_views import extent
@@ -159,6 +159,24 @@ def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
         return None
     steps, met_base = to_result
     return steps if met_base else _remainder(to_base[0], steps)
+
+
+def whole_of(node: fx.Node) -> fx.Node | None:
+    """The integers that a node is another object of, with all elements where they are.
+
+    None for anything else.
+    """
+    root, value = graphs.view_root(node), graphs.value_of(node)
+    if root is node or not isinstance(value, torch.Tensor) or value.is_floating_point():
+        return None
+    whole = graphs.value_of(root)
+    if type(whole) is not type(value) or whole.layout is not torch.strided:
+        return None
+    looks = [
+        (each.dtype, *ragged.numbers_of((*each.shape, *each.stride(), each.storage_offset())))
+        for each in (whole, value)
+    ]
+    return root if looks[0] == looks[1] else None
 
 
 def _path(
