@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd.autograd import jvp_inside_dual_level
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
@@ -412,7 +413,8 @@ def _pushforward(
             return run(*[next(rest) if moves else operand for operand, moves in chosen])
 
         primals = tuple(t for t, moves in zip(operands, moving, strict=True) if moves)
-        pushed = torch.func.jvp(active, primals, tuple(tangents))[1]
+        with jvp_inside_dual_level():
+            pushed = torch.func.jvp(active, primals, tuple(tangents))[1]
         return tuple(tangent for tangent, moves in zip(pushed, wanted, strict=True) if moves)
 
     return pushforward

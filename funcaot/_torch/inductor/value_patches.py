@@ -12,6 +12,7 @@ from funcaot import config
 from funcaot._torch.inductor.rigid_kernels import RIGID_KERNELS
 from funcaot._torch.inductor.special_values import ALWAYS, KERNELS
 from funcaot._torch.patches import is_usable
+from funcaot._torch.tensors.complex_constants import has_odd_constants
 from funcaot._torch.tensors.ops import OpOverload
 
 __all__ = ["are_usable", "concerned"]
@@ -72,5 +73,8 @@ def _is_open_elsewhere(value: Any) -> bool:
 
 
 def are_usable(module: fx.GraphModule) -> bool:
-    """Whether every patch that a graph's values depend on can be used."""
-    return all(map(is_usable, concerned(module)))
+    """Whether every patch that a graph's values depend on can be used.
+
+    Of complex numbers that ``repr`` doesn't write as code, Inductor's code has the ``repr``.
+    """
+    return not has_odd_constants(module) and all(map(is_usable, concerned(module)))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph.graphs import value_of
 
@@ -65,6 +66,16 @@ def _copy(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node
     )
 
 
+def _check(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node:
+    check: Any = node.target
+    return graph.call_function(_hold_for_all, (check, *arguments))
+
+
+def _hold_for_all(check: Any, condition: torch.Tensor, *message: str) -> None:
+    """Check what has to hold of each example."""
+    check(functorch.without_batches(condition).all(), *message)
+
+
 def _as_strided(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node | None:
     """A choice of elements by their number, where the unbatched tensor is laid out in order."""
     whole = value_of(node.args[0])  # type: ignore[arg-type]
@@ -116,6 +127,8 @@ _REWRITES: dict[Any, Rewrite] = {
     aten.view.default: _view,
     aten.slice_scatter.default: _slice_scatter,
     aten.copy.default: _copy,
+    aten._assert_async.default: _check,
+    aten._assert_async.msg: _check,
     aten.as_strided.default: _as_strided,
     aten.as_strided_scatter.default: _as_strided_scatter,
 }

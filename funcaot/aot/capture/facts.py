@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from funcaot._torch.tracing.tracing import disable_current_modes
+
 __all__ = ["FACTS", "Fact", "Facts", "changed_of", "fact_of", "hold"]
 
 
@@ -21,10 +23,16 @@ FACTS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "_post_accumulate_grad_hooks": lambda tensor: len(tensor._post_accumulate_grad_hooks or ()),
     "_version": lambda tensor: tensor._version,
     "is_inference": torch.Tensor.is_inference,
+    "is_pinned": lambda tensor: _is_pinned(tensor),
     "is_shared": torch.Tensor.is_shared,
     "output_nr": lambda tensor: tensor.output_nr,
     "retains_grad": lambda tensor: tensor.retains_grad,
 }
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    with disable_current_modes():  # An op, which a capture would be asked about.
+        return tensor.is_pinned()
 
 
 class Fact(NamedTuple):

@@ -129,7 +129,8 @@ class _Maker:
             _set_version(tensor, version)
         if origin.leaf and not _is_leaf_already(origin, tensor):
             is_view = origin.view is not None and not origin.kind
-            tensor = (tensor if is_view else tensor.detach()).requires_grad_()
+            tensor = tensor if is_view else tensor.detach()
+            tensor.requires_grad = True  # Transforms refuse the method, though not factories.
         return torch.nn.Parameter(tensor, origin.leaf) if origin.parameter else tensor
 
     def _viewed(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
@@ -202,7 +203,11 @@ def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _
         return False
     targets = [tensors[mutation.index] for mutation in mutations]
     if functorch.transforms_active() or any(
-        target.is_inference() or functorch.is_functorch_wrapped_tensor(target) for target in targets
+        target.is_inference()
+        or target.is_neg()  # Lists of tensors with such a bit can't be written to.
+        or target.is_conj()
+        or functorch.is_functorch_wrapped_tensor(target)
+        for target in targets
     ):
         return False
     with torch.no_grad():

@@ -187,6 +187,8 @@ def _output_key(item: Any, numbers: dict[fx.Node, int]) -> Any:
     value = graphs.value_of(item)
     if not isinstance(value, torch.Tensor):
         return (numbers[item], type(value))
+    if value.layout is not torch.strided:  # how many elements it has follows from the graph
+        return (numbers[item], value.layout, value.dtype)
     return (numbers[item], spec_of(value).without_grad())
 
 

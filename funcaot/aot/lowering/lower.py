@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from funcaot import config
+from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot.aot.graph import graph_checks, graphs
@@ -169,7 +170,8 @@ def _compile(
         return Lowered(kept, kept, module, "eager")
     settles = compiler.settles and _settles(module)
     try:
-        made = compiler.compile(module, examples, kind)
+        with drawing_nothing():  # Inductor times products of random matrices on GPUs.
+            made = compiler.compile(module, examples, kind)
     except Exception as error:
         if "InvalidCxxCompiler" in f"{type(error).__name__} {error}":
             raise _no_cxx_compiler(name) from None  # nothing of Inductor's own frames helps

@@ -17,7 +17,7 @@ from funcaot._torch.autograd.zero_tangents import with_open_zeros
 from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.distributed.fake_works import numbering_works_in_turn
 from funcaot._torch.dynamo.dynamo import without_dynamo
-from funcaot._torch.levels import inference, linearizing
+from funcaot._torch.levels import inference, lazy_bits, linearizing
 from funcaot._torch.levels.entering import showing_what_enters
 from funcaot._torch.levels.flex_attention import differentiating_flex_attention
 from funcaot._torch.levels.thread_state import StateKept
@@ -470,6 +470,7 @@ def _outside_of_transforms() -> Iterator[None]:
         without_reports(),
         tracing.temporarily_clear_interpreter_stack(),
         tracing.disable_current_modes(),
+        lazy_bits.with_lazy_bits(),
         tracing.set_forward_ad_enabled(True),
         printable(),
         nodes.without_saved_tensor_hooks(),

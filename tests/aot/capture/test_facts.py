@@ -273,3 +273,11 @@ def test_an_address_that_is_needed_is_refused(function):
     with pytest.raises(UnsupportedError, match=r"address of a tensor \(data_ptr\)"):
         funcaot.compile(function, backend="eager")(torch.ones(2))
     assert not KEPT
+
+
+def test_whether_memory_is_pinned():
+    """A capture's tensors can't be asked, as that is an op."""
+    compiled = funcaot.compile(lambda x: x + x.is_pinned(), backend="eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(compiled(torch.ones(2)), torch.ones(2))

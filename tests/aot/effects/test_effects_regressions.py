@@ -427,3 +427,21 @@ def test_the_text_of_a_tensor_is_refused(what):
     with pytest.raises(UnsupportedError, match="the text of a tensor"):
         funcaot.compile(TEXTS[what], backend="eager")(torch.ones(2), kept)
     assert kept == []
+
+
+@pytest.mark.parametrize("lazily", [torch._neg_view, torch.conj])
+def test_several_inputs_with_lazy_bits_are_written_to(lazily):
+    """Inputs get their data by one op, which takes no tensor whose conjugation waits."""
+
+    def function(x, y):
+        x.add_(1)
+        y.mul_(2)
+        return x + y
+
+    compiled = funcaot.compile(function, backend="eager")
+    seen = []
+    for call in (function, compiled, compiled):
+        x, y = (lazily(torch.tensor([1 + 2j, 3 - 1j]) * scale) for scale in (1, 2))
+        seen.append([call(x, y), x.resolve_conj().resolve_neg(), y.resolve_conj().resolve_neg()])
+    for found in seen[1:]:
+        torch.testing.assert_close(found, seen[0])

@@ -52,3 +52,29 @@ def test_sequences(length, kind):
         refused += found is None
         assert found in (None, outcome(function, kind)), names
     assert refused < 6**length / 4
+
+
+MADE_INSIDE = {
+    "factory": lambda x: (x * 2, torch.ones(2, requires_grad=True)),
+    "number": lambda x: (x * 2, torch.scalar_tensor(3.0, requires_grad=True)),
+    "parameter": lambda x: (x * 2, torch.nn.Parameter(torch.ones(2))),
+}
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_leaves_made_under_transforms(name):
+    """Transforms refuse ``requires_grad_()``, though not factories that say it."""
+    function = MADE_INSIDE[name]
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.ones(4, 3)
+
+    def looks(call):
+        results = [
+            *call(x),
+            *torch.func.vmap(call)(x),
+            *torch.func.grad(lambda x: (call(x)[0].sum(), call(x)[1]), has_aux=True)(x),
+            *torch.func.jvp(call, (x,), (x,))[0],
+        ]
+        return [(each.shape, each.requires_grad, each.is_leaf) for each in results]
+
+    assert looks(compiled) == looks(function)

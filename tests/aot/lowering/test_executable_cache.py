@@ -146,3 +146,17 @@ def test_inductor_shares():
     for tangent in layouts((4, 4)):
         check(f, compiled, tangent, given)
     assert funcaot.report(compiled).graphs_shared == 4
+
+
+def test_sparse_gradients_of_other_sizes():
+    """How many elements one has is only known once it is computed."""
+    layer = torch.nn.Embedding(20, 4, sparse=True)
+    compiled = funcaot.compile(lambda rows: layer(rows).square().sum(), backend=counting()[0])
+    for rows in (4, 4, 5, 7):
+        indices, grads = torch.arange(rows) % 6, []
+        for call in (compiled, lambda rows: layer(rows).square().sum()):
+            layer.zero_grad()
+            call(indices).backward()
+            grads.append(layer.weight.grad)
+        assert grads[0].is_sparse
+        assert_close(grads[0].to_dense(), grads[1].to_dense())

@@ -285,3 +285,30 @@ def test_the_option_holds_for_derivatives():
 
 def test_the_option_is_off_by_default():
     assert not funcaot.config.Config().exact_special_values
+
+
+ODD = {
+    "infinite": complex(1, math.inf),
+    "both": complex(-math.inf, -math.inf),
+    "undefined": complex(math.nan, 0),
+    "zero": complex(0.0, -0.0),
+    "other zero": complex(-0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ODD)
+def test_complex_constants(name, backend):
+    """Python's text of them is no code (``infj``), or code for another one (``-0j``)."""
+    number = ODD[name]
+
+    def function(z):
+        chosen = torch.where(z.real > 2, z, number)
+        return torch.full((2,), number), chosen, torch.full_like(z, number)
+
+    compiled = funcaot.compile(function, backend=backend)
+    z = torch.tensor([1 + 2j, 3 - 1j])
+    for found, wanted in zip(compiled(z), function(z), strict=True):
+        one, other = torch.view_as_real(found), torch.view_as_real(wanted)
+        torch.testing.assert_close(one, other, equal_nan=True)
+        assert torch.equal(one.signbit() & ~one.isnan(), other.signbit() & ~other.isnan())

@@ -51,3 +51,19 @@ def test_a_backward_sees_the_numbers_that_the_forward_drew():
         y = compiled(x)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         assert torch.equal(gradient == 0, y == 0)
+
+
+def test_what_a_compiler_draws_is_drawn_again():
+    """Inductor times products of random matrices while it compiles for a GPU."""
+
+    def drawing(module, inputs):
+        torch.rand(7)
+        return module.forward
+
+    compiled = funcaot.compile(lambda x: x * torch.rand(3), backend=drawing)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        found = compiled(torch.ones(3)), torch.rand(2)
+        torch.manual_seed(seed)
+        assert torch.equal(found[0], torch.rand(3))
+        assert torch.equal(found[1], torch.rand(2))

@@ -42,7 +42,7 @@ HOOKS = {
 OUTPUT_NUMBER = _TENSOR.output_nr.__get__
 RETAINS_GRAD = _TENSOR.retains_grad.__get__
 # Methods of which an input's answer is that of the real one.
-TOLD = ("_is_view", "is_shared", "is_inference")
+TOLD = ("_is_view", "is_pinned", "is_shared", "is_inference")
 POINTERS = ("const_data_ptr", "mutable_data_ptr")
 
 

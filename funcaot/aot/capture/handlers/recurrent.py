@@ -28,7 +28,7 @@ def run(call: Call, capture: InProgress) -> Any:
     if packed is not None:
         with disable_current_modes():
             sizes = torch.tensor(packed)
-        with untraced():
+        with untraced(), recurrent.without_fused_recurrence():
             return call.func(data, sizes, *others[1:], **call.kwargs)
     lowered = _lowered_dtype(call.func, call.args)
     with untraced(), recurrent.without_fused_recurrence():
