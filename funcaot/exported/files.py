@@ -11,14 +11,17 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from funcaot._torch.tensors.artifacts import MODEL
 from funcaot.errors import ArtifactError
 from funcaot.exported.signature import ArtifactSignature, foreign
 
 SUFFIX = ".pt2"
 _NAME = "extra/funcaot.json"
+# Where torch looks for the models of a package.
+_MODELS = "data/aotinductor"
 # Of the digest at the end of a file, which is the comment of the package.
 _DIGITS = 64
 _PART = 1 << 24
@@ -86,14 +89,22 @@ def _unwritable(path: Path, reason: str) -> ArtifactError:
     )
 
 
-def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None:
-    """Write a package that torch has made, with the signature in it, and a digest at its end.
+def write(path: Path, packages: Sequence[io.BytesIO], signature: ArtifactSignature) -> None:
+    """Write packages that torch has made as one, with the signature in it, and a digest at its end.
+
+    Args:
+        path: The file.
+        packages: That of the signature's own program, then of each of its parts.
+        signature: What the artifact says of itself.
 
     Raises:
         ArtifactError: If there is no room, or the folder is gone.
     """
+    package, *others = packages
     with zipfile.ZipFile(package, "a") as archive:
         top = archive.namelist()[0].partition("/")[0]
+        for part, other in zip(signature.parts, others, strict=True):
+            _add_model(archive, f"{top}/{_MODELS}/{part.model}/", other)
         archive.writestr(f"{top}/{_NAME}", signature.to_json())
         archive.comment = bytes(_DIGITS)  # The last bytes of the file.
     content = package.getbuffer()[:-_DIGITS]
@@ -103,6 +114,15 @@ def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None
         file.flush()
         # A rename may come to the disk before what was written.
         os.fsync(file.fileno())
+
+
+def _add_model(archive: zipfile.ZipFile, folder: str, package: io.BytesIO) -> None:
+    """Write the one model of another package to a folder of an archive."""
+    with zipfile.ZipFile(package) as other:
+        for name in other.namelist():
+            _, found, rest = name.partition(f"/{_MODELS}/{MODEL}/")
+            if found:
+                archive.writestr(folder + rest, other.read(name))
 
 
 # What reading a package raises that isn't as it was written.
