@@ -20,6 +20,7 @@ from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference, linearizing
 from funcaot._torch.levels.entering import showing_what_enters
 from funcaot._torch.levels.flex_attention import differentiating_flex_attention
+from funcaot._torch.levels.open_batches import with_open_batches
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
@@ -495,5 +496,10 @@ def _watching(checkpointed: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _with_open_sizes() -> Iterator[None]:
     """What a trace needs that leaves sizes open."""
-    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_zeros():
+    with (
+        shapes.composite_ops_in_python(),
+        told_as_numbers(),
+        with_open_zeros(),
+        with_open_batches(),
+    ):
         yield
