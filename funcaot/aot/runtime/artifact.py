@@ -35,6 +35,7 @@ from funcaot.aot.saved.forwards import (
 from funcaot.aot.saved.machine import difference, machine_data
 from funcaot.aot.saved.open_sizes import Served, numbers_from, served_by, without_sizes
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
@@ -227,7 +228,10 @@ class Artifacts:
         if change:
             raise NotLoadedError(change)
         served = served_by(saved.data, signature)
-        environment = environment_from(saved.data, function, list(leaves), settings.numbers)
+        names = leaf_names(function, signature.tree)
+        environment = environment_from(
+            saved.data, function, list(leaves), settings.numbers, names
+        )
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> Entry:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx.immutable_collections import immutable_list
 
-from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
     expression_data,
@@ -107,53 +106,6 @@ def spec_from(data: Data) -> TensorSpec:
         is_leaf,
         scalar_from(flags),
     )
-
-
-# --- structures -------------------------------------------------------------------------------
-
-
-def tree_data(tree: TreeSpec) -> Data:
-    """A structure of tuples, lists and dictionaries; its leaves are counted.
-
-    Raises:
-        NotSavedError: For one with anything else in it, or with a container in two places.
-    """
-    return _nested_data(tree_unflatten(map(_Leaf, range(tree.num_leaves)), tree), set())
-
-
-class _Leaf(int):
-    """The place of a leaf; a plain number is a constant of the structure."""
-
-
-def _nested_data(value: Any, seen: set[int]) -> Data:
-    kind = type(value)
-    if kind is _Leaf:
-        return int(value)
-    if value is None:
-        return None
-    if kind in (list, dict):
-        if id(value) in seen:
-            raise NotSavedError(f"it returns or stores one {kind.__name__} in two places")
-        seen.add(id(value))
-    if kind in (tuple, list):
-        return {kind.__name__: [_nested_data(item, seen) for item in value]}
-    if kind is dict and all(type(key) in (str, int) for key in value):
-        return {"dict": [[key, _nested_data(item, seen)] for key, item in value.items()]}
-    raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
-
-
-def tree_from(data: Data) -> TreeSpec:
-    """The structure that ``tree_data`` described."""
-    return tree_flatten(_nested_from(data))[1]
-
-
-def _nested_from(data: Data) -> Any:
-    if not isinstance(data, dict):
-        return data
-    ((kind, items),) = data.items()
-    if kind == "dict":
-        return {key: _nested_from(item) for key, item in items}
-    return {"tuple": tuple, "list": list}[kind](map(_nested_from, items))
 
 
 # --- effects ----------------------------------------------------------------------------------
