@@ -103,7 +103,7 @@ _BY_STRIDES = (
     aten.as_strided_scatter.default,
 )
 # How torch says that C++ code of its own asks a symbolic tensor for numbers.
-_WITHOUT_NUMBERS = "with symbolic sizes/strides"
+_WITHOUT_NUMBERS = ("with symbolic sizes/strides", "to contain only concrete integers")
 
 
 def captured(
@@ -152,7 +152,16 @@ def captured(
                 remedy="leave dynamic_shapes out.",
             ) from error
         except RuntimeError as error:
-            if sizes.sizes is None or _WITHOUT_NUMBERS not in str(error):
+            if type(error).__module__.startswith("torch._dynamo"):
+                raise UnsupportedError(
+                    f"{call.name} can't be exported: it calls torch.cond, or another function that "
+                    "traces what it is given, and that fails in a derivative "
+                    f"({str(error).splitlines()[0]}).",
+                    remedy="torch.where.",
+                ) from error
+            if sizes.sizes is None or not any(
+                text in str(error) for text in _WITHOUT_NUMBERS
+            ):
                 raise
             raise UnsupportedError(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "

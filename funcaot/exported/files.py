@@ -40,14 +40,15 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         ArtifactError: If the folder can't be written to, or the file can't be put in its place.
     """
-    target = _absolute(path)
-    if target.suffix != SUFFIX:
+    given = Path(path)
+    if given.suffix != SUFFIX:
         raise ArtifactError(
             "funcaot.export can't write to a path like this.",
             expected=f"a file that ends in {SUFFIX}",
             got=str(path),
-            remedy=f"call it {target.stem}{SUFFIX}.",
+            remedy=f"call it {given.stem}{SUFFIX}.",
         )
+    target = _absolute(path)
     with _writing(target):
         is_folder = target.is_dir()
     if is_folder:
@@ -64,9 +65,12 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
-    """A path from the root on, which a folder that was removed has none of."""
+    """A path from the root on, which a folder that was removed has none of.
+
+    Of a link it is what that names.
+    """
     with _writing(Path(path)):
-        return Path(os.path.abspath(path))
+        return Path(os.path.realpath(path))
 
 
 @contextlib.contextmanager

@@ -61,8 +61,7 @@ def make_program(
         if node.op == "get_attr":
             _keep_constant(root, module, str(node.target))
         if node.op not in ("placeholder", "output"):
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-            maker.give_sizes(copies[node])
+            copies[node] = maker.copied(node)
             maker.give_tensors(node, copies[node])
     output: Any = next(iter(reversed(module.graph.nodes)))
     results = [copies[node] for node in output.args[0]]
@@ -145,25 +144,25 @@ class _Maker:
             self._sizes[symbol] = self._graph.call_function(aten.sym_size.int, (shown[slot], dim))
         return self._sizes[symbol]
 
-    def give_sizes(self, copied: fx.Node) -> None:
-        """Give an op nodes for sizes that stand in its arguments as they are."""
-        if not _written_in((copied.args, copied.kwargs)):
-            return
+    def copied(self, node: fx.Node) -> fx.Node:
+        """A node in the new graph, with nodes for sizes that stand in its arguments as they are."""
+        if not _written_in((node.args, node.kwargs)):
+            return self._graph.node_copy(node, self.copies.__getitem__)
         from funcaot._torch.tensors.sizes.size_environment import recorded  # It imports SymPy.
 
         tracer = fx.proxy.GraphAppendingTracer(self._graph)
-        known = {symbol: fx.Proxy(node, tracer) for symbol, node in self._sizes.items()}
+        known = {symbol: fx.Proxy(size, tracer) for symbol, size in self._sizes.items()}
 
-        def node_of(value: Any) -> Any:
+        def now(value: Any) -> Any:
+            if isinstance(value, fx.Node):
+                return self.copies[value]
             number = shapes.expression_of(value)
-            if not shapes.is_expression(number):
-                return number
-            return recorded(number, known).node
+            return recorded(number, known).node if shapes.is_expression(number) else number
 
-        with self._graph.inserting_before(copied):
-            copied.args, copied.kwargs = (
-                fx.node.map_aggregate(given, node_of) for given in (copied.args, copied.kwargs)
-            )
+        args, kwargs = (fx.node.map_aggregate(given, now) for given in (node.args, node.kwargs))
+        made = self._graph.create_node(node.op, node.target, args, kwargs)
+        made.meta = dict(node.meta)
+        return made
 
     def _input(self, slot: int) -> fx.Node:
         self.inputs.append(slot)

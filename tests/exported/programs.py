@@ -580,7 +580,7 @@ def integrated(x):
 
 @program(line)
 def derived_on_grid(x):
-    return torch.gradient(x)[0].square().sum() if False else (x[2:] - 2 * x[1:-1] + x[:-2]).square().sum()
+    return (x[2:] - 2 * x[1:-1] + x[:-2]).square().sum()
 
 
 @program(line)

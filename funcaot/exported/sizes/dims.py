@@ -340,20 +340,20 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
     for found in open_ones:
         narrow(found.condition, found.symbols, found.dims)
     box: dict[str, tuple[int, int]] = {}
-    refusal: UnsupportedError | None = None
+    refusals: list[tuple[int, UnsupportedError]] = []
     for found in open_ones:
         error = found.refused(name)
         if error is None:
             continue
-        refusal = refusal or error
         part = found.part()
         if part is None:
             raise error
         dim, (low, high) = part
+        refusals.append((high - low, error))
         least, largest = box.get(dim, (low, high))
         box[dim] = max(low, least), min(high, largest)
-    if refusal is not None:
-        raise PartError(box, refusal)
+    if refusals:  # What leaves the fewest sizes says the most.
+        raise PartError(box, min(refusals, key=lambda each: each[0])[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from funcaot._torch.tensors.sizes import shapes
 from funcaot.errors import UnsupportedError
 from funcaot.exported.call import ExportedCall
 from funcaot.exported.sizes.automatic import Wanted
-from funcaot.exported.sizes.open_dim import UNBOUNDED, OpenDim
+from funcaot.exported.sizes.open_dim import OpenDim
 
 # By name the least and the largest size of each dim.
 Box = Mapping[str, tuple[int, int]]
@@ -25,6 +25,8 @@ Box = Mapping[str, tuple[int, int]]
 MOST = 8
 # How far the least size is raised until a condition is always true.
 _RAISED = 16
+# How far above the least one a size may be the only one of its part.
+_NEAR = 2
 # A further part is captured for a size so much above its least one, if it has such.
 _ABOVE = 6
 
@@ -86,7 +88,7 @@ def split(whole: Box, part: Box) -> list[dict[str, tuple[int, int]]] | None:
     left = dict(whole)
     for name, (low, high) in part.items():
         least, largest = left[name]
-        if low == high and least < low and high < largest:
+        if low == high and least + _NEAR < low and high < largest:
             return None
         if least < low:
             rest.append({**left, name: (least, low - 1)})
@@ -155,8 +157,3 @@ def _example(dim: OpenDim) -> int:
 def whole_of(dims: Sequence[OpenDim]) -> dict[str, tuple[int, int]]:
     """All sizes of dims that aren't computed from others."""
     return {dim.name: (dim.low, dim.high) for dim in dims if not dim.root}
-
-
-def is_within(size: int, bounds: tuple[int, int]) -> bool:
-    """Whether a size is within bounds."""
-    return bounds[0] <= size <= bounds[1] or (bounds[1] >= UNBOUNDED and size >= bounds[0])
