@@ -159,9 +159,7 @@ def captured(
                     f"({str(error).splitlines()[0]}).",
                     remedy="torch.where.",
                 ) from error
-            if sizes.sizes is None or not any(
-                text in str(error) for text in _WITHOUT_NUMBERS
-            ):
+            if sizes.sizes is None or not any(text in str(error) for text in _WITHOUT_NUMBERS):
                 raise
             raise UnsupportedError(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "

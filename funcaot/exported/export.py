@@ -12,7 +12,7 @@ from torch import fx
 
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.inductor import value_patches
-from funcaot._torch.inductor.packages.aoti import compile_package
+from funcaot._torch.inductor.packages.aoti import SpecializedError, compile_package
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph.settings import Settings
 from funcaot.backends import inductor
@@ -107,6 +107,13 @@ def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
         return compile_package(module, artifact.examples, artifact.dynamic_shapes)
     except FuncaotError:
         raise
+    except SpecializedError as error:
+        raise UnsupportedError(
+            f"{name} can't be exported with open sizes: AOTInductor compiles an operation of it "
+            f"for one size only, {error}.",
+            remedy="leave dynamic_shapes out, and export an artifact for each size; convolutions "
+            "of a batch of one image take a size for a number.",
+        ) from None
     except OSError as error:
         raise StageError(
             f"AOTInductor can't write what it makes of {name}: {error}.",

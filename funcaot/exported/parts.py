@@ -126,8 +126,7 @@ class _Parts:
             sizes = " and ".join(f"{name} is {text(*found)}" for name, found in box.items())
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UnsupportedError(
-                f"{call.name} can't be exported for all sizes: it fails where {sizes} "
-                f"({reason}).",
+                f"{call.name} can't be exported for all sizes: it fails where {sizes} ({reason}).",
                 remedy="narrow the bounds of the Dim to the sizes that the function is for.",
             ) from error
 

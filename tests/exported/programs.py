@@ -540,8 +540,10 @@ def split(x):
 def reshaped(x):
     n = x.shape[0]
     return (
-        x.reshape(3, n).square() * torch.arange(n)
-    ).sum() + x.flatten().unflatten(0, (n, 3)).sin().sum() + x.repeat(2, 1).tile(1, 2).cos().sum()
+        (x.reshape(3, n).square() * torch.arange(n)).sum()
+        + x.flatten().unflatten(0, (n, 3)).sin().sum()
+        + x.repeat(2, 1).tile(1, 2).cos().sum()
+    )
 
 
 @program(points)
@@ -600,14 +602,18 @@ def searched(x):
 
 @program(points)
 def softened(x):
-    return F.softmin(x, 0).square().sum() + F.huber_loss(x, x.mean(0).expand_as(x)) + F.glu(
-        torch.cat([x, x], 1)
-    ).sum()
+    return (
+        F.softmin(x, 0).square().sum()
+        + F.huber_loss(x, x.mean(0).expand_as(x))
+        + F.glu(torch.cat([x, x], 1)).sum()
+    )
 
 
 @program(line)
 def scanned(x):
-    grid_i, grid_j = torch.meshgrid(torch.arange(x.shape[0]), torch.arange(x.shape[0]), indexing="ij")
+    grid_i, grid_j = torch.meshgrid(
+        torch.arange(x.shape[0]), torch.arange(x.shape[0]), indexing="ij"
+    )
     return (x[:, None] * x * torch.exp(-((grid_i - grid_j).double() ** 2))).sum()
 
 
@@ -619,7 +625,10 @@ def vander(x):
 @program(points)
 def norms(x):
     return (
-        x.norm() + x.norm(dim=0, p=3).sum() + torch.linalg.norm(x) + F.normalize(x, dim=1)[:, 0].sum()
+        x.norm()
+        + x.norm(dim=0, p=3).sum()
+        + torch.linalg.norm(x)
+        + F.normalize(x, dim=1)[:, 0].sum()
     )
 
 
@@ -631,17 +640,26 @@ def branches(x):
 @program(line)
 def mean_of_most(x):
     half = x.shape[0] // 2
-    return x[:half].square().mean() + x[half:].sum() * (x.shape[0] / 2) + x.narrow(0, 0, half + 1).sum()
+    return (
+        x[:half].square().mean()
+        + x[half:].sum() * (x.shape[0] / 2)
+        + x.narrow(0, 0, half + 1).sum()
+    )
 
 
 @program(points)
 def rotated(x):
-    return torch.matrix_exp(torch.stack([x[:3, 0].sum() * torch.eye(2, dtype=x.dtype)])).sum() + x.rot90().sum()
+    return (
+        torch.matrix_exp(torch.stack([x[:3, 0].sum() * torch.eye(2, dtype=x.dtype)])).sum()
+        + x.rot90().sum()
+    )
 
 
 @program(points)
 def products_of_matrices(x):
-    return torch.linalg.multi_dot([x.T, x, x.T, x]).sum() + torch.chain_matmul(x.T, x).square().sum()
+    return (
+        torch.linalg.multi_dot([x.T, x, x.T, x]).sum() + torch.chain_matmul(x.T, x).square().sum()
+    )
 
 
 @program(points)

@@ -42,15 +42,15 @@ def dims_of(name, least=2):
     dim = torch.export.Dim("n", min=least, max=64)
     opened = []
     for at in programs.OPEN[name]:
-        opened.append(None if at is None else dict.fromkeys(at if type(at) is tuple else (at,), dim))
+        opened.append(
+            None if at is None else dict.fromkeys(at if type(at) is tuple else (at,), dim)
+        )
     return tuple(opened)
 
 
 def exported(name, derivative, path, example=5):
     function = DERIVATIVES[derivative](programs.PROGRAMS[name])
-    funcaot.export(
-        function, programs.GIVEN[name](example), path=path, dynamic_shapes=dims_of(name)
-    )
+    funcaot.export(function, programs.GIVEN[name](example), path=path, dynamic_shapes=dims_of(name))
     return function
 
 

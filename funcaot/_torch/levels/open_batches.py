@@ -49,14 +49,10 @@ def _along(given: Given, dim: int) -> int:
     return dim % rank + 1
 
 
-def _slice_backward(
-    size: int, gradient: Given, shape: Given, dim: Given, *rest: Given
-) -> Tensor:
+def _slice_backward(size: int, gradient: Given, shape: Given, dim: Given, *rest: Given) -> Tensor:
     along = _along((gradient[0], gradient[1]), dim[0])
     places = [value for value, _ in rest]
-    return torch.ops.aten.slice_backward(
-        _first(gradient, size), [size, *shape[0]], along, *places
-    )
+    return torch.ops.aten.slice_backward(_first(gradient, size), [size, *shape[0]], along, *places)
 
 
 def _select_backward(size: int, gradient: Given, shape: Given, dim: Given, index: Given) -> Tensor:
@@ -83,7 +79,10 @@ def _gather(
     size: int, tensor: Given, dim: Given, index: Given, sparse_grad: Given = (False, None)
 ) -> Tensor:
     return torch.gather(
-        _first(tensor, size), _along(tensor, dim[0]), _first(index, size), sparse_grad=sparse_grad[0]
+        _first(tensor, size),
+        _along(tensor, dim[0]),
+        _first(index, size),
+        sparse_grad=sparse_grad[0],
     )
 
 
@@ -180,10 +179,7 @@ _RULES: dict[OpOverload, Rule] = {
 
 
 def _has_open_sizes(values: Any) -> bool:
-    return any(
-        any(type(size) is not int for size in value.shape)
-        for value in _tensors(values)
-    )
+    return any(any(type(size) is not int for size in value.shape) for value in _tensors(values))
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

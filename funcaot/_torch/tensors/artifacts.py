@@ -10,7 +10,9 @@ import torch
 MODEL = "model"
 
 
-def runner(path: str, model: str = MODEL) -> tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], Any]:
+def runner(
+    path: str, model: str = MODEL
+) -> tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], Any]:
     """Load the compiled graph of a package.
 
     Args:

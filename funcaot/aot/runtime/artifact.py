@@ -229,9 +229,7 @@ class Artifacts:
             raise NotLoadedError(change)
         served = served_by(saved.data, signature)
         names = leaf_names(function, signature.tree)
-        environment = environment_from(
-            saved.data, function, list(leaves), settings.numbers, names
-        )
+        environment = environment_from(saved.data, function, list(leaves), settings.numbers, names)
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> Entry:

@@ -15,7 +15,7 @@ import funcaot
 from tests.aot.saved.reloading import compiled_function, is_loaded, misses
 
 NAME = "objects_of_tests"
-SOURCE = '''
+SOURCE = """
 import collections, dataclasses, typing
 import torch
 
@@ -79,7 +79,7 @@ LOG = []
 def keeps(x):
     LOG.append(Result(x.detach().sum()))
     return x.sum()
-'''
+"""
 GIVEN = {
     "takes": lambda m: m.Pair(tensor(1), tensor(2)),
     "asks": lambda m: m.Out(tensor(1).sum(), tensor(2)),

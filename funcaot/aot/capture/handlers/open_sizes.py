@@ -16,7 +16,15 @@ from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 
-__all__ = ["FREQUENCIES", "MAKING", "by_formula", "fill_diagonal", "frequencies", "joined", "linear"]
+__all__ = [
+    "FREQUENCIES",
+    "MAKING",
+    "by_formula",
+    "fill_diagonal",
+    "frequencies",
+    "joined",
+    "linear",
+]
 
 # They make tensors of numbers that are given.
 MAKING = (torch.linspace, torch.logspace, torch.tril_indices, torch.triu_indices)
@@ -60,7 +68,9 @@ def joined(call: Call, capture: InProgress) -> Any:
         tensor if moves or not tensor.is_floating_point() else with_zero_tangent(tensor)
         for tensor, moves in zip(tensors, moving, strict=True)
     ]
-    return call.func(made, *call.args[1:], **{k: v for k, v in call.kwargs.items() if k != "tensors"})
+    return call.func(
+        made, *call.args[1:], **{k: v for k, v in call.kwargs.items() if k != "tensors"}
+    )
 
 
 def by_formula(call: Call, capture: InProgress) -> Any:
