@@ -312,11 +312,11 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "open batches",
-        "funcaot/_torch/levels/open_batches.py",
+        "funcaot/_torch/autograd/open_batches.py",
         (Target("torch.library:Library", has=("impl",)),),
         "Some ops under vmap take sizes as numbers.",
         "a Hessian of what they compute leaves no size open",
-        "tests/exported/test_open_sizes.py",
+        "tests/exported/test_programs.py",
     ),
     Patch(
         "scripts",

@@ -11,7 +11,7 @@ import funcaot
 from funcaot.errors import UnsupportedError
 from funcaot.exported import export
 from funcaot.exported.load import Loaded
-from tests.exported import programs
+from tests.exported import more_programs as programs
 
 SIZES = 2, 3, 5, 17, 64
 DERIVATIVES = {
@@ -94,7 +94,7 @@ def compare(loaded, function, name, sizes=SIZES):
         for each in DERIVATIVES
     ],
 )
-def test_values_are_those_of_eager_at_all_sizes(name, derivative, uncompiled, request):
+def test_values_are_those_of_eager_at_all_sizes(name, derivative, uncompiled):
     function = DERIVATIVES[derivative](programs.PROGRAMS[name])
     try:
         function(*programs.GIVEN[name](5))
@@ -103,8 +103,9 @@ def test_values_are_those_of_eager_at_all_sizes(name, derivative, uncompiled, re
     try:
         loaded = uncompiled(name, derivative)
     except UnsupportedError as error:
-        assert (name, derivative) not in FAST or name == "branches", error
-        assert "Instead: " in str(error)
+        is_known = (name, derivative) not in FAST or name == "branches"
+        if not is_known or "Instead: " not in str(error):
+            raise
         return
     compare(loaded, function, name)
 

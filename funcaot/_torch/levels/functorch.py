@@ -410,21 +410,6 @@ def has_tangent(tensor: torch.Tensor) -> bool:
         return has_tangent(get_unwrapped(tensor) if own else tensor)
 
 
-def with_zero_tangent(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
-
-    One that belongs to a level above that is returned as it is.
-    """
-    interpreter = peek_interpreter_stack()
-    if interpreter is None or interpreter.key() == TransformType.Jvp:
-        return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
-    interpreter = coerce_cinterpreter(interpreter)
-    if is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) == interpreter.level():
-        return tensor
-    with interpreter.lower():
-        return with_zero_tangent(tensor)
-
-
 def tangents_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tangents that a tensor carries, one for each level that it has one at."""
     with disable_dispatch_modes():  # Those of a capture would meet a real tensor.

@@ -20,7 +20,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.saved import file
-from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.codec import Blobs
 from funcaot.aot.saved.environment import environment_from
 from funcaot.aot.saved.errors import NotLoadedError, NotMadeYetError, NotSavedError
 from funcaot.aot.saved.executables import Contents

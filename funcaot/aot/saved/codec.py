@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -190,3 +192,52 @@ def _step_from(data: Data) -> ViewStep | StridedStep:
     _, packet, overload = name.split(".")
     target = getattr(getattr(torch.ops.aten, packet), overload)
     return ViewStep(target, scalar_from(arguments), scalar_from(keywords), item)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+class Blobs:
+    """Bytes that a file will hold, each once.
+
+    Attributes:
+        content: By digest.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.content: dict[str, bytes] = {}
+
+    def add(self, content: bytes) -> str:
+        """Keep bytes; their digest names them."""
+        digest = hashlib.sha256(content).hexdigest()
+        self.content.setdefault(digest, content)
+        return digest
+
+    def tensor(self, value: torch.Tensor) -> Data:
+        """Keep what a tensor holds.
+
+        Raises:
+            NotSavedError: For a tensor that isn't a plain one on the CPU.
+        """
+        if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+            raise NotSavedError(f"a constant is on {value.device} or not a plain tensor")
+        dense = value.detach().resolve_conj().resolve_neg().contiguous()
+        content = dense.flatten().view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        return [
+            list(value.shape),
+            list(value.stride()),
+            scalar_data(value.dtype),
+            self.add(content),
+        ]
+
+
+def tensor_from(data: Data, blobs: Mapping[str, bytes]) -> torch.Tensor:
+    """The tensor that ``Blobs.tensor`` described."""
+    shape, stride, dtype, digest = data
+    dtype = scalar_from(dtype)
+    made = torch.empty_strided(shape, stride, dtype=dtype)
+    if math.prod(shape):
+        flat = torch.frombuffer(bytearray(blobs[digest]), dtype=torch.uint8).view(dtype)
+        made.copy_(flat.view(shape))
+    return made

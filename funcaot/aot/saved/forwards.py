@@ -27,8 +27,8 @@ from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
+    Blobs,
     Data,
     effects_data,
     effects_from,

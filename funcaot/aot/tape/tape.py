@@ -13,14 +13,13 @@ from torch import fx
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
-from funcaot._torch.autograd.zero_tangents import with_open_zeros
+from funcaot._torch.autograd.open_batches import with_open_transforms
 from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.distributed.fake_works import numbering_works_in_turn
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels import inference, linearizing
 from funcaot._torch.levels.entering import showing_what_enters
 from funcaot._torch.levels.flex_attention import differentiating_flex_attention
-from funcaot._torch.levels.open_batches import with_open_batches
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.printing import printable
@@ -496,10 +495,5 @@ def _watching(checkpointed: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _with_open_sizes() -> Iterator[None]:
     """What a trace needs that leaves sizes open."""
-    with (
-        shapes.composite_ops_in_python(),
-        told_as_numbers(),
-        with_open_zeros(),
-        with_open_batches(),
-    ):
+    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_transforms():
         yield

@@ -426,7 +426,8 @@ def _is_true(holds: Callable[..., tuple[Any, ...]], numbers: tuple[int, ...]) ->
 def _assumes(name: str, assumed: str, dims: Sequence[OpenDim], why: str) -> UnsupportedError:
     names = ", ".join(f"{dim.name} ({bounds(dim)})" for dim in dims)
     return UnsupportedError(
-        f"{name} can't be exported for all sizes of {names}: what it does assumes {assumed}, {why}.",
+        f"{name} can't be exported for all sizes of {names}: what it does assumes {assumed}, "
+        f"{why}.",
         remedy="narrow the bounds of the Dim; give equal sizes the same Dim; use x.shape[0] as it "
         "is, not as a number (int(), len(), range()); differentiate in reverse mode rather than "
         "forward (jacrev(grad(f)) for hessian(f)); or export an artifact for each size.",

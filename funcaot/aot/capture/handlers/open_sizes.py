@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.levels.functorch import has_tangent, interpreter_stack, with_zero_tangent
+from funcaot._torch.autograd.open_batches import with_zero_tangent
+from funcaot._torch.levels.functorch import has_tangent, interpreter_stack
 from funcaot._torch.tensors.artifacts import carries_tangents
 from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing

@@ -7,18 +7,20 @@ as torch makes it one, with the sizes as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
+from funcaot._torch.autograd.zero_tangents import with_open_zeros
 from funcaot._torch.levels import functorch
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["with_open_batches"]
+__all__ = ["with_open_batches", "with_open_transforms", "with_zero_tangent"]
 
 _KEY = "FuncTorchBatched"
 # Of tensors without their batch, each with the dimension of that: the result, batched along 0.
@@ -241,3 +243,29 @@ _patch = SharedPatch(_install, _library.remove)
 def with_open_batches() -> AbstractContextManager[None]:
     """Ops under ``vmap`` leave sizes open inside, if the patch isn't switched off."""
     return applied("open batches", _patch.used, None)
+
+
+@contextmanager
+def with_open_transforms() -> Iterator[None]:
+    """Batches and tangents leave sizes open inside."""
+    with with_open_zeros(), with_open_batches():
+        yield
+
+
+def with_zero_tangent(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
+
+    One that belongs to a level above that is returned as it is.
+    """
+    interpreter = functorch.peek_interpreter_stack()
+    if interpreter is None or interpreter.key() == functorch.TransformType.Jvp:
+        return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
+    interpreter = functorch.coerce_cinterpreter(interpreter)
+    own = functorch.is_functorch_wrapped_tensor(tensor)
+    if own and functorch.maybe_get_level(tensor) == interpreter.level():
+        functorch.is_functorch_wrapped_tensor(tensor)
+        and functorch.maybe_get_level(tensor) == interpreter.level()
+    ):
+        return tensor
+    with interpreter.lower():
+        return with_zero_tangent(tensor)
