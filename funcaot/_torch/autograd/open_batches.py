@@ -252,20 +252,17 @@ def with_open_transforms() -> Iterator[None]:
         yield
 
 
-def with_zero_tangent(tensor: torch.Tensor) -> torch.Tensor:
+def with_zero_tangent(tensor: Tensor) -> Tensor:
     """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
 
     One that belongs to a level above that is returned as it is.
     """
-    interpreter = functorch.peek_interpreter_stack()
+    interpreter: Any = functorch.peek_interpreter_stack()
     if interpreter is None or interpreter.key() == functorch.TransformType.Jvp:
         return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
     interpreter = functorch.coerce_cinterpreter(interpreter)
     own = functorch.is_functorch_wrapped_tensor(tensor)
     if own and functorch.maybe_get_level(tensor) == interpreter.level():
-        functorch.is_functorch_wrapped_tensor(tensor)
-        and functorch.maybe_get_level(tensor) == interpreter.level()
-    ):
         return tensor
     with interpreter.lower():
         return with_zero_tangent(tensor)
