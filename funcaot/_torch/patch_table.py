@@ -311,6 +311,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/exported/test_open_sizes.py",
     ),
     Patch(
+        "open batches",
+        "funcaot/_torch/autograd/open_batches.py",
+        (Target("torch.library:Library", has=("impl",)),),
+        "Some ops under vmap take sizes as numbers.",
+        "a Hessian of what they compute leaves no size open",
+        "tests/exported/test_programs.py",
+    ),
+    Patch(
         "scripts",
         "funcaot/_torch/tracing/torchscript.py",
         (Target("torch.jit:ScriptFunction", has=("__call__",)), Target("torch._C:ScriptMethod")),

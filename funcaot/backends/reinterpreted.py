@@ -27,7 +27,9 @@ def with_dense_operands(module: fx.GraphModule) -> fx.GraphModule:
         if source.op == "placeholder" or not isinstance(value, torch.Tensor):
             continue
         with module.graph.inserting_before(node):
-            laid_out = module.graph.call_function(restriding_op(), (source, tuple(value.stride())))
+            laid_out = module.graph.call_function(restriding_op(), (source, ()))
+        # Torch warns of open sizes among the arguments of a node that is made.
+        laid_out.args = (source, tuple(value.stride()))
         laid_out.meta["val"] = value
         node.update_arg(0, laid_out)
         changed = True

@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,15 +49,17 @@ class Artifact:
         examples: Its inputs.
         dynamic_shapes: Their open dimensions, as ``torch.export.export`` takes them.
         signature: What the artifact says of itself.
+        bounds: The sizes that it serves, if it serves a part of them only.
     """
 
     program: Program
     examples: tuple[torch.Tensor, ...]
     dynamic_shapes: Any
     signature: ArtifactSignature
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-class _Arguments:
+class Arguments:
     """The arguments of a call as JSON.
 
     Attributes:
@@ -101,7 +103,7 @@ _BY_STRIDES = (
     aten.as_strided_scatter.default,
 )
 # How torch says that C++ code of its own asks a symbolic tensor for numbers.
-_WITHOUT_NUMBERS = "with symbolic sizes/strides"
+_WITHOUT_NUMBERS = ("with symbolic sizes/strides", "to contain only concrete integers")
 
 
 def captured(
@@ -116,10 +118,12 @@ def captured(
 
     Raises:
         UnsupportedError: For what an artifact can't do.
+        NarrowedError: If dims that are left to the capture are narrower.
+        PartError: If it is right for a part of the sizes only.
         Exception: Whatever the function raises, unchanged.
     """
     load_rules()
-    arguments = _Arguments(call)
+    arguments = Arguments(call)
     signature, leaves = read_signature(call.name, call.args, call.kwargs)
     sizes = opened(signature, [wanted.get(id(leaf), {}) for leaf in leaves], call.name)
     answering: Any = contextlib.nullcontext()
@@ -148,7 +152,14 @@ def captured(
                 remedy="leave dynamic_shapes out.",
             ) from error
         except RuntimeError as error:
-            if sizes.sizes is None or _WITHOUT_NUMBERS not in str(error):
+            if type(error).__module__.startswith("torch._dynamo"):
+                raise UnsupportedError(
+                    f"{call.name} can't be exported: it calls torch.cond, or another function that "
+                    "traces what it is given, and that fails in a derivative "
+                    f"({str(error).splitlines()[0]}).",
+                    remedy="torch.where.",
+                ) from error
+            if sizes.sizes is None or not any(text in str(error) for text in _WITHOUT_NUMBERS):
                 raise
             raise UnsupportedError(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "
@@ -163,7 +174,7 @@ def _described(
     call: ExportedCall,
     forward: Forward,
     lifted: Sequence[torch.Tensor],
-    given: tuple[_Arguments, Sequence[Any]],
+    given: tuple[Arguments, Sequence[Any]],
     sizes: OpenSizes,
 ) -> Artifact:
     """Refuse what can't be exported; make the graph and the signature of the rest."""

@@ -12,15 +12,15 @@ from torch import fx
 
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.inductor import value_patches
-from funcaot._torch.inductor.packages.aoti import compile_package
+from funcaot._torch.inductor.packages.aoti import SpecializedError, compile_package
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot.aot.graph.settings import Settings
 from funcaot.backends import inductor
 from funcaot.errors import FuncaotError, StageError, UnsupportedError
 from funcaot.exported import files
-from funcaot.exported.artifact import Artifact, captured
+from funcaot.exported.artifact import Artifact
 from funcaot.exported.call import ExportedCall, Parameters
-from funcaot.exported.sizes.automatic import NarrowedError, Wanted
+from funcaot.exported.parts import captured_in_parts
 from funcaot.exported.sizes.dims import read_dynamic_shapes
 
 
@@ -84,19 +84,10 @@ def export(
     with files.whole(path) as place:
         settings = Settings(inductor.COMPILER, call.name)
         with settings.lock, StateKept(), without_dynamo():
-            artifact = _decided(call, wanted, settings)
-            package = _compiled(artifact, call.name)
-        files.write(place, package, artifact.signature)
+            artifacts, signature = captured_in_parts(call, wanted, settings)
+            packages = [_compiled(artifact, call.name) for artifact in artifacts]
+        files.write(place, packages, signature)
     return os.fspath(path)
-
-
-def _decided(call: ExportedCall, wanted: Wanted, settings: Settings) -> Artifact:
-    """A capture after which all dims are known, those among them that are left to it."""
-    while True:
-        try:
-            return captured(call, wanted, settings)
-        except NarrowedError as error:  # Each time a dim is gone, or has fewer sizes.
-            wanted = error.applied(wanted)
 
 
 def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
@@ -116,6 +107,13 @@ def _compiled(artifact: Artifact, name: str) -> io.BytesIO:
         return compile_package(module, artifact.examples, artifact.dynamic_shapes)
     except FuncaotError:
         raise
+    except SpecializedError as error:
+        raise UnsupportedError(
+            f"{name} can't be exported with open sizes: AOTInductor compiles an operation of it "
+            f"for one size only, {error}.",
+            remedy="leave dynamic_shapes out, and export an artifact for each size; convolutions "
+            "of a batch of one image take a size for a number.",
+        ) from None
     except OSError as error:
         raise StageError(
             f"AOTInductor can't write what it makes of {name}: {error}.",

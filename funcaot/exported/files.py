@@ -11,14 +11,17 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from funcaot._torch.tensors.artifacts import MODEL
 from funcaot.errors import ArtifactError
 from funcaot.exported.signature import ArtifactSignature, foreign
 
 SUFFIX = ".pt2"
 _NAME = "extra/funcaot.json"
+# Where torch looks for the models of a package.
+_MODELS = "data/aotinductor"
 # Of the digest at the end of a file, which is the comment of the package.
 _DIGITS = 64
 _PART = 1 << 24
@@ -37,14 +40,15 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         ArtifactError: If the folder can't be written to, or the file can't be put in its place.
     """
-    target = _absolute(path)
-    if target.suffix != SUFFIX:
+    given = Path(path)
+    if given.suffix != SUFFIX:
         raise ArtifactError(
             "funcaot.export can't write to a path like this.",
             expected=f"a file that ends in {SUFFIX}",
             got=str(path),
-            remedy=f"call it {target.stem}{SUFFIX}.",
+            remedy=f"call it {given.stem}{SUFFIX}.",
         )
+    target = _absolute(path)
     with _writing(target):
         is_folder = target.is_dir()
     if is_folder:
@@ -61,9 +65,12 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
-    """A path from the root on, which a folder that was removed has none of."""
+    """A path from the root on, which a folder that was removed has none of.
+
+    Of a link it is what that names.
+    """
     with _writing(Path(path)):
-        return Path(os.path.abspath(path))
+        return Path(os.path.realpath(path))
 
 
 @contextlib.contextmanager
@@ -86,14 +93,22 @@ def _unwritable(path: Path, reason: str) -> ArtifactError:
     )
 
 
-def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None:
-    """Write a package that torch has made, with the signature in it, and a digest at its end.
+def write(path: Path, packages: Sequence[io.BytesIO], signature: ArtifactSignature) -> None:
+    """Write packages that torch has made as one, with the signature in it, and a digest at its end.
+
+    Args:
+        path: The file.
+        packages: That of the signature's own program, then of each of its parts.
+        signature: What the artifact says of itself.
 
     Raises:
         ArtifactError: If there is no room, or the folder is gone.
     """
+    package, *others = packages
     with zipfile.ZipFile(package, "a") as archive:
         top = archive.namelist()[0].partition("/")[0]
+        for part, other in zip(signature.parts, others, strict=True):
+            _add_model(archive, f"{top}/{_MODELS}/{part.model}/", other)
         archive.writestr(f"{top}/{_NAME}", signature.to_json())
         archive.comment = bytes(_DIGITS)  # The last bytes of the file.
     content = package.getbuffer()[:-_DIGITS]
@@ -103,6 +118,15 @@ def write(path: Path, package: io.BytesIO, signature: ArtifactSignature) -> None
         file.flush()
         # A rename may come to the disk before what was written.
         os.fsync(file.fileno())
+
+
+def _add_model(archive: zipfile.ZipFile, folder: str, package: io.BytesIO) -> None:
+    """Write the one model of another package to a folder of an archive."""
+    with zipfile.ZipFile(package) as other:
+        for name in other.namelist():
+            _, found, rest = name.partition(f"/{_MODELS}/{MODEL}/")
+            if found:
+                archive.writestr(folder + rest, other.read(name))
 
 
 # What reading a package raises that isn't as it was written.

@@ -14,7 +14,7 @@ import torch
 from funcaot._torch.tensors import artifacts
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
 from funcaot.exported import expressions, files, hardware, trees
-from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, TensorSignature
+from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, Part, TensorSignature
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
@@ -57,14 +57,14 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         )
     hardware.check(name, signature.hardware)
     try:
-        run, library = artifacts.runner(name)
+        runners = [artifacts.runner(name, model) for model in signature.models]
     except RuntimeError as error:
         raise ArtifactError(
             f"{name} has a signature of funcaot, but its code can't be loaded: {error}",
             remedy="export the function again; the file may be damaged, or the folder for "
             "temporary files may be full or forbid to run code.",
         ) from error
-    return Loaded(signature, run, library)
+    return Loaded(signature, runners)
 
 
 def _release(version: str) -> str:
@@ -82,27 +82,33 @@ class Loaded:
     """
 
     def __init__(
-        self, signature: ArtifactSignature, run: Callable[[list[Any]], Sequence[Any]], library: Any
+        self,
+        signature: ArtifactSignature,
+        runners: Sequence[tuple[Callable[[list[Any]], Sequence[Any]], Any]],
     ) -> None:
         """Make what ``load`` returns.
 
         Args:
             signature: What the artifact says of itself.
-            run: The compiled graph, on a list of tensors.
-            library: What holds the code.
+            runners: For each of its models the compiled graph, on a list of tensors, and what
+                holds the code.
         """
         self.signature = signature
         self._what = f"The artifact {signature.name}"
-        self._run, self._library = run, library
         self._args, self._kwargs = signature.arguments["items"]
         self._tensors = tuple(_Check(tensor, signature, self._what) for tensor in signature.tensors)
         self._parameters = tuple(
             _Check(tensor, signature, self._what) for tensor in signature.parameters
         )
         checks = {"argument": self._tensors, "parameter": self._parameters}
-        self._operands = tuple((kind, i, checks[kind][i]) for kind, i in signature.inputs)
-        self._made = tuple(_maker(made) for made in signature.made)
-        self._build = trees.builder(signature.results)
+        self._program, *parts = (
+            _Program(own, runner, checks, self._what)
+            for own, runner in zip((signature, *signature.parts), runners, strict=True)
+        )
+        self._parts = [
+            (tuple(part.bounds.items()), program)
+            for part, program in zip(signature.parts, parts, strict=True)
+        ]
         self._derived = tuple(signature.derived.items())
         self._lock = threading.Lock()
 
@@ -134,49 +140,15 @@ class Loaded:
             self._require_same(given, first, second)
         for name, expression in self._derived:
             self._require_derived(name, expressions.value({"size": expression}, sizes), sizes)
-        brought = self._brought(parameters, sizes)
-        places = {"argument": given, "parameter": brought}
-        operands = [check.laid_out(places[kind][i]) for kind, i, check in self._operands]
-        with torch.no_grad():
-            places["output"] = self._outputs(operands)
-            made = places["made"] = []
-            for make in self._made:
-                made.append(self._viewed(make, places, sizes))
-        return self._build(made, sizes)
+        places = {"argument": given, "parameter": self._brought(parameters, sizes)}
+        return self._serving(sizes)(places, sizes)
 
-    def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the compiled graph; what it returns shares memory with nothing else."""
-        given = {operand.untyped_storage().data_ptr() for operand in operands} - {0}
-        if artifacts.casts_automatically():
-            with torch.autocast("cpu", enabled=False):
-                found = self._run(operands)
-        else:
-            found = self._run(operands)
-        outputs = []
-        for output in found:
-            place = output.untyped_storage().data_ptr()
-            outputs.append(output.clone() if place in given else output)
-            if output.numel():
-                given.add(place)
-        return outputs
-
-    def _viewed(
-        self, make: Callable[..., Any], places: Mapping[str, Any], sizes: Mapping[str, int]
-    ) -> Any:
-        """A tensor of the result.
-
-        Raises:
-            ArgumentError: If it is a view of an argument that can't be viewed so.
-        """
-        try:
-            return make(places, sizes)
-        except RuntimeError as error:
-            raise ArgumentError(
-                f"{self._what} returns a view of an argument, and the argument that it was given "
-                f"doesn't lie in memory in a way that has such a view: {error}",
-                expected="tensors that lie in memory as in the exported call",
-                remedy="pass .contiguous() of it, or what has the strides of the example.",
-            ) from None
+    def _serving(self, sizes: Mapping[str, int]) -> _Program:
+        """The program for sizes."""
+        for bounds, program in self._parts:
+            if all(low <= sizes[name] <= high for name, (low, high) in bounds):
+                return program
+        return self._program
 
     def _require_derived(self, name: str, wanted: int, sizes: Mapping[str, int]) -> None:
         if sizes[name] != wanted:
@@ -244,6 +216,67 @@ class Loaded:
         """One line."""
         tensors = ", ".join(f"{tensor.name} {tensor}" for tensor in self.signature.tensors)
         return f"<funcaot artifact {self.signature.name}: {tensors or 'no tensors'}>"
+
+
+class _Program:
+    """One compiled graph, with what it is given and what is made of what it returns."""
+
+    def __init__(
+        self,
+        signature: ArtifactSignature | Part,
+        runner: tuple[Callable[[list[Any]], Sequence[Any]], Any],
+        checks: Mapping[str, Sequence[_Check]],
+        what: str,
+    ) -> None:
+        self._run, self._library = runner
+        self._what = what
+        self._operands = tuple((kind, i, checks[kind][i]) for kind, i in signature.inputs)
+        self._made = tuple(_maker(made) for made in signature.made)
+        self._build = trees.builder(signature.results)
+
+    def __call__(self, given: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> Any:
+        """The result for what a call has."""
+        operands = [check.laid_out(given[kind][i]) for kind, i, check in self._operands]
+        with torch.no_grad():
+            made: list[Any] = []
+            places = {**given, "output": self._outputs(operands), "made": made}
+            for make in self._made:
+                made.append(self._viewed(make, places, sizes))
+        return self._build(made, sizes)
+
+    def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the compiled graph; what it returns shares memory with nothing else."""
+        given = {operand.untyped_storage().data_ptr() for operand in operands} - {0}
+        if artifacts.casts_automatically():
+            with torch.autocast("cpu", enabled=False):
+                found = self._run(operands)
+        else:
+            found = self._run(operands)
+        outputs = []
+        for output in found:
+            place = output.untyped_storage().data_ptr()
+            outputs.append(output.clone() if place in given else output)
+            if output.numel():
+                given.add(place)
+        return outputs
+
+    def _viewed(
+        self, make: Callable[..., Any], places: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> Any:
+        """A tensor of the result.
+
+        Raises:
+            ArgumentError: If it is a view of an argument that can't be viewed so.
+        """
+        try:
+            return make(places, sizes)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"{self._what} returns a view of an argument, and the argument that it was given "
+                f"doesn't lie in memory in a way that has such a view: {error}",
+                expected="tensors that lie in memory as in the exported call",
+                remedy="pass .contiguous() of it, or what has the strides of the example.",
+            ) from None
 
 
 class _Check:

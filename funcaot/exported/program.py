@@ -61,7 +61,7 @@ def make_program(
         if node.op == "get_attr":
             _keep_constant(root, module, str(node.target))
         if node.op not in ("placeholder", "output"):
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+            copies[node] = maker.copied(node)
             maker.give_tensors(node, copies[node])
     output: Any = next(iter(reversed(module.graph.nodes)))
     results = [copies[node] for node in output.args[0]]
@@ -94,6 +94,7 @@ class _Maker:
         nodes = graphs.inputs(module)
         self._slots = dict(zip(form.positions, nodes, strict=True))
         self._constants: dict[int, fx.Node] = {}
+        self._sizes: dict[Any, fx.Node] = {}
 
     def write_inputs(self, sizes: Sizes | None) -> None:
         """Write the inputs that are used, and read the open sizes off them."""
@@ -110,7 +111,14 @@ class _Maker:
                 )
             }
         symbols = {node: shapes.expression_of(graphs.value_of(node)) for node in taken}
-        showing = {sources[symbol][0] for symbol in symbols.values()}
+        # Passes write sizes as they are, not as nodes.
+        written = {
+            symbol
+            for node in self._module.graph.nodes
+            if node.op == "call_function"
+            for symbol in _written_in((node.args, node.kwargs))
+        }
+        showing = {sources[symbol][0] for symbol in {*symbols.values(), *written}}
         shown: dict[int, fx.Node] = {}
         for slot in sorted({*self._slots, *showing}):
             node = self._slots.get(slot)
@@ -120,8 +128,41 @@ class _Maker:
             if node is not None:
                 self.copies[node] = shown[slot]
         for node, symbol in symbols.items():
+            self.copies[node] = self._size(symbol, shown, sources)
+        for symbol in sorted(written, key=str):
+            self._size(symbol, shown, sources)
+
+    def _size(
+        self,
+        symbol: Any,
+        shown: Mapping[int, fx.Node],
+        sources: Mapping[Any, tuple[int, int]],
+    ) -> fx.Node:
+        """The node of an open size, which some tensor shows."""
+        if symbol not in self._sizes:
             slot, dim = sources[symbol]
-            self.copies[node] = self._graph.call_function(aten.sym_size.int, (shown[slot], dim))
+            self._sizes[symbol] = self._graph.call_function(aten.sym_size.int, (shown[slot], dim))
+        return self._sizes[symbol]
+
+    def copied(self, node: fx.Node) -> fx.Node:
+        """A node in the new graph, with nodes for sizes that stand in its arguments as they are."""
+        if not _written_in((node.args, node.kwargs)):
+            return self._graph.node_copy(node, self.copies.__getitem__)
+        from funcaot._torch.tensors.sizes.size_environment import recorded  # It imports SymPy.
+
+        tracer = fx.proxy.GraphAppendingTracer(self._graph)
+        known = {symbol: fx.Proxy(size, tracer) for symbol, size in self._sizes.items()}
+
+        def now(value: Any) -> Any:
+            if isinstance(value, fx.Node):
+                return self.copies[value]
+            number = shapes.expression_of(value)
+            return recorded(number, known).node if shapes.is_expression(number) else number
+
+        args, kwargs = (fx.node.map_aggregate(given, now) for given in (node.args, node.kwargs))
+        made = self._graph.create_node(node.op, node.target, args, kwargs)
+        made.meta = dict(node.meta)
+        return made
 
     def _input(self, slot: int) -> fx.Node:
         self.inputs.append(slot)
@@ -165,6 +206,19 @@ class _Maker:
 _ON_TENSORS = {
     packet.Scalar: packet.Tensor for packet in (aten.add, aten.sub, aten.rsub, aten.mul, aten.div)
 }
+
+
+def _written_in(arguments: Any) -> set[Any]:
+    """The symbols of sizes that stand in arguments as they are."""
+    found: set[Any] = set()
+
+    def look(value: Any) -> Any:
+        if isinstance(value, shapes.SYMBOLIC_NUMBERS):
+            found.update(shapes.symbols_in(value))
+        return value
+
+    fx.node.map_aggregate(arguments, look)
+    return found
 
 
 def _keep_constant(root: torch.nn.Module, module: fx.GraphModule, target: str) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias
 
+from funcaot._torch.tensors.artifacts import MODEL
 from funcaot.errors import ArtifactError
 
 FORMAT = "funcaot artifact"
-VERSION = 4
+VERSION = 5
 # The step that is ``as_strided`` with the offset counted from the tensor's own.
 STRIDED = "strided"
 
@@ -66,6 +67,25 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A program for a part of the sizes, for which the function does something else.
+
+    Attributes:
+        model: Its name in the package.
+        bounds: Least and largest size of each dim.
+        inputs: As those of ``ArtifactSignature``.
+        made: See there.
+        results: See there.
+    """
+
+    model: str
+    bounds: Mapping[str, tuple[int, int]]
+    inputs: tuple[tuple[str, int], ...]
+    made: tuple[Made, ...]
+    results: Tree
+
+
+@dataclass(frozen=True)
 class ArtifactSignature:
     """All that a caller has to know of an artifact.
 
@@ -87,6 +107,8 @@ class ArtifactSignature:
         made: The tensors of the result.
         results: Structure of the result.
         derived: How dims are computed from others, by name.
+        parts: Programs for a part of the sizes; ``inputs``, ``made`` and ``results`` are those of
+            the model that serves all other sizes.
     """
 
     name: str
@@ -104,6 +126,12 @@ class ArtifactSignature:
     made: tuple[Made, ...]
     results: Tree
     derived: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the compiled graphs in the package: its own, then those of the parts."""
+        return [MODEL, *(part.model for part in self.parts)]
 
     def to_json(self) -> str:
         """The text of the file."""
@@ -148,16 +176,33 @@ def _read(found: dict[str, Any]) -> ArtifactSignature:
     return ArtifactSignature(
         **{
             **found,
-            "dims": {name: (int(low), int(high)) for name, (low, high) in found["dims"].items()},
+            "dims": _bounds(found["dims"]),
             "tensors": tuple(map(_tensor, found["tensors"])),
             "parameters": tuple(map(_tensor, found["parameters"])),
             "same": _pairs(found["same"]),
             "inputs": _pairs(found["inputs"]),
-            "made": tuple(
-                Made((str(item["start"][0]), int(item["start"][1])), tuple(item["steps"]))
-                for item in found["made"]
+            "made": _made(found["made"]),
+            "parts": tuple(
+                Part(
+                    str(part["model"]),
+                    _bounds(part["bounds"]),
+                    _pairs(part["inputs"]),
+                    _made(part["made"]),
+                    part["results"],
+                )
+                for part in found["parts"]
             ),
         }
+    )
+
+
+def _bounds(found: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, int]]:
+    return {name: (int(low), int(high)) for name, (low, high) in found.items()}
+
+
+def _made(found: Sequence[Mapping[str, Any]]) -> tuple[Made, ...]:
+    return tuple(
+        Made((str(item["start"][0]), int(item["start"][1])), tuple(item["steps"])) for item in found
     )
 
 

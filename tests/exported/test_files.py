@@ -37,7 +37,7 @@ def signature(name):
 
 def write(path, name="first", text="data"):
     with files.whole(path) as place:
-        files.write(place, package(text), signature(name))
+        files.write(place, [package(text)], signature(name))
 
 
 def test_what_is_written_is_read_again(tmp_path):
@@ -113,8 +113,8 @@ def test_of_two_writers_one_wins(tmp_path):
     with files.whole(tmp_path / "a.pt2") as first:
         with files.whole(tmp_path / "a.pt2") as second:
             assert first != second
-            files.write(second, package("b"), signature("second"))
-        files.write(first, package("a"), signature("first"))
+            files.write(second, [package("b")], signature("second"))
+        files.write(first, [package("a")], signature("first"))
     assert files.read_signature(tmp_path / "a.pt2").name == "first"
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
 
@@ -164,7 +164,7 @@ def test_a_folder_that_vanishes_is_an_error(tmp_path):
     def vanishes():
         with files.whole(folder / "a.pt2") as place:
             shutil.rmtree(folder)
-            files.write(place, package("data"), signature("first"))
+            files.write(place, [package("data")], signature("first"))
 
     with pytest.raises(ArtifactError, match="can't be written: No such file"):
         vanishes()

@@ -8,6 +8,7 @@ Here the kernels are the same, with the sizes as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
@@ -104,21 +105,51 @@ _EXACT: dict[OpOverload, Kernel] = {
 
 # Ops in formulas of tangents that compute with zeros as with any other tensor.
 _MATERIALIZING: tuple[OpOverload, ...] = (
+    _aten._fft_c2c.default,
+    _aten._fft_c2r.default,
+    _aten._fft_r2c.default,
+    _aten._unsafe_index_put.default,
     _aten.addmm.default,
     _aten.baddbmm.default,
     _aten.bmm.default,
     _aten.cat.default,
     _aten.convolution.default,
+    _aten.cumsum.default,
     _aten.dot.default,
+    _aten.gather.default,
+    _aten.index.Tensor,
+    _aten.index_add.default,
+    _aten.index_copy.default,
+    _aten.index_put.default,
+    _aten.index_select.default,
     _aten.masked_fill.Scalar,
+    _aten.masked_fill.Tensor,
+    _aten.masked_scatter.default,
     _aten.mm.default,
     _aten.mv.default,
     _aten.neg.default,
+    _aten.scatter.src,
+    _aten.scatter_add.default,
+    _aten.select_backward.default,
+    _aten.slice_backward.default,
     _aten.stack.default,
     _aten.sum.default,
     _aten.sum.dim_IntList,
     _aten.where.self,
 )
+
+
+def _laid_out(
+    keyset: Any, tangent: torch.Tensor, primal: torch.Tensor, *, self_num_batch_dims: int = 0
+) -> torch.Tensor:
+    """Zeros for a tangent, in memory as that of the primal; torch asks for a number where it is."""
+    batch = list(tangent.shape[:self_num_batch_dims])
+    shape, stride = list(primal.shape), list(primal.stride())
+    pairs = zip(shape, stride, strict=True)
+    size = 1 + sum((length - 1) * step for length, step in pairs)
+    steps = [size * math.prod(batch[at + 1 :]) for at in range(len(batch))]
+    zeros = tangent.new_empty([*batch, size])
+    return zeros.as_strided([*batch, *shape], [*steps, *stride])
 
 
 def _materializing(op: OpOverload) -> Kernel:
@@ -155,6 +186,7 @@ def _install() -> None:
     if _library.is_installed:
         return
     kernels = {op: {_KEY: _materializing(op)} for op in _MATERIALIZING}
+    kernels[_aten._new_zeros_with_same_feature_meta.default] = {"Meta": _laid_out}
     for op, ours in _EXACT.items():
         original = torch_kernel(op, _KEY)
         if original is not None:

@@ -10,16 +10,19 @@ import torch
 MODEL = "model"
 
 
-def runner(path: str) -> tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], Any]:
+def runner(
+    path: str, model: str = MODEL
+) -> tuple[Callable[[list[torch.Tensor]], list[torch.Tensor]], Any]:
     """Load the compiled graph of a package.
 
     Args:
         path: The package.
+        model: The name of the graph in it.
 
     Returns:
         A callable on a list of tensors, which it empties, and the object that holds the library.
     """
-    loader: Any = torch._C._aoti.AOTIModelPackageLoader(path, MODEL, False, 1, -1)  # type: ignore
+    loader: Any = torch._C._aoti.AOTIModelPackageLoader(path, model, False, 1, -1)  # type: ignore
     return loader.boxed_run, loader
 
 

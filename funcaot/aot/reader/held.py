@@ -23,6 +23,7 @@ _VALUES = {
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     BaseException: lambda value: BaseException.args.__get__(value),  # type: ignore[attr-defined]
 }
+_FOLLOWED = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 # Containers in containers that are looked into.
 _DEEPEST = 8
 
@@ -30,13 +31,12 @@ _DEEPEST = 8
 def held(target: Any) -> str:
     """What is known of an object beside the attributes that the reader follows.
 
-    What a module or an optimizer holds is read by code that is followed.
+    What a module, an optimizer or a scheduler holds is read by code that is followed.
     """
     parts = [f" of {_contents(get(target))}" for kind, get in _VALUES.items() if _is(target, kind)]
     if isinstance(target, logging.Logger):  # It keeps answers, and others decide on its level.
         return f" of {target.name} {logged_levels(target)} {target.propagate}"
-    followed = isinstance(target, torch.nn.Module | torch.optim.Optimizer)
-    if followed or not is_library(module_of(type(target))):
+    if isinstance(target, _FOLLOWED) or not is_library(module_of(type(target))):
         return "".join(parts)
     own = dictionary_of(target) or {}
     found = {name: value for name, value in own.items() if is_setting(value)}

@@ -123,7 +123,7 @@ def make_reader(
     root = tracker.root
     environment = _scanned(root, leaves, tracker.ran, _changed(tracker))
     if tracker.names:
-        environment.given = {id(leaves[at]): tracker.names[at] for at in tracker.holders()}
+        environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     if environment.escaped:
         raise SizeError(
             f"{name} keeps a size of its arguments for itself.",
@@ -258,6 +258,8 @@ def remade_reader(
         tracker.written = state.written
         changed = _changed(tracker)
         environment = _scanned(tracker.root, tracker.leaves, tracker.ran, changed)
+    if tracker.names:
+        environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     named = places_of_tensors(environment)
     numbers.put_into(tracker.open, environment, tracker.environment.settings)
     made = numbers.tensors(tracker.open)
@@ -278,6 +280,10 @@ def remade_reader(
     reader = _reader(writer, values, positions, tensors)
     reader = replace(reader, leaves_open=tracker.open.left_open, numbers=numbers)
     return reader, tensors, stored
+
+
+def _holders(tracker: StateTracker) -> list[tuple[int, Any]]:
+    return [(at, tracker.leaves[at]) for at in tracker.holders()]
 
 
 def _bag(environment: Environment, site: Site) -> Bag:

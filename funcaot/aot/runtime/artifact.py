@@ -20,7 +20,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry, make_entry, make_general_entry
 from funcaot.aot.saved import file
-from funcaot.aot.saved.blobs import Blobs
+from funcaot.aot.saved.codec import Blobs
 from funcaot.aot.saved.environment import environment_from
 from funcaot.aot.saved.errors import NotLoadedError, NotMadeYetError, NotSavedError
 from funcaot.aot.saved.executables import Contents
@@ -35,6 +35,7 @@ from funcaot.aot.saved.forwards import (
 from funcaot.aot.saved.machine import difference, machine_data
 from funcaot.aot.saved.open_sizes import Served, numbers_from, served_by, without_sizes
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
@@ -227,7 +228,8 @@ class Artifacts:
         if change:
             raise NotLoadedError(change)
         served = served_by(saved.data, signature)
-        environment = environment_from(saved.data, function, list(leaves), settings.numbers)
+        names = leaf_names(function, signature.tree)
+        environment = environment_from(saved.data, function, list(leaves), settings.numbers, names)
         plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
         def capture() -> Entry:

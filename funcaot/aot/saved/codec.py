@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.fx.immutable_collections import immutable_list
 
-from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
     expression_data,
@@ -109,53 +110,6 @@ def spec_from(data: Data) -> TensorSpec:
     )
 
 
-# --- structures -------------------------------------------------------------------------------
-
-
-def tree_data(tree: TreeSpec) -> Data:
-    """A structure of tuples, lists and dictionaries; its leaves are counted.
-
-    Raises:
-        NotSavedError: For one with anything else in it, or with a container in two places.
-    """
-    return _nested_data(tree_unflatten(map(_Leaf, range(tree.num_leaves)), tree), set())
-
-
-class _Leaf(int):
-    """The place of a leaf; a plain number is a constant of the structure."""
-
-
-def _nested_data(value: Any, seen: set[int]) -> Data:
-    kind = type(value)
-    if kind is _Leaf:
-        return int(value)
-    if value is None:
-        return None
-    if kind in (list, dict):
-        if id(value) in seen:
-            raise NotSavedError(f"it returns or stores one {kind.__name__} in two places")
-        seen.add(id(value))
-    if kind in (tuple, list):
-        return {kind.__name__: [_nested_data(item, seen) for item in value]}
-    if kind is dict and all(type(key) in (str, int) for key in value):
-        return {"dict": [[key, _nested_data(item, seen)] for key, item in value.items()]}
-    raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
-
-
-def tree_from(data: Data) -> TreeSpec:
-    """The structure that ``tree_data`` described."""
-    return tree_flatten(_nested_from(data))[1]
-
-
-def _nested_from(data: Data) -> Any:
-    if not isinstance(data, dict):
-        return data
-    ((kind, items),) = data.items()
-    if kind == "dict":
-        return {key: _nested_from(item) for key, item in items}
-    return {"tuple": tuple, "list": list}[kind](map(_nested_from, items))
-
-
 # --- effects ----------------------------------------------------------------------------------
 
 
@@ -238,3 +192,52 @@ def _step_from(data: Data) -> ViewStep | StridedStep:
     _, packet, overload = name.split(".")
     target = getattr(getattr(torch.ops.aten, packet), overload)
     return ViewStep(target, scalar_from(arguments), scalar_from(keywords), item)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+class Blobs:
+    """Bytes that a file will hold, each once.
+
+    Attributes:
+        content: By digest.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.content: dict[str, bytes] = {}
+
+    def add(self, content: bytes) -> str:
+        """Keep bytes; their digest names them."""
+        digest = hashlib.sha256(content).hexdigest()
+        self.content.setdefault(digest, content)
+        return digest
+
+    def tensor(self, value: torch.Tensor) -> Data:
+        """Keep what a tensor holds.
+
+        Raises:
+            NotSavedError: For a tensor that isn't a plain one on the CPU.
+        """
+        if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+            raise NotSavedError(f"a constant is on {value.device} or not a plain tensor")
+        dense = value.detach().resolve_conj().resolve_neg().contiguous()
+        content = dense.flatten().view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        return [
+            list(value.shape),
+            list(value.stride()),
+            scalar_data(value.dtype),
+            self.add(content),
+        ]
+
+
+def tensor_from(data: Data, blobs: Mapping[str, bytes]) -> torch.Tensor:
+    """The tensor that ``Blobs.tensor`` described."""
+    shape, stride, dtype, digest = data
+    dtype = scalar_from(dtype)
+    made = torch.empty_strided(shape, stride, dtype=dtype)
+    if math.prod(shape):
+        flat = torch.frombuffer(bytearray(blobs[digest]), dtype=torch.uint8).view(dtype)
+        made.copy_(flat.view(shape))
+    return made

@@ -226,6 +226,26 @@ def _class(kind: type) -> str:
     return f"{' < '.join(names)} by {by}{''.join(f', {method}' for method in methods)}"
 
 
+def class_text(kind: type) -> str:
+    """A class of the user's with all that its methods do, where no reader follows them."""
+    methods = [
+        f"{base.__qualname__}.{name} does {digest_of(function.__code__)}"
+        for base in kind.__mro__
+        if not is_library(module_of(base))
+        for name, value in sorted(vars(base).items())
+        for function in _functions(value)
+    ]
+    return " ".join([_class(kind), *methods])
+
+
+def _functions(value: Any) -> list[types.FunctionType]:
+    if isinstance(value, property):
+        parts = [value.fget, value.fset, value.fdel]
+    else:
+        parts = [value.__func__ if isinstance(value, staticmethod | classmethod) else value]
+    return [part for part in parts if isinstance(part, types.FunctionType)]
+
+
 # What code reads of a class to learn its fields.
 _SHOWN = ("__annotations__", "__dataclass_fields__", "__match_args__", "__slots__")
 

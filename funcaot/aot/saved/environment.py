@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -76,7 +76,11 @@ def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
 
 
 def environment_from(
-    data: Data, function: Callable[..., Any], leaves: list[Any], known: NumbersRead
+    data: Data,
+    function: Callable[..., Any],
+    leaves: list[Any],
+    known: NumbersRead,
+    names: Sequence[str],
 ) -> Surroundings:
     """What a saved program reads, stores and steps, as this process has it.
 
@@ -85,17 +89,22 @@ def environment_from(
         function: The function.
         leaves: Flat leaves of a call.
         known: Numbers that the function reads, which are noted there.
+        names: How each leaf is called.
 
     Raises:
         NotLoadedError: If the environment isn't the one that the program was made for.
     """
-    reader, tensors, state, again = _read(data["reader"], function, leaves, known)
+    reader, tensors, state, again = _read(data["reader"], function, leaves, known, names)
     gradients = gradients_from(data["gradients"], reader, tensors, leaves)
     return Surroundings(reader, state, gradients, again)
 
 
 def _read(
-    data: Data, function: Callable[..., Any], leaves: list[Any], known: NumbersRead
+    data: Data,
+    function: Callable[..., Any],
+    leaves: list[Any],
+    known: NumbersRead,
+    names: Sequence[str],
 ) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None, NumbersRead]:
     if data is None:
         return None, (), None, NumbersRead(may_be_open=True)
@@ -118,6 +127,7 @@ def _read(
             ran=ran,
             as_they_are=given,
             open=OpenSettings(known),
+            names=names,
         )
         tracker.root = (function, *[leaves[index] for index in tracker.holders()])
         keys = [tuple(key) for key in data["keys"]]

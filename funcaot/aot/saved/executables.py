@@ -13,8 +13,7 @@ from funcaot._torch.inductor.generated import Generated, GeneratedError, made, t
 from funcaot.aot.graph.layout import Layout, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.saved.blobs import Blobs, tensor_from
-from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
+from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.graphs import graph_data, graph_from
 from funcaot.backends import eager

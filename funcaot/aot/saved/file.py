@@ -31,6 +31,8 @@ _DIGITS = 64
 def write(path: str | os.PathLike[str], data: Any, blobs: Mapping[str, bytes]) -> None:
     """Write an artifact; another process sees the old file or the new one.
 
+    Where the path is a link, the file that it names is written.
+
     Raises:
         ArtifactError: If it can't be written or signed; what was there is unchanged.
     """
@@ -43,7 +45,7 @@ def write(path: str | os.PathLike[str], data: Any, blobs: Mapping[str, bytes]) -
     body = b"".join([len(text).to_bytes(8, "little"), text, *blobs.values()])
     target = Path(path)
     try:
-        target = Path(os.path.abspath(path))
+        target = Path(os.path.realpath(path))  # what a link names, not the link
         handle, made = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -21,23 +21,20 @@ from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.capture.facts import Fact
 from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.capture.shared_inputs import Touched
-from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.saved.blobs import Blobs
 from funcaot.aot.saved.codec import (
+    Blobs,
     Data,
     effects_data,
     effects_from,
     scalar_data,
     spec_data,
     spec_from,
-    tree_data,
-    tree_from,
 )
 from funcaot.aot.saved.environment import Surroundings, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
@@ -54,6 +51,13 @@ from funcaot.aot.saved.open_sizes import (
     sizes_data,
 )
 from funcaot.aot.saved.segments import Token, form_data, segment_data
+from funcaot.aot.saved.structures import (
+    Classes,
+    arguments_data,
+    known_classes,
+    result_data,
+    result_from,
+)
 from funcaot.aot.saved.whole_steps import gradients_data, in_place_data, in_place_from
 from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
@@ -117,7 +121,7 @@ def signature_data(signature: Signature) -> Data:
     if any(kind not in _PLAIN for kind in signature.kinds):
         raise NotSavedError("it takes tensors of a class of their own")
     return {
-        "tree": tree_data(signature.tree),
+        "tree": arguments_data(signature.tree),
         "leaves": [_leaf_data(leaf) for leaf in signature.leaves],
         "kinds": [kind.__name__ for kind in signature.kinds],
         "repeats": [list(pair) for pair in signature.repeats],
@@ -130,7 +134,7 @@ def signature_data(signature: Signature) -> Data:
 def _leaf_data(leaf: TensorSpec | Constant) -> Data:
     if isinstance(leaf, TensorSpec):
         return {"tensor": spec_data(leaf)}
-    if isinstance(leaf.value, Identity) or is_plain(leaf.kind):
+    if isinstance(leaf.value, Identity):
         raise NotSavedError(f"it is given an object of {leaf.kind.__qualname__}")
     if leaf.value is ByContents.READ:  # The reader compares them.
         value: Any = "contents"
@@ -172,6 +176,7 @@ def forward_data(
         writes = in_place_data(in_place, forward.effects, writer.program(in_place.program))
     if forward.segment.output_nodes and not (functions.made or writes):
         raise NotSavedError("it hasn't run yet")
+    known = known_classes(forward.reader, forward.signature.tree)
     data = {
         "name": settings.name,
         "settings": settings_data(settings),
@@ -181,7 +186,7 @@ def forward_data(
         "numbers": numbers_data(forward.numbers),
         "reader": reader,
         "inputs": [[spec_data(slot.spec), slot.argument, slot.kind] for slot in captured.inputs],
-        "tree": tree_data(captured.tree),
+        "tree": result_data(captured.tree, known),
         "effects": effects_data(forward.effects),
         "results": len(forward.effects.results),
         "touched": [sorted(forward.touched.written), sorted(forward.touched.placed)],
@@ -363,9 +368,10 @@ def forward_from(
     functions = LoadedFunctions(data["segment"], loaded, captured)
     results = functions.loaded_segment.outputs
     effects = effects_from(data["effects"], results)
+    known = known_classes(environment.reader, call.signature.tree)
     forward = Forward(
         signature=call.signature,
-        capture=_capture_from(data, loaded, environment.gradients),
+        capture=_capture_from(data, loaded, environment.gradients, known),
         effects=effects,
         touched=Touched(*map(frozenset, data["touched"])),
         segment=functions.loaded_segment,
@@ -389,7 +395,9 @@ def forward_from(
     return Remade(forward, functions, derived, in_place)
 
 
-def _capture_from(data: Data, loaded: Loaded, gradients: GradientEffects | None) -> Capture:
+def _capture_from(
+    data: Data, loaded: Loaded, gradients: GradientEffects | None, known: Classes
+) -> Capture:
     nothing: Any = None
     inputs = []
     for index, (spec, argument, kind) in enumerate(data["inputs"]):
@@ -401,7 +409,7 @@ def _capture_from(data: Data, loaded: Loaded, gradients: GradientEffects | None)
         tuple(inputs),
         (),
         (),
-        tree_from(data["tree"]),
+        result_from(data["tree"], known),
         (),
         (),
         (),

@@ -14,8 +14,7 @@ from torch import fx
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import spec_of
-from funcaot.aot.saved.blobs import Blobs, tensor_from
-from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
+from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
 from funcaot.aot.saved.errors import NotSavedError
 
 # Namespaces of ops that torch itself and funcaot define.

@@ -13,7 +13,7 @@ from torch import fx
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.autograd.checkpoint import observing_checkpoints, sequence_number
 from funcaot._torch.autograd.detached import DetachedWrites
-from funcaot._torch.autograd.zero_tangents import with_open_zeros
+from funcaot._torch.autograd.open_batches import with_open_transforms
 from funcaot._torch.distributed.again import recording_distributed_tensors
 from funcaot._torch.distributed.fake_works import numbering_works_in_turn
 from funcaot._torch.dynamo.dynamo import without_dynamo
@@ -496,5 +496,5 @@ def _watching(checkpointed: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _with_open_sizes() -> Iterator[None]:
     """What a trace needs that leaves sizes open."""
-    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_zeros():
+    with shapes.composite_ops_in_python(), told_as_numbers(), with_open_transforms():
         yield

@@ -21,6 +21,7 @@ from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported.call import ExportedCall
 from funcaot.exported.sizes.automatic import narrow
 from funcaot.exported.sizes.open_dim import UNBOUNDED, OpenDim
+from funcaot.exported.sizes.parts import PartError, part_of
 
 # The most sizes at which a condition is looked at one by one.
 _TRIED = 100_000
@@ -217,7 +218,14 @@ def _check_example(dim: OpenDim, size: int, where: str, name: str) -> None:
 
 def bounds(dim: OpenDim) -> str:
     """``2 to 64`` style."""
-    return f"{dim.low} to {dim.high}" if dim.high < UNBOUNDED else f"at least {dim.low}"
+    return text(dim.low, dim.high)
+
+
+def text(low: int, high: int) -> str:
+    """The same of bounds; one size is a number."""
+    if high >= UNBOUNDED:
+        return f"at least {low}"
+    return f"{low} to {high}" if low < high else str(low)
 
 
 def _bad(name: str, where: str, expected: str, got: str) -> ArgumentError:
@@ -324,29 +332,88 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
     Raises:
         UnsupportedError: If it isn't; the message says for which sizes it is.
         NarrowedError: If it is for dims that are left to the capture, when they are narrower.
+        PartError: If it is for a part of the sizes, so that others may have programs of their own.
     """
+    if open_sizes.sizes is None:
+        return
+    open_ones = [found for found in _conditions(open_sizes) if not found.is_always()]
+    for found in open_ones:
+        narrow(found.condition, found.symbols, found.dims)
+    box: dict[str, tuple[int, int]] = {}
+    refusals: list[tuple[int, UnsupportedError]] = []
+    for found in open_ones:
+        error = found.refused(name)
+        if error is None:
+            continue
+        part = found.part()
+        if part is None:
+            raise error
+        dim, (low, high) = part
+        refusals.append((high - low, error))
+        least, largest = box.get(dim, (low, high))
+        box[dim] = max(low, least), min(high, largest)
+    if refusals:  # What leaves the fewest sizes says the most.
+        raise PartError(box, min(refusals, key=lambda each: each[0])[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Condition:
+    """What a capture assumed, with the symbols in it, their dims, and the example's sizes."""
+
+    condition: Any
+    symbols: Sequence[Any]
+    dims: Sequence[OpenDim]
+    sizes: Sequence[int]
+
+    def is_always(self) -> bool:
+        """Whether it is found true of all sizes by intervals."""
+        ranges = ((dim.low, dim.high) for dim in self.dims)
+        return shapes.is_always(self.condition, dict(zip(self.symbols, ranges, strict=True)))
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether there are so few sizes that each is tried."""
+        return math.prod(dim.high - dim.low + 1 for dim in self.dims) <= _TRIED
+
+    def refused(self, name: str) -> UnsupportedError | None:
+        """What to say of a size of which it is false, or that there may be one; else None."""
+        assumed = str(self.condition)
+        for symbol, dim in zip(self.symbols, self.dims, strict=True):
+            assumed = assumed.replace(str(symbol), dim.name)
+        if not self.can_be_tried:
+            return _assumes(name, assumed, self.dims, "for which that can't be proved")
+        holds = self._holds()
+        tried = itertools.product(*(range(dim.low, dim.high + 1) for dim in self.dims))
+        false = next((numbers for numbers in tried if not holds(numbers)), None)
+        if false is None:
+            return None
+        example = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dims, false, strict=True))
+        return _assumes(name, assumed, self.dims, f"and it is false of {example}")
+
+    def part(self) -> tuple[str, tuple[int, int]] | None:
+        """Sizes of one dim for which it is true, around those of the example."""
+        if not all(dim.is_named for dim in self.dims):
+            return None
+        holds = self._holds() if self.can_be_tried else None
+        dims, sizes = (
+            dict(zip(self.symbols, given, strict=True)) for given in (self.dims, self.sizes)
+        )
+        return part_of(self.condition, dims, sizes, holds)
+
+    def _holds(self) -> Callable[[tuple[int, ...]], bool]:
+        check = shapes.evaluator(self.symbols, [self.condition])
+        return lambda numbers: _is_true(check, numbers)
+
+
+def _conditions(open_sizes: OpenSizes) -> Iterator[_Condition]:
     sizes = open_sizes.sizes
     if sizes is None:
         return
     for condition in sizes.conditions.expressions():
         symbols = sorted(condition.free_symbols, key=str)
         dims = [open_sizes.dims[symbol] for symbol in symbols]
-        if shapes.is_always(
-            condition, dict(zip(symbols, ((d.low, d.high) for d in dims), strict=True))
-        ):
-            continue
-        narrow(condition, symbols, dims)
-        text = str(condition)
-        for symbol, dim in zip(symbols, dims, strict=True):
-            text = text.replace(str(symbol), dim.name)
-        if math.prod(dim.high - dim.low + 1 for dim in dims) > _TRIED:
-            raise _assumes(name, text, dims, "for which that can't be proved")
-        holds = shapes.evaluator(symbols, [condition])
-        tried = itertools.product(*(range(dim.low, dim.high + 1) for dim in dims))
-        false = next((numbers for numbers in tried if not _is_true(holds, numbers)), None)
-        if false is not None:
-            example = ", ".join(f"{d.name} = {n}" for d, n in zip(dims, false, strict=True))
-            raise _assumes(name, text, dims, f"and it is false of {example}")
+        now = [int(sizes.environment.at_present(symbol)) for symbol in symbols]
+        yield _Condition(condition, symbols, dims, now)
 
 
 def _is_true(holds: Callable[..., tuple[Any, ...]], numbers: tuple[int, ...]) -> bool:
@@ -356,10 +423,11 @@ def _is_true(holds: Callable[..., tuple[Any, ...]], numbers: tuple[int, ...]) ->
         return False
 
 
-def _assumes(name: str, text: str, dims: Sequence[OpenDim], why: str) -> UnsupportedError:
+def _assumes(name: str, assumed: str, dims: Sequence[OpenDim], why: str) -> UnsupportedError:
     names = ", ".join(f"{dim.name} ({bounds(dim)})" for dim in dims)
     return UnsupportedError(
-        f"{name} can't be exported for all sizes of {names}: what it does assumes {text}, {why}.",
+        f"{name} can't be exported for all sizes of {names}: what it does assumes {assumed}, "
+        f"{why}.",
         remedy="narrow the bounds of the Dim; give equal sizes the same Dim; use x.shape[0] as it "
         "is, not as a number (int(), len(), range()); differentiate in reverse mode rather than "
         "forward (jacrev(grad(f)) for hessian(f)); or export an artifact for each size.",

@@ -326,16 +326,6 @@ LEFT_OUT = {
         {},
         "shares memory",
     ),
-    "one list that is kept and returned": (
-        lambda x: setattr(HOLDER, "last", [x.sum()]) or (x * 2, HOLDER.last),
-        {},
-        "one list in two places",
-    ),
-    "a constant beside it": (
-        lambda x: setattr(HOLDER, "last", [1, x.sum()]) or (x * 2, HOLDER.last),
-        {},
-        "builtins.int",
-    ),
     "an attribute": (lambda x: setattr(x, "seen", 1) or x.sin(), {}, "attribute seen"),
 }
 

@@ -42,9 +42,35 @@ def compile_package(
 
         program = _exported(module, tuple(inputs), dynamic_shapes)
         package = io.BytesIO()
-        with _mended():
+        with _mended(), _unspecialized(program):
             aoti_compile_and_package(program, package_path=package)  # type: ignore
         return package
+
+
+@contextlib.contextmanager
+def _unspecialized(program: Any) -> Iterator[None]:
+    """See that the compiler takes no open size for a number; it says nothing of that by itself.
+
+    Raises:
+        SpecializedError: If it does.
+    """
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    open_ones = [
+        size
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+        if isinstance(size, torch.SymInt) and not size.node.expr.is_number
+    ]
+    yield
+    for size in open_ones:
+        environment = size.node.shape_env
+        if environment.replace(size.node._expr).is_number:
+            raise SpecializedError(str(environment.replace(size.node._expr)))
+
+
+class SpecializedError(Exception):
+    """The compiler took an open size for the number that it is in the example."""
 
 
 def _exported(module: fx.GraphModule, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any) -> Any:

@@ -27,7 +27,7 @@ from funcaot._torch.tensors.sizes.shapes import (
     is_expression,
 )
 
-__all__ = ["SizeEnvironment", "SizeNodes", "asked"]
+__all__ = ["SizeEnvironment", "SizeNodes", "asked", "recorded"]
 
 
 class SizeEnvironment(ShapeEnv):
@@ -246,6 +246,16 @@ class _Recorder(PythonReferenceAnalysis):
         return _call(round, a)
 
 
+def recorded(expression: Any, known: Mapping[Symbol, fx.Proxy]) -> Any:
+    """An expression as nodes of a graph: the proxy of its value, or a number.
+
+    Args:
+        expression: Of the symbols.
+        known: For each symbol the proxy of its size.
+    """
+    return sympy_interp(_Recorder, dict(known), expression)
+
+
 class _Forced:
     """A proxy as torch keeps that of a number: to be asked for."""
 
@@ -301,7 +311,7 @@ class SizeNodes:
         graph = self._tracer.graph
         last = next(iter(reversed(graph.nodes)))
         known = {symbol: fx.Proxy(node, self._tracer) for symbol, node in self.inputs.items()}
-        made = sympy_interp(_Recorder, known, expression)
+        made = recorded(expression, known)
         if not isinstance(made, fx.Proxy):
             raise SizeError(f"A size can't be recorded: {expression}.", remedy="dynamic=False")
         node = last.next

@@ -5,23 +5,35 @@ Where sizes are open, they are computed by the sizes as they are here.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from funcaot._torch.levels.functorch import interpreter_stack
+from funcaot._torch.autograd.open_batches import with_zero_tangent
+from funcaot._torch.levels.functorch import has_tangent, interpreter_stack
+from funcaot._torch.tensors.artifacts import carries_tangents
 from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing
 from funcaot.aot.capture.handlers.call import Call, InProgress
 
-__all__ = ["MAKING", "by_formula", "fill_diagonal", "linear"]
+__all__ = [
+    "FREQUENCIES",
+    "MAKING",
+    "by_formula",
+    "fill_diagonal",
+    "frequencies",
+    "joined",
+    "linear",
+]
 
 # They make tensors of numbers that are given.
 MAKING = (torch.linspace, torch.logspace, torch.tril_indices, torch.triu_indices)
+FREQUENCIES = (torch.fft.fftfreq, torch.fft.rfftfreq)
 
 
 def linear(call: Call, capture: InProgress) -> Any:
-    """``torch.nn.functional.linear`` of a contiguous batch of three dimensions, under a transform.
+    """``torch.nn.functional.linear`` of a batch of three dimensions or more, under a transform.
 
     Torch flattens the batch there; the ops are the same.
     """
@@ -31,12 +43,35 @@ def linear(call: Call, capture: InProgress) -> Any:
     if not all(isinstance(each, torch.Tensor) for each in operands) or not interpreter_stack():
         return NotImplemented
     tensor, weight, bias = operands
-    open_sizes = sum(type(size) is not int for size in tensor.shape[:-1])
-    if tensor.dim() != 3 or weight.dim() != 2 or open_sizes < 2 or not tensor.is_contiguous():
+    batch = tensor.shape[:-1]
+    if tensor.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in batch):
         return NotImplemented
-    rows, columns, width = tensor.shape
-    product = torch.addmm(bias, tensor.view(rows * columns, width), weight.t())
-    return product.view(rows, columns, weight.shape[0])
+    if not tensor.is_contiguous():
+        return torch.matmul(tensor, weight.t()) + bias
+    product = torch.addmm(bias, tensor.view(math.prod(batch), tensor.shape[-1]), weight.t())
+    return product.view(*batch, weight.shape[0])
+
+
+def joined(call: Call, capture: InProgress) -> Any:
+    """``cat`` in forward mode: what carries no tangent has one of zeros.
+
+    Torch makes these by sizes as numbers.
+    """
+    tensors = call.args[0] if call.args else call.kwargs.get("tensors")
+    if not carries_tangents() or not isinstance(tensors, list | tuple):
+        return NotImplemented
+    moving = [has_tangent(tensor) for tensor in tensors]
+    if all(moving) or not any(moving):
+        return NotImplemented
+    if all(type(size) is int for tensor in tensors for size in tensor.shape):
+        return NotImplemented
+    made = [
+        tensor if moves or not tensor.is_floating_point() else with_zero_tangent(tensor)
+        for tensor, moves in zip(tensors, moving, strict=True)
+    ]
+    return call.func(
+        made, *call.args[1:], **{k: v for k, v in call.kwargs.items() if k != "tensors"}
+    )
 
 
 def by_formula(call: Call, capture: InProgress) -> Any:
@@ -44,6 +79,23 @@ def by_formula(call: Call, capture: InProgress) -> Any:
     if not any(isinstance(given, torch.SymInt) for given in (*call.args, *call.kwargs.values())):
         return NotImplemented
     return formula_of(call.name)(*call.args, **call.kwargs)
+
+
+def frequencies(call: Call, capture: InProgress) -> Any:
+    """``fftfreq`` and ``rfftfreq`` of a size that is open, rounded as torch's are."""
+    given: dict[str, Any] = dict(zip(("n", "d"), call.args, strict=False)) | call.kwargs
+    n, d = given.pop("n"), given.pop("d", 1.0)
+    if not isinstance(n, torch.SymInt) or given.get("out") is not None:
+        return NotImplemented
+    given = {"dtype": torch.get_default_dtype(), **given}
+    needs_grad = given.pop("requires_grad", False)
+    if call.func is torch.fft.rfftfreq:
+        waves = torch.arange(n // 2 + 1, **given)
+    else:
+        waves = torch.arange(n, **given)
+        waves = torch.where(waves < (n + 1) // 2, waves, waves - n)
+    found = waves * (1.0 / (n * d))
+    return found.requires_grad_() if needs_grad else found
 
 
 def fill_diagonal(call: Call, capture: InProgress) -> Any:
