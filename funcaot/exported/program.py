@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
+from torch.fx.proxy import GraphAppendingTracer
 
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot._torch.tensors.sizes import shapes
@@ -150,7 +152,7 @@ class _Maker:
             return self._graph.node_copy(node, self.copies.__getitem__)
         from funcaot._torch.tensors.sizes.size_environment import recorded  # It imports SymPy.
 
-        tracer = fx.proxy.GraphAppendingTracer(self._graph)
+        tracer = GraphAppendingTracer(self._graph)
         known = {symbol: fx.Proxy(size, tracer) for symbol, size in self._sizes.items()}
 
         def now(value: Any) -> Any:
@@ -159,7 +161,8 @@ class _Maker:
             number = shapes.expression_of(value)
             return recorded(number, known).node if shapes.is_expression(number) else number
 
-        args, kwargs = (fx.node.map_aggregate(given, now) for given in (node.args, node.kwargs))
+        args: Any = map_aggregate(node.args, now)
+        kwargs: Any = map_aggregate(node.kwargs, now)
         made = self._graph.create_node(node.op, node.target, args, kwargs)
         made.meta = dict(node.meta)
         return made
@@ -217,7 +220,7 @@ def _written_in(arguments: Any) -> set[Any]:
             found.update(shapes.symbols_in(value))
         return value
 
-    fx.node.map_aggregate(arguments, look)
+    map_aggregate(arguments, look)
     return found
 
 

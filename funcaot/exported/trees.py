@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,7 +169,7 @@ def _look(given: Any) -> str:
     return "None" if given is None else type(given).__name__
 
 
-def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], dict[str, int]], Any]:
+def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], Mapping[str, int]], Any]:
     """The function from tensors and sizes of dims to the structure."""
     kind = tree["kind"]
     if kind == "tensor":

@@ -131,8 +131,12 @@ def _nested_data(value: Any, seen: set[int], known: Classes | None) -> Data:
         items = [_nested_data(item, seen, known) for item in value]
         if kind.__module__ == _RETURNED:
             return {"returned": [kind.__name__, items]}
-        return {"named": [_class_data(kind, known), list(kind._fields), items]}
+        return {"named": [_class_data(kind, known), list(_fields_of(kind)), items]}
     raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
+
+
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    return kind._fields
 
 
 def _class_data(kind: type, known: Classes | None) -> Data:

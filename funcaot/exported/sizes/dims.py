@@ -395,9 +395,8 @@ class _Condition:
         if not all(dim.is_named for dim in self.dims):
             return None
         holds = self._holds() if self.can_be_tried else None
-        dims, sizes = (
-            dict(zip(self.symbols, given, strict=True)) for given in (self.dims, self.sizes)
-        )
+        dims = dict(zip(self.symbols, self.dims, strict=True))
+        sizes = dict(zip(self.symbols, self.sizes, strict=True))
         return part_of(self.condition, dims, sizes, holds)
 
     def _holds(self) -> Callable[[tuple[int, ...]], bool]:

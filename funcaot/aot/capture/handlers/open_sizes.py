@@ -84,16 +84,18 @@ def by_formula(call: Call, capture: InProgress) -> Any:
 def frequencies(call: Call, capture: InProgress) -> Any:
     """``fftfreq`` and ``rfftfreq`` of a size that is open, rounded as torch's are."""
     given: dict[str, Any] = dict(zip(("n", "d"), call.args, strict=False)) | call.kwargs
-    n, d = given.pop("n"), given.pop("d", 1.0)
+    n: Any = given.pop("n")
+    d = given.pop("d", 1.0)
     if not isinstance(n, torch.SymInt) or given.get("out") is not None:
         return NotImplemented
     given = {"dtype": torch.get_default_dtype(), **given}
     needs_grad = given.pop("requires_grad", False)
+    size: Any = n
     if call.func is torch.fft.rfftfreq:
-        waves = torch.arange(n // 2 + 1, **given)
+        waves = torch.arange(size // 2 + 1, **given)
     else:
-        waves = torch.arange(n, **given)
-        waves = torch.where(waves < (n + 1) // 2, waves, waves - n)
+        waves = torch.arange(size, **given)
+        waves = torch.where(waves < (size + 1) // 2, waves, waves - size)
     found = waves * (1.0 / (n * d))
     return found.requires_grad_() if needs_grad else found
 
