@@ -98,7 +98,7 @@ def test_values_are_those_of_eager_at_all_sizes(name, derivative, uncompiled):
     function = DERIVATIVES[derivative](programs.PROGRAMS[name])
     try:
         function(*programs.GIVEN[name](5))
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, AssertionError) as error:
         pytest.skip(f"eager: {error}")
     try:
         loaded = uncompiled(name, derivative)
