@@ -28,7 +28,7 @@ def _of_sign(moved: Tensor | None, x: Tensor) -> Tensor | None:
     if moved is None:
         return None
     if not x.is_complex():
-        return torch.zeros_like(moved)
+        return torch.zeros_like(moved, memory_format=torch.contiguous_format)
     size, sign = x.abs(), x.sgn()
     along = (moved * sign.conj()).real
     found = (moved - along * sign) / size

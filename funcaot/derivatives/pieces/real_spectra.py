@@ -51,8 +51,8 @@ def _to_spectrum(
     last = dim[-1] % x.dim()
     place = torch.arange(found.shape[last], device=found.device)
     twice = (place > 0) & (place <= last_dim_size - found.shape[last])
-    weights = torch.where(twice, 2.0, 1.0).to(arriving.dtype)
-    return found * weights.view([-1] + [1] * (x.dim() - 1 - last))
+    twice = twice.view([-1] + [1] * (x.dim() - 1 - last))
+    return torch.where(twice, found * 2, found)
 
 
 def _pushed(op: Any) -> Any:
