@@ -1,11 +1,16 @@
-"""Configuration: one frozen object, read from the environment once, changed only as a whole."""
+"""Configuration: one frozen object, read from the environment once, changed only as a whole.
+
+Options may be read and assigned as attributes of this module too, as those of torch's configurations.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from funcaot.errors import FuncaotError
@@ -197,4 +202,27 @@ def _check(name: str, value: Any) -> None:
         )
 
 
+class _Options(ModuleType):
+    """This module: an option that is assigned is set, and a name that none has is refused."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name.startswith("_") or name in vars(self)):
+            _check(name, value)
+        super().__setattr__(name, value)
+
+
+def _option(name: str) -> property:
+    def read(_: _Options) -> Any:
+        return getattr(get(), name)
+
+    def assign(_: _Options, value: Any) -> None:
+        set(**{name: value})
+
+    return property(read, assign)
+
+
+for _name in _FIELDS:
+    setattr(_Options, _name, _option(_name))
+
 _current = from_environment()
+sys.modules[__name__].__class__ = _Options
