@@ -59,6 +59,7 @@ SAMPLED = {
         "test_held": 2,
         "test_hooks_of_modules": 3,
         "test_inner_memory": 2,
+        "test_jagged_lengths": 3,
         "test_jagged_writes": 4,
         "test_matrix": 4,
         "test_new_data": 2,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -53,6 +52,8 @@ def refuse_masks(source: torch.Tensor, key: tuple[Any, ...]) -> None:
     Raises:
         IndexError: Eager's own.
     """
+    from torch.fx.experimental.symbolic_shapes import guard_or_true  # It imports SymPy.
+
     rest = source.dim() - sum(map(_dims_of, key))
     dim = 0
     for part in key:

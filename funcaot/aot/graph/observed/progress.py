@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import threading
 import time
@@ -81,6 +82,16 @@ def _console() -> Any:
     return None if console.is_dumb_terminal else console
 
 
+def _import_bars() -> None:
+    """Import what draws bars, before the user's function runs: that draws a random number."""
+    if "rich.progress" in sys.modules or not sys.stderr.isatty():
+        return
+    state = random.getstate()
+    with contextlib.suppress(ImportError):
+        import rich.progress  # noqa: F401
+    random.setstate(state)
+
+
 def _bar(console: Any) -> Any:
     """A bar that moves with the stages; the streams stay the ones that a function may look at."""
     from rich.progress import BarColumn, Progress, TextColumn
@@ -140,6 +151,7 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
     late = began - since >= limit
     # Most stages are over in milliseconds: no thread for one that can't be the one that is shown.
     if late or stage in _LONG:
+        _import_bars()
         watcher = threading.Thread(target=watch, name="funcaot progress", daemon=True)
         watcher.start()
     _now.depth += 1

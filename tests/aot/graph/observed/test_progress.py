@@ -133,6 +133,32 @@ def test_a_bar_in_a_terminal(after):
     assert child.before.rstrip().splitlines()[-1].endswith("same streams: True")
 
 
+BEFORE_THE_FUNCTION = """
+import random, sys, torch, funcaot
+
+def function(x):
+    print("imported:", "rich.style" in sys.modules)
+    return x.sin()
+
+assert "rich.style" not in sys.modules
+random.seed(3)
+before = random.getstate()
+funcaot.compile(function, backend=lambda graph, inputs: graph)(torch.ones(3))
+print("same numbers:", random.getstate() == before)
+"""
+
+
+def test_what_draws_bars_is_imported_before_the_function_runs():
+    """It draws a random number: while the function is captured, it would be the function's."""
+    import pexpect
+
+    environment = {**os.environ, "TERM": "xterm", "FUNCAOT_PROGRESS_AFTER": "60"}
+    command = ["-c", BEFORE_THE_FUNCTION]
+    child = pexpect.spawn(sys.executable, command, env=environment, encoding="utf-8")
+    child.expect(pexpect.EOF, timeout=120)
+    assert child.before.split("\r\n")[:2] == ["imported: True", "same numbers: True"]
+
+
 def test_a_bar_goes_when_a_compiler_fails(monkeypatch):
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=120)
