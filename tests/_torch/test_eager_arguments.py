@@ -49,6 +49,8 @@ REFUSED = {
     "a value of another length": lambda x: written(x, TWO, torch.ones(3)),
     "a value with more rows": lambda x: written(x, (TWO, slice(None)), torch.ones(3, 2)),
     "a value of more dimensions": lambda x: x.clone().index_put_((ONE, ONE), torch.ones(1)),
+    "a value for a list of truth": lambda x: written(x, [True, False, True], torch.ones(3, 2)),
+    "a short list of truth": lambda x: x[[True, False]],
     "indexes of two lengths": lambda x: written(x, (torch.tensor([0, 1, 2]), TWO), 7),
     "three indexes of two": lambda x: x.index_put((ONE, ONE, ONE), torch.tensor(1.0)),
     "an index of nothing": lambda x: EMPTY[..., ONE, 1] + x[0, 0],
@@ -71,6 +73,10 @@ TAKEN = {
     "a mask of all": lambda x: x[torch.ones(3, 2, dtype=torch.bool)],
     "a mask behind others": lambda x: x[None, 1:, ..., MASK],
     "a list of truth": lambda x: x[[True, False, True], MASK],
+    "a list of truth in a gradient": lambda x: torch.func.grad(
+        lambda x: x[[True, False, True], [0, 1]].square().sum()
+    )(x),
+    "a list of lists of truth": lambda x: x[([[True, False], [False] * 2, [True, True]],)],
     "a mask without dimensions": lambda x: x[torch.tensor(True), MASK.new_ones(3)],
     "a value for all rows": lambda x: written(x, (TWO, slice(None)), torch.ones(1, 2)),
     "a value between": lambda x: written(x[:, None] * 1, (TWO, slice(None), TWO // 2), x[:2, :1]),

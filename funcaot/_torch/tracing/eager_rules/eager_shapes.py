@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
 
-__all__ = ["MASKS", "refuse_index", "refuse_masks", "refuse_view"]
+__all__ = ["mask_shape", "refuse_index", "refuse_masks", "refuse_view"]
 
 aten = torch.ops.aten
 
@@ -57,13 +57,29 @@ def refuse_masks(source: torch.Tensor, key: tuple[Any, ...]) -> None:
     rest = source.dim() - sum(map(_dims_of, key))
     dim = 0
     for part in key:
-        dims = _dims_of(part)
-        if isinstance(part, torch.Tensor) and part.dtype in MASKS and dims:
-            pairs = zip(part.shape, source.shape[dim : dim + dims], strict=False)
+        dims, shape = _dims_of(part), mask_shape(part)
+        if shape is not None:
+            pairs = zip(shape, source.shape[dim : dim + dims], strict=False)
             if dim + dims > source.dim() or not all(guard_or_true(a == b) for a, b in pairs):
                 with _disable_current_modes():
                     _in_memory(source)[tree_map(_in_memory, key)]
         dim += rest if part is Ellipsis else dims
+
+
+def mask_shape(part: Any) -> Sequence[Any] | None:
+    """The shape of a mask among the parts of an index, a list of truth values say; else None."""
+    if isinstance(part, torch.Tensor):
+        return part.shape if part.dtype in MASKS and part.dim() else None
+    if not isinstance(part, list | tuple):
+        return None
+    leaves = tree_leaves(part)
+    if not leaves or not all(type(leaf) is bool for leaf in leaves):
+        return None
+    shape = []
+    while isinstance(part, list | tuple):
+        shape.append(len(part))
+        part = part[0] if part else None
+    return shape
 
 
 def refuse_index(
@@ -110,20 +126,12 @@ def _fits(
 
 def _dims_of(part: Any) -> int:
     """How many dimensions a part of an index takes; an ellipsis takes what is left."""
+    shape = mask_shape(part)
+    if shape is not None:
+        return len(shape)
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
-    if isinstance(part, list | tuple):
-        return max(1, _dims_of(part[0]) + 1) if _holds_truth(part) else 1
-    if isinstance(part, torch.Tensor) and part.dtype in MASKS:
-        return part.dim()
-    return 1
-
-
-def _holds_truth(part: Any) -> bool:
-    """Whether a list stands for a mask."""
-    while isinstance(part, list | tuple) and part:
-        part = part[0]
-    return isinstance(part, bool)
+    return 0 if isinstance(part, torch.Tensor) and part.dtype in MASKS else 1
 
 
 def _in_memory(part: Any) -> Any:

@@ -5,13 +5,15 @@ What is one at an index is compared with the number of indices, as in eager.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.eager_rules.checked_values import check_classes
-from funcaot._torch.tracing.eager_rules.eager_shapes import MASKS, refuse_masks
+from funcaot._torch.tracing.eager_rules.eager_shapes import mask_shape, refuse_masks
 from funcaot._torch.tracing.eager_rules.eager_strides import dims_of_like
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.tape.known import sizes_of_values
@@ -36,20 +38,40 @@ def select_by_indices(call: Call, capture: InProgress) -> Any:
 
 
 def with_indices(call: Call, capture: InProgress) -> Any:
-    """A read or write by index, with indices in place of masks."""
-    if sizes_of_values.current() is None:
-        return NotImplemented
+    """A read or write by index, with indices in place of masks.
+
+    Those of a list of truth values are known.
+    """
     source, index, *value = call.args
+    if type(index) is list and not all(isinstance(item, int) for item in index):
+        return NotImplemented  # what torch takes for a tuple, with a warning
     key = index if type(index) is tuple else (index,)
-    if not any(map(_is_mask, key)):
-        return NotImplemented
-    if value and not (isinstance(value[0], torch.Tensor) and value[0].numel() != 1):
-        return NotImplemented
-    refuse_masks(source, key)
+    fits = not value or (isinstance(value[0], torch.Tensor) and value[0].numel() != 1)
+    tensors = sizes_of_values.current() is not None and fits
     parts: list[Any] = []
     for part in key:
-        parts += part.nonzero(as_tuple=True) if _is_mask(part) else [part]
+        shape = mask_shape(part)
+        if shape is None or (isinstance(part, torch.Tensor) and not tensors):
+            parts.append(part)
+        elif isinstance(part, torch.Tensor):
+            parts += part.nonzero(as_tuple=True)
+        else:
+            places = list(_places(part))
+            parts += ([place[dim] for place in places] for dim in range(len(shape)))
+    if len(parts) == len(key) and all(map(operator.is_, parts, key)):
+        return NotImplemented
+    refuse_masks(source, key)
     return call.given((source, tuple(parts), *value))
+
+
+def _places(part: Any, *before: int) -> Iterator[tuple[int, ...]]:
+    """Where a list of truth values, or of such lists, is true."""
+    if isinstance(part, bool):
+        if part:
+            yield before
+        return
+    for place, item in enumerate(part):
+        yield from _places(item, *before, place)
 
 
 def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
@@ -58,7 +80,3 @@ def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> Any:
     if known and not functorch.is_functorch_wrapped_tensor(tensor):
         check_classes(tensor, num_classes)
     return NotImplemented
-
-
-def _is_mask(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.dtype in MASKS and part.dim() > 0
