@@ -1,6 +1,6 @@
 """Configuration: one frozen object, read from the environment once, changed only as a whole.
 
-Options may be read and assigned as attributes of this module too, as those of torch's configurations.
+Options may be read and assigned as attributes of this module too, as torch's may.
 """
 
 from __future__ import annotations
