@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
 from funcaot._torch.autograd.zero_tangents import with_open_zeros
@@ -20,7 +19,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["with_open_batches", "with_open_transforms", "with_zero_tangent"]
+__all__ = ["with_open_transforms"]
 
 _KEY = "FuncTorchBatched"
 # Of tensors without their batch, each with the dimension of that: the result, batched along 0.
@@ -250,19 +249,3 @@ def with_open_transforms() -> Iterator[None]:
     """Batches and tangents leave sizes open inside."""
     with with_open_zeros(), with_open_batches():
         yield
-
-
-def with_zero_tangent(tensor: Tensor) -> Tensor:
-    """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
-
-    One that belongs to a level above that is returned as it is.
-    """
-    interpreter: Any = functorch.peek_interpreter_stack()
-    if interpreter is None or interpreter.key() == functorch.TransformType.Jvp:
-        return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
-    interpreter = functorch.coerce_cinterpreter(interpreter)
-    own = functorch.is_functorch_wrapped_tensor(tensor)
-    if own and functorch.maybe_get_level(tensor) == interpreter.level():
-        return tensor
-    with interpreter.lower():
-        return with_zero_tangent(tensor)

@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
+from funcaot._torch.levels import functorch
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["with_open_zeros"]
+__all__ = ["with_open_zeros", "with_zero_tangent"]
 
 _KEY = "ZeroTensor"
 _ZEROS = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
@@ -200,3 +202,19 @@ _patch = SharedPatch(_install, _library.remove)
 def with_open_zeros() -> AbstractContextManager[None]:
     """Zeros for missing tangents leave sizes open inside, if the patch isn't switched off."""
     return applied("zero tangents", _patch.used, None)
+
+
+def with_zero_tangent(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
+
+    One that belongs to a level above that is returned as it is.
+    """
+    interpreter: Any = functorch.peek_interpreter_stack()
+    if interpreter is None or interpreter.key() == functorch.TransformType.Jvp:
+        return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
+    interpreter = functorch.coerce_cinterpreter(interpreter)
+    own = functorch.is_functorch_wrapped_tensor(tensor)
+    if own and functorch.maybe_get_level(tensor) == interpreter.level():
+        return tensor
+    with interpreter.lower():
+        return with_zero_tangent(tensor)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.checked_values import with_checked_values
-from funcaot._torch.tracing.eager_rules.eager_shapes import refuse_index, refuse_view
+from funcaot._torch.tracing.eager_rules.eager_shapes import refuse_index, refuse_view, zeros_of
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
 from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
 
@@ -87,7 +87,7 @@ def as_eager_takes(
     given = tree_map(_without_memory, list(args)), tree_map(_without_memory, dict(kwargs))
     if not go_together(*given[0], **given[1]):
         with _disable_current_modes(), torch.no_grad():
-            func(*tree_map(_zeros, list(args)), **tree_map(_zeros, dict(kwargs)))
+            func(*tree_map(zeros_of, list(args)), **tree_map(zeros_of, dict(kwargs)))
     if func in _ADDING and args[2].dim() == 0:
         with mode:
             return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
@@ -161,7 +161,7 @@ def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if key in _TAKEN:
         return
     small = sum(math.prod(map(present_number, tensor.shape)) for tensor in tensors) <= _SMALL
-    zeros = _zeros if small else few_zeros
+    zeros = zeros_of if small else few_zeros
     try:
         with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -241,10 +241,3 @@ def _without_memory(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty(tuple(map(present_number, value.shape)), device="meta")
-
-
-def _zeros(value: Any) -> Any:
-    """As many as a tensor has, in its shape."""
-    if not isinstance(value, torch.Tensor):
-        return few_zeros(value)  # a number
-    return torch.zeros(tuple(map(present_number, value.shape)), dtype=value.dtype)

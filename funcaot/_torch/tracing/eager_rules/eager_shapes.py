@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
+from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
 
-__all__ = ["mask_shape", "refuse_index", "refuse_masks", "refuse_view"]
+__all__ = ["mask_shape", "refuse_index", "refuse_masks", "refuse_view", "zeros_of"]
 
 aten = torch.ops.aten
 
-MASKS = (torch.bool, torch.uint8)
+_MASKS = (torch.bool, torch.uint8)
 
 
 def refuse_view(x: torch.Tensor, shape: Any) -> None:
@@ -62,14 +63,14 @@ def refuse_masks(source: torch.Tensor, key: tuple[Any, ...]) -> None:
             pairs = zip(shape, source.shape[dim : dim + dims], strict=False)
             if dim + dims > source.dim() or not all(guard_or_true(a == b) for a, b in pairs):
                 with _disable_current_modes():
-                    _in_memory(source)[tree_map(_in_memory, key)]
+                    zeros_of(source)[tree_map(zeros_of, key)]
         dim += rest if part is Ellipsis else dims
 
 
 def mask_shape(part: Any) -> Sequence[Any] | None:
     """The shape of a mask among the parts of an index, a list of truth values say; else None."""
     if isinstance(part, torch.Tensor):
-        return part.shape if part.dtype in MASKS and part.dim() else None
+        return part.shape if part.dtype in _MASKS and part.dim() else None
     if not isinstance(part, list | tuple):
         return None
     leaves = tree_leaves(part)
@@ -96,11 +97,11 @@ def refuse_index(
         IndexError: Eager's own, for indexes.
         RuntimeError: Eager's own, for a value.
     """
-    if any(index is not None and index.dtype in MASKS for index in indices):
+    if any(index is not None and index.dtype in _MASKS for index in indices):
         refuse_masks(source, tuple(slice(None) if i is None else i for i in indices))
     elif not _fits(source, indices, *value):
         with _disable_current_modes():
-            given = tree_map(_in_memory, (source, list(indices), *value))
+            given = tree_map(zeros_of, (source, list(indices), *value))
             (aten.index_put if value else aten.index)(*given)
 
 
@@ -131,12 +132,14 @@ def _dims_of(part: Any) -> int:
         return len(shape)
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
-    return 0 if isinstance(part, torch.Tensor) and part.dtype in MASKS else 1
+    return 0 if isinstance(part, torch.Tensor) and part.dtype in _MASKS else 1
 
 
-def _in_memory(part: Any) -> Any:
-    """Zeros in place of a tensor."""
-    return torch.zeros(_present(part), dtype=part.dtype) if isinstance(part, torch.Tensor) else part
+def zeros_of(value: Any) -> Any:
+    """As many zeros as a tensor has, in its shape; a number as it is in this call."""
+    if not isinstance(value, torch.Tensor):
+        return few_zeros(value)
+    return torch.zeros(_present(value), dtype=value.dtype)
 
 
 def _present(tensor: Any) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""A tensor leaves autograd: by ``detach``, by ``.data``, or in place."""
+"""A tensor leaves autograd, by ``detach``, by ``.data`` or in place, or enters it.
+
+Compressed sparse tensors may not enter: a capture can't record them.
+"""
 
 from __future__ import annotations
 

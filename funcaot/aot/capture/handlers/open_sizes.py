@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.open_batches import with_zero_tangent
+from funcaot._torch.autograd.zero_tangents import with_zero_tangent
 from funcaot._torch.levels.functorch import has_tangent, interpreter_stack
 from funcaot._torch.tensors.artifacts import carries_tangents
 from funcaot._torch.tensors.ops import formula_of
