@@ -25,6 +25,7 @@ __all__ = [
     "attention_backward_pushforward",
     "attention_pushforward",
     "backward_vjp",
+    "pull_back_pushforward",
 ]
 
 _PRIMALS = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool causal, float scale"
@@ -132,22 +133,46 @@ def _own_backward_vjp(
     return (*primals, None, None, first)
 
 
+def pull_back_pushforward(
+    backward: Callable[..., Any],
+    backward_pullback: Callable[..., Any],
+    args: Sequence[Any],
+    arriving: Maybe,
+    wanted: Sequence[bool],
+    moved: int,
+) -> tuple[Maybe, ...]:
+    """What arrives at a pushforward goes to tangents by a backward, to primals by its pullback.
+
+    Args:
+        backward: The op that gives gradients of the primals for what arrives.
+        backward_pullback: The op that gives what its arguments get.
+        args: Of the pushforward: primals first, tangents of the first of them last.
+        arriving: The cotangent of its result.
+        wanted: For each argument whether its cotangent is asked for.
+        moved: How many primals have tangents.
+
+    Returns:
+        A cotangent for each argument, None where it isn't asked for.
+    """
+    if arriving is None:
+        return (None,) * len(args)
+    count = len(args) - moved
+    primals: Sequence[Maybe] = (None,) * moved
+    tangents: Sequence[Maybe] = (None,) * moved
+    if any(wanted[:moved]):
+        asked = [False, *wanted[:moved]]
+        primals = backward_pullback(*args[:count], arriving, *args[count:], asked)[1:]
+    if any(wanted[count:]):
+        tangents = backward(*args[:count], arriving)
+    found = (*primals, *(None,) * (count - moved), *tangents)
+    return tuple(v if asked else None for v, asked in zip(found, wanted, strict=True))
+
+
 def _pushforward_vjp(
     cotangents: Sequence[Maybe], *args: Any, wanted: Sequence[bool]
 ) -> tuple[Maybe, ...]:
-    """Of the tangents, a backward; of the primals, what a backward hands back for tangents."""
-    operands, moved, (arriving,) = args[:6], args[6:], cotangents
-    if arriving is None:
-        return (None,) * len(args)
-    primals: Sequence[Maybe] = (None,) * 4
-    tangents: Sequence[Maybe] = (None,) * 4
-    if any(wanted[:4]):
-        asked = [False, *wanted[:4]]
-        primals = attention_backward_pullback(*operands, arriving, *moved, asked)[1:]
-    if any(wanted[6:]):
-        tangents = attention_backward(*operands, arriving)
-    found = (*primals, None, None, *tangents)
-    return tuple(v if asked else None for v, asked in zip(found, wanted, strict=True))
+    ops = attention_backward, attention_backward_pullback
+    return pull_back_pushforward(*ops, args, cotangents[0], wanted, 4)
 
 
 _ARRIVING = "Tensor arriving"

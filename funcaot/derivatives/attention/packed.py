@@ -20,6 +20,7 @@ from funcaot._torch.tensors.sizes.ragged_attention import by_math_kernel
 from funcaot.derivatives.attention import blocks
 from funcaot.derivatives.attention import rows as of_rows
 from funcaot.derivatives.attention.blocks import Problem
+from funcaot.derivatives.attention.operators import pull_back_pushforward
 from funcaot.derivatives.attention.rows import Attention, Maybe
 from funcaot.derivatives.table import Derivative, register
 
@@ -239,19 +240,8 @@ def _forward_vjp(
 def _pushforward_vjp(
     cotangents: Sequence[Maybe], *args: Any, wanted: Sequence[bool]
 ) -> tuple[Maybe, ...]:
-    """Of the tangents, a backward; of the primals, what a backward hands back for tangents."""
-    operands, moved, (arriving,) = args[:_COUNT], args[_COUNT:], cotangents
-    if arriving is None:
-        return (None,) * len(args)
-    primals: Sequence[Maybe] = (None,) * 3
-    tangents: Sequence[Maybe] = (None,) * 3
-    if any(wanted[:3]):
-        asked = [False, *wanted[:3]]
-        primals = jagged_attention_backward_pullback(*operands, arriving, *moved, asked)[1:]
-    if any(wanted[_COUNT:]):
-        tangents = jagged_attention_backward(*operands, arriving)
-    of_moved = _if_wanted(tangents, wanted[_COUNT:])
-    return (*_if_wanted(primals, wanted[:3]), *(None,) * (_COUNT - 3), *of_moved)
+    ops = jagged_attention_backward, jagged_attention_backward_pullback
+    return pull_back_pushforward(*ops, args, cotangents[0], wanted, 3)
 
 
 def _backward_vjp(
