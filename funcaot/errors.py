@@ -58,6 +58,10 @@ class UnsupportedError(FuncaotError):
     left_to_eager: UnsupportedError | None = None
 
 
+class OutsideError(UnsupportedError):
+    """Code that is captured asks the world outside (the clock, a file), or does something to it."""
+
+
 class StageError(FuncaotError):
     """A stage of the pipeline failed; ``__cause__`` carries the original exception."""
 

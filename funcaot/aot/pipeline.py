@@ -12,6 +12,7 @@ import torch
 
 from funcaot import config
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
+from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
 from funcaot.aot.effects.analysis import watched
 from funcaot.aot.effects.settled import settle
@@ -183,7 +184,7 @@ def compile_backward(
         Exception: Whatever a user's backward raises, unchanged.
     """
     run = Stages(f"backward of {segment.settings.name}")
-    with Recorder() as recorder:
+    with Recorder(watch=Outside()) as recorder:
         arrived = run("tangents", arrive, segment, form, key, tangents, values)
         pulled = run("trace", pull_back, segment, form, key, arrived)
         backward = run("segment", derived, segment, form, key, arrived, pulled)
@@ -204,7 +205,7 @@ def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -
         Exception: Whatever a user's rule raises, unchanged.
     """
     run = Stages(f"pushforward of {segment.settings.name}")
-    with Recorder() as recorder:
+    with Recorder(watch=Outside()) as recorder:
         pushed = run("trace", trace)
     read = run("environment", make_check, recorder.ran)
     return replace(pushed, timings=run.timings, read=read)

@@ -11,7 +11,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["PausableTrace", "SharedPatch", "holding", "tracing_here", "untraced"]
+__all__ = [
+    "PausableTrace",
+    "SharedPatch",
+    "Watch",
+    "holding",
+    "tracing_here",
+    "untraced",
+    "unwatched",
+]
 
 
 @contextlib.contextmanager
@@ -53,7 +61,8 @@ class PausableTrace:
         here = sys.gettrace()
         sys.settrace(self.before)
         try:
-            yield
+            with unwatched():
+                yield
         finally:
             sys.settrace(here)
 
@@ -71,6 +80,65 @@ def untraced() -> contextlib.AbstractContextManager[None]:
     """Where no code of the user's runs: a pausable trace function of this thread sees nothing."""
     owner = tracing_here()
     return _AS_IT_IS if owner is None else owner.paused()
+
+
+class Watch:
+    """A profile function of Python's, which sees each function of C before this thread calls it.
+
+    A profiler that was there before goes on to see everything; where that is one of C's, nothing
+    is watched.
+
+    Attributes:
+        before: That profiler, unless it is another watch.
+    """
+
+    before: Any = None
+
+    def __enter__(self) -> Watch:
+        """Start to watch."""
+        self._outer = before = sys.getprofile()
+        self.before = None if _is_watch(before) else before
+        self._is_lost = False
+        if before is None or callable(before):
+            sys.setprofile(self.see)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop, and restore what profiled before."""
+        if self._outer is None or callable(self._outer):
+            sys.setprofile(self._outer)
+
+    def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        """See what happens in a frame."""
+        raise NotImplementedError
+
+    def lose(self) -> None:
+        """Note that the profile function raises, for which Python takes it away."""
+        self._is_lost = True
+
+    def resume(self) -> None:
+        """Go on to watch, if an error that was caught since has ended it."""
+        if self._is_lost:
+            self._is_lost = False
+            sys.setprofile(self.see)
+
+
+def _is_watch(profiler: Any) -> bool:
+    return isinstance(getattr(profiler, "__self__", None), Watch)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Where no code runs that is captured: what this thread calls isn't watched."""
+    here = sys.getprofile()
+    if here is None or not _is_watch(here):
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(here)
 
 
 class _User:

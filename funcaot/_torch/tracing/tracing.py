@@ -55,7 +55,7 @@ from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
 from funcaot.base.scopes import untraced
-from funcaot.errors import FuncaotError, UnsupportedError
+from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -353,19 +353,19 @@ def is_untraceable(error: BaseException) -> bool:
 def is_untraceable_function(error: BaseException) -> bool:
     """Whether a Function's own code failed so that only real values help.
 
-    Like ``is_untraceable``; and where it uses a tensor that isn't one of its operands.
+    Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
-    return is_untraceable(error) or _REAL_AMONG_SYMBOLIC in str(error)
+    return is_untraceable(error) or isinstance(error, OutsideError) or _MIXED in str(error)
 
 
 def why_untraceable(error: BaseException) -> str:
     """One line for the report."""
-    if _REAL_AMONG_SYMBOLIC in str(error):
+    if _MIXED in str(error):
         return "it uses a tensor that isn't one of its operands"
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-_REAL_AMONG_SYMBOLIC = "Please convert all Tensors to FakeTensors first"
+_MIXED = "Please convert all Tensors to FakeTensors first"
 
 
 def refuse_data_access(tensor: torch.Tensor) -> None:

@@ -7,16 +7,20 @@ changes what an op does is a part of every signature instead (``signature/ambien
 from __future__ import annotations
 
 import decimal
+import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors import guards
+from funcaot.errors import UnsupportedError
 
-__all__ = ["named_settings"]
+__all__ = ["Settings", "named_settings"]
 
 
 def _decimal_context() -> tuple[Any, ...]:
@@ -44,6 +48,17 @@ def _backends() -> tuple[Any, ...]:
     )
 
 
+def _set_precision(digits: int) -> None:
+    decimal.getcontext().prec = digits
+
+
+def _enable_collector(is_enabled: bool) -> None:
+    if is_enabled:
+        gc.enable()
+    else:
+        gc.disable()
+
+
 def _warning_settings() -> tuple[bool, ...]:
     return (torch.is_warn_always_enabled(),)
 
@@ -62,6 +77,76 @@ _SETTINGS: tuple[tuple[Callable[[], Any], frozenset[str]], ...] = (
     (os.getcwd, frozenset({"getcwd", "cwd", "abspath", "realpath"})),
     (sys.getrecursionlimit, frozenset({"getrecursionlimit"})),
 )
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A setting that code may set: what it is called, what it says, and how it is put back."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any] | None = None
+
+
+def _numpys() -> Any:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.geterr()
+
+
+def _set_numpys(before: Any) -> None:
+    sys.modules["numpy"].seterr(**before)
+
+
+def _set_hook(before: Any) -> None:
+    sys.excepthook = before
+
+
+_SET = (
+    _Setting("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    _Setting("torch.backends", _backends),
+    _Setting("anomaly mode", _anomaly, lambda before: torch.set_anomaly_enabled(*before)),
+    _Setting("torch.set_warn_always", torch.is_warn_always_enabled, torch.set_warn_always),
+    _Setting("the precision of decimal", lambda: decimal.getcontext().prec, _set_precision),
+    _Setting("NumPy's handling of errors", _numpys, _set_numpys),
+    _Setting("logging.disable", lambda: logging.root.manager.disable, logging.disable),
+    _Setting("sys.excepthook", lambda: sys.excepthook, _set_hook),
+    _Setting("the garbage collector", gc.isenabled, _enable_collector),
+)
+
+
+class Settings:
+    """What settings of the process say before a function runs."""
+
+    def __init__(self) -> None:
+        """Read them."""
+        self._before = [setting.read() for setting in _SET]
+
+    def _changed(self) -> Iterator[tuple[_Setting, Any]]:
+        for setting, before in zip(_SET, self._before, strict=True):
+            if before is not None and setting.read() != before:
+                yield setting, before
+
+    def refuse_changed(self, name: str) -> None:
+        """Raise if one of them says something else now.
+
+        Args:
+            name: The user's function.
+
+        Raises:
+            UnsupportedError: If one does.
+        """
+        for setting, _ in self._changed():
+            raise UnsupportedError(
+                f"{name} leaves {setting.name} changed, which would happen once, when it is "
+                "captured, and not at every call.",
+                remedy="change it outside of the compiled function, or change it back inside.",
+            )
+
+    def put_back(self) -> None:
+        """Have them say again what they said."""
+        for setting, before in self._changed():
+            if setting.write is not None:
+                setting.write(before)
 
 
 def named_settings(

@@ -21,7 +21,7 @@ from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
-from funcaot.base.scopes import PausableTrace
+from funcaot.base.scopes import PausableTrace, Watch
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
 _MACHINERY = (
@@ -261,12 +261,15 @@ class Recorder(PausableTrace):
     imported = ""
 
     def __init__(
-        self, started: Callable[[types.CodeType, dict[str, Any]], None] | None = None
+        self,
+        started: Callable[[types.CodeType, dict[str, Any]], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Record nothing yet.
 
         Args:
             started: Called before code of the user's runs for the first time.
+            watch: Sees functions of C that the code calls.
         """
         self.ran = Ran()
         self.asked = self.ran.asked
@@ -278,10 +281,13 @@ class Recorder(PausableTrace):
         self._started = started
         self._outer: Recorder | None = None
         self._classes = contextlib.ExitStack()
+        self._watch = watch
 
     def __enter__(self) -> Recorder:
         """Start to record."""
         self._classes.enter_context(showing_classes())
+        if self._watch is not None:
+            self._classes.enter_context(self._watch)
         self.before = sys.gettrace()
         outer = getattr(self.before, "__self__", None)
         if isinstance(outer, Recorder):
@@ -308,6 +314,8 @@ class Recorder(PausableTrace):
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""
         code = frame.f_code
+        if self._watch is not None:
+            self._watch.resume()
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
         if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):

@@ -27,7 +27,6 @@ class Draws:
         self._environment = environment
         self._objects = self._identities = 0
         self._before: dict[int, tuple[Any, Any]] = {}
-        self._of_the_system = False
         self._counters: dict[int, tuple[Any, str]] = {}
         self._python = random.getstate()
         self._numpy = _numpy_state()
@@ -41,7 +40,6 @@ class Draws:
         things += [thing.__self__ for thing in things if isinstance(thing, BuiltinMethodType)]
         self._objects, self._identities = len(objects), len(identities)
         for thing in things:
-            self._of_the_system |= isinstance(thing, random.SystemRandom)
             state = _state(thing)
             if state is not None:
                 self._before.setdefault(id(thing), (thing, state))
@@ -71,8 +69,6 @@ class Draws:
             drawn.append("Python's random module")
         if self._numpy is not None and not _same(_numpy_state(), self._numpy):
             drawn.append("numpy.random")
-        if self._of_the_system:  # It has no state to compare.
-            drawn.append("random.SystemRandom")
         if drawn:
             raise UnsupportedError(
                 f"{name} draws random numbers from {drawn[0]}, which would happen once, when it is "

@@ -14,6 +14,8 @@ from typing import Any
 from funcaot.aot.closure.contents import array_contents, compared, put_contents, whole_contents
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.outside.files import position_of
+from funcaot.aot.closure.process import Settings
 from funcaot.aot.closure.where import path_of, text_of
 from funcaot.aot.state.state import Bag, changed_keys
 from funcaot.errors import UnsupportedError
@@ -28,8 +30,10 @@ class Held:
     def __init__(self, environment: Environment) -> None:
         """Look at what was reached so far."""
         self._environment = environment
-        self._objects = self._arrays = 0
+        self._objects = self._arrays = self._identities = 0
         self._before: dict[int, tuple[Place | None, Any, Any]] = {}
+        self._files: dict[int, tuple[Any, int]] = {}
+        self._settings = Settings()
         self.update()
 
     def update(self) -> None:
@@ -42,7 +46,14 @@ class Held:
             # Its own code sets it, which is replayed.
             if id(thing) not in self._before and not isinstance(thing, Event):
                 self._before[id(thing)] = (place, thing, _contents(thing))
+        identities = self._environment.identities
+        new = [thing for _, thing in identities[self._identities :]]
+        for thing in (*itertools.islice(objects.values(), self._objects, None), *new):
+            position = position_of(thing)
+            if position is not None:
+                self._files.setdefault(id(thing), (thing, position))
         self._objects, self._arrays = len(objects), len(arrays)
+        self._identities = len(identities)
 
     def refuse_changed(self, name: str) -> None:
         """Raise if one of them holds something else now.
@@ -63,9 +74,18 @@ class Held:
                     "captured, and not at every call.",
                     remedy="keep it in a tensor or a list, or change it outside of the function.",
                 )
+        for file, position in self._files.values():
+            if position_of(file) != position:
+                raise UnsupportedError(
+                    f"{name} reads or writes a file that is open ({file.name}), which would happen "
+                    "once, when it is captured, and not at every call.",
+                    remedy="read and write files outside of the function.",
+                )
+        self._settings.refuse_changed(name)
 
     def put_back(self) -> None:
         """Give each what it held, where that can be written back."""
+        self._settings.put_back()
         for _, thing, before in self._before.values():
             if not _is_same(thing, before):
                 if isinstance(thing, ContextVar):

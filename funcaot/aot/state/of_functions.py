@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Follower
 from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import path_of
@@ -147,7 +148,7 @@ class OfRule(OfFunctions):
 
     def following(self) -> Follower:
         """While the rule runs."""
-        return Follower(self._started)
+        return Follower(self._started, Outside())
 
     def _started(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
         self._walk.add_code(code, namespace)

@@ -20,6 +20,7 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.walk import Walk, scan_what_ran
 from funcaot.aot.closure.where import path_of
@@ -202,7 +203,7 @@ class StateTracker:
             held.update()
             draws.update()
 
-        recorder = Recorder(started)
+        recorder = Recorder(started, Outside())
         self.ran = recorder.ran
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)

@@ -44,7 +44,7 @@ from funcaot.aot.tape.open_pads import OPEN_PADS
 from funcaot.aot.tape.random_order import in_memory_order
 from funcaot.aot.tape.severed import severs
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
-from funcaot.base.scopes import holding
+from funcaot.base.scopes import holding, unwatched
 from funcaot.classes.opaque import Opaque, capturing
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.functions.interception import intercepting
@@ -331,7 +331,7 @@ class Tape:
 
     def run(self, function: type, operands: tuple[Any, ...]) -> Any:
         """Run a Function's forward on real operands."""
-        with _outside_of_transforms(), torch.no_grad():
+        with _outside_of_transforms(), torch.no_grad(), unwatched():
             state = torch.get_rng_state()
             output = function.forward(*operands)  # type: ignore[attr-defined]
             if not torch.equal(state, torch.get_rng_state()):
@@ -341,7 +341,7 @@ class Tape:
 
     def outside(self, body: Callable[[], Any], given: Iterable[object] = ()) -> Any:
         """Run code on real tensors, outside of every mode and level; it draws nothing."""
-        with _outside_of_transforms(), drawing_nothing(given):
+        with _outside_of_transforms(), drawing_nothing(given), unwatched():
             return body()
 
     def call(self, function: type, *operands: Any) -> Any:

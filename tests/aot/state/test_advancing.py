@@ -69,7 +69,7 @@ def test_a_refused_capture_has_drawn_nothing(name):
 
 def test_numbers_of_the_system_are_refused():
     compiled = funcaot.compile(lambda x: x * SYSTEM.random(), backend="eager")
-    with pytest.raises(UnsupportedError, match=r"random\.SystemRandom"):
+    with pytest.raises(UnsupportedError, match="random numbers of the system"):
         compiled(torch.ones(2))
 
 

@@ -1,0 +1,1 @@
+"""What captured code asks of the world outside, or does to it: the clock, files, processes."""
