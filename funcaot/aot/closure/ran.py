@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.sizes.called_int import trace_of
+from funcaot._torch.tensors.sizes.called_kinds import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.kept_results import forget_traced

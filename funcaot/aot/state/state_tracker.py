@@ -156,7 +156,7 @@ class StateTracker:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on the tape's tensors."""
         self.open.reads.restart()
-        with reading(self.open.reads if self.open.may_read else None):
+        with reading(self.open.reads if self.open.may_read else None), mathematics():
             return self._run_open(args, kwargs)
 
     def _run_open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -164,8 +164,7 @@ class StateTracker:
             return self._run(args, kwargs)
         self.open.start()
         try:
-            with mathematics():
-                return self._run(args, kwargs)
+            return self._run(args, kwargs)
         finally:
             self.open.restore()
             self.found = self.open.plain(self.found)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from funcaot._torch.tensors.sizes.called_kinds import note_caller
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
@@ -134,6 +135,10 @@ class OpenFloat(torch.SymFloat):
         self._log.fixed |= self._positions
         return self._value
 
+    def __float__(self) -> float:
+        note_caller("float")  # The next capture of the code that calls it finds another one.
+        return self.settle()
+
     def __hash__(self) -> int:
         return hash(self.settle())
 
@@ -165,6 +170,42 @@ class OpenFloat(torch.SymFloat):
     def __abs__(self) -> Any:
         return self._made(abs(self._value), f"abs({self._text})", lambda: self.tensor().abs())
 
+    def asked(self, question: str) -> bool:
+        """What a function of ``math`` says of it: ``isfinite``, ``isnan`` or ``isinf``."""
+        if self._asks is not None:
+            ask: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, question)
+            return self._asks.answer(lambda: ask(self.tensor()))
+        return self._log.ask(f"math.{question}({self._text})", getattr(math, question)(self._value))
+
+    def through(self, name: str) -> Any:
+        """What a function of ``math`` makes of it; Python raises where no number comes out."""
+        function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
+        found = self._in_graph(lambda: function(self.tensor()))
+        return getattr(math, name)(self.settle()) if found is None else found
+
+    def _in_graph(self, compute: Callable[[], torch.Tensor]) -> Any:
+        """What is computed of a number that is read, if that is finite; None otherwise."""
+        asks = self._asks
+        if asks is None or not asks.answer(lambda: torch.isfinite(compute())):
+            return None
+        return self._made(math.nan, "", compute)
+
+    def __pow__(self, other: Any, *modulo: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        exponent = float(other) if type(other) in (int, float) else None
+        if exponent is not None and not modulo and self._asks is not None:
+            base = self.tensor
+            if exponent == 2:
+                found = self._in_graph(lambda: base() * base())
+            elif self._asks.answer(lambda: base() > 0):
+                found = self._in_graph(lambda: torch.pow(base(), exponent))
+            else:
+                found = None
+            if found is not None:
+                return found
+        return pow(self.settle(), other, *modulo)
+
     def _made(self, value: float, text: str, tensor: Any, *others: Any) -> Any:
         if self._asks is not None:
             return OpenFloat.of_tensor(self._log, self._asks.compute(tensor), self._asks)
@@ -174,6 +215,13 @@ class OpenFloat(torch.SymFloat):
             self._log.fixed |= positions
             return value
         return OpenFloat(self._log, value, text, positions, tensor)
+
+    def __rpow__(self, other: Any) -> Any:
+        if self._asks is not None and type(other) in (int, float) and other > 0:
+            found = self._in_graph(lambda: torch.pow(float(other), self.tensor()))
+            if found is not None:
+                return found
+        return pow(other, self.settle())
 
 
 def _operand(other: Any) -> tuple[float, str, Callable[[], Any]] | None:

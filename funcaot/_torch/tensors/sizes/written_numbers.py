@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.patches import is_usable
+from funcaot._torch.tensors.sizes.called_kinds import is_one_float
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
@@ -377,6 +378,10 @@ for _kind in _WRITTEN:
 _FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
 _FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
 
+_WHOLE = ("floor", "ceil")
+_QUESTIONS = ("isfinite", "isnan", "isinf")
+_FUNCTIONS += _QUESTIONS
+
 
 class _Function:
     """It stands for a function of ``math``; for all but written numbers it is that function."""
@@ -392,6 +397,16 @@ class _Function:
             found = mathematics_of(self._name, args)
             if found is not NotImplemented:
                 return found
+            args = tuple(each.item() if is_one_float(each) else each for each in args)
+        if len(args) == 1 and type(args[0]) is OpenFloat:
+            if self._name in _QUESTIONS:
+                return args[0].asked(self._name)
+            if args[0].is_read and hasattr(torch, self._name) and self._name not in _WHOLE:
+                return args[0].through(self._name)
+        if self._name == "fabs" and type(args[0]) is OpenFloat:
+            return abs(args[0])
+        if self._name == "pow" and len(args) == 2 and type(args[0]) is OpenFloat:
+            return args[0] ** float(args[1])
         return self.original(*args)
 
     def __getattr__(self, name: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.called_int import (
+from funcaot._torch.tensors.sizes.called_kinds import (
     has_whole_numbers,
     is_whole_number,
     note_caller,
@@ -39,16 +39,34 @@ __all__ = [
     "number",
 ]
 
+# Floats of a list that stay, each by itself.
+_FEW = 32
+
 
 def as_lists(call: Call, capture: InProgress) -> Any:
-    """``tolist``: whole numbers of a short list are brought; others are one premise."""
+    """``tolist``: whole numbers of a short list are brought, floats stay in the graph.
+
+    A long list is one premise.
+    """
     (tensor,) = call.args
+    if tensor.is_floating_point() and _may_stay(tensor) and tensor.numel() <= _FEW:
+        found = _floats_in(tensor)
+        if found is not NotImplemented:
+            return found
     given = _answers_for(tensor, capture)
     if given is not None and tensor.dim():
         found = given.numbers(tensor)
         if found is not NotImplemented:
             return found
     return _read_as_lists(tensor)
+
+
+def _floats_in(tensor: torch.Tensor) -> Any:
+    """The floats in a tensor in lists, or ``NotImplemented`` if they are to be read."""
+    if not tensor.dim():
+        return read_numbers.number_off(tensor)
+    rows = [_floats_in(row) for row in tensor.detach()]
+    return NotImplemented if any(row is NotImplemented for row in rows) else rows
 
 
 def _read_as_lists(tensor: torch.Tensor) -> Any:
@@ -59,11 +77,15 @@ def _read_as_lists(tensor: torch.Tensor) -> Any:
 
 
 def number(call: Call, capture: InProgress) -> Any:
-    """``item()`` and ``int()``.
+    """``item()``, ``int()`` and ``float()``.
 
     A whole number may become a size: the caller brings it. A float stays in the graph.
     """
     (tensor,) = call.args
+    if call.func is torch.Tensor.__float__:
+        if tensor.is_floating_point() and _may_stay(tensor):
+            note_caller("float")  # The next capture of that code finds another ``float``.
+        return NotImplemented
     if call.func is torch.Tensor.item and tensor.is_floating_point():
         return read_numbers.number_off(tensor) if _may_stay(tensor) else NotImplemented
     given = _answers_for(tensor, capture) if is_whole_number(tensor) else None
@@ -72,7 +94,7 @@ def number(call: Call, capture: InProgress) -> Any:
     if call.func is torch.Tensor.item:
         return given.number(tensor)
     # What ``int`` itself is given by a tensor, it makes a plain number of.
-    return settled(given.number(tensor)) if note_caller() else NotImplemented
+    return settled(given.number(tensor)) if note_caller("int") else NotImplemented
 
 
 def _may_stay(tensor: torch.Tensor) -> bool:

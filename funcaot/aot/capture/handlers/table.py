@@ -89,7 +89,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(torch.cosine_similarity), similarity.cosine_similarity),
     Row(of(torch.nn.functional.one_hot), with_arguments(masks.one_hot)),
     Row(of(_TENSOR.tolist), python_values.as_lists),
-    Row(of(_TENSOR.item, _TENSOR.__int__), python_values.number),
+    Row(of(_TENSOR.item, _TENSOR.__int__, _TENSOR.__float__), python_values.number),
     Row(of(_TENSOR.__format__), python_values.formatted),
     Row(of(_TENSOR.__repr__), python_values.as_text),
     Row(of(_TENSOR.__deepcopy__), with_arguments(python_values.copied)),

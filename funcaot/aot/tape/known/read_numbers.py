@@ -16,6 +16,7 @@ from funcaot._torch.tensors.sizes.number_tensors import marked, number_of, stepp
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.read_floats import current
 from funcaot._torch.tensors.sizes.written_numbers import is_written
+from funcaot._torch.tracing.tracing import without_torch_function
 from funcaot.aot.tape.known.premises import number_in
 from funcaot.errors import UnsupportedError
 
@@ -38,7 +39,8 @@ class _InGraph:
     """Computes with such numbers in the graph of the capture in progress."""
 
     def value(self, number: torch.Tensor) -> float:
-        found = number_in(number)
+        with without_torch_function():  # No op of the program is called.
+            found = number_in(number)
         if found is NotImplemented:
             raise UnsupportedError(
                 "The value of a number that is read off a tensor is asked for, where no values "

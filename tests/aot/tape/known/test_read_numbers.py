@@ -1,4 +1,4 @@
-"""Floats that a function reads by ``item()`` stay in its graph; eager says what is right."""
+"""Floats that a function reads by ``item()`` or ``float`` stay in its graph, and are eager's."""
 
 import copy
 import json
@@ -34,7 +34,8 @@ def start():
     RATE[0] = 0.0
 
 
-# Each with the programs that it may take for six calls; None where each value has one.
+# Each with the programs that it may take for six calls; None where each value has one. What calls
+# ``float`` by itself takes one more, before it is known to.
 CASES = {}
 
 
@@ -113,10 +114,62 @@ def classes(x):
     return isinstance(n, float), isinstance(n, int | float), type(n) is float
 
 
-@case(None)
+@case(2)
 def mathematics(x):
     n = x.abs().mean().item()
-    return math.sqrt(n), math.isnan(n), n**2, 2**n, n // 0.3, n % 0.3
+    made = math.sqrt(n), math.exp(n), math.log(n), math.tanh(n), math.fabs(-n), math.pow(n, 2)
+    return *made, n**2, (n - 9) ** 2, n**0.5, n**-1.5, 2**n, 0.5**n
+
+
+@case(2)
+def questions(x):
+    n = (x.sum() / 0).item()
+    alone = math.isfinite(x.mean()), math.isnan(x.mean()), math.isfinite(x.mean().item())
+    return *alone, math.isinf(n), math.isnan(n - n), math.isfinite(n)
+
+
+@case(None)
+def what_python_alone_computes(x):
+    n = x.abs().mean().item()
+    return n // 0.3, n % 0.3, (-n) ** 0.5, round(n, 2), math.floor(n)
+
+
+@case(None)
+def where_python_raises(x):
+    told = []
+    for compute in (lambda: math.log(-x.abs().sum().item()), lambda: math.exp(1e3 * len(x))):
+        try:
+            told.append(compute())
+        except (ValueError, OverflowError) as error:
+            told.append(type(error).__name__)
+    return told
+
+
+@case(3)
+def by_float(x):
+    return float(x.mean()), float(x.mean().item()) * 2, [float(row.sum()) for row in x[:3]]
+
+
+@case(3)
+def by_float_in_a_map(x):
+    return list(map(float, x[0])), sum(map(float, x[:2, 0])), max(0, 1)
+
+
+@case(3)
+def by_float_in_a_total(x):
+    HISTORY["total"] += float(x.mean())
+    return x * 2
+
+
+@case(3)
+def float_is_itself_elsewhere(x):
+    kinds = {float: "real"}[float], isinstance(1.5, float), float("1.5"), float(3), float()
+    return *kinds, float(x.sum()), x.to(float).dtype == torch.float64
+
+
+@case(2)
+def in_lists(x):
+    return x[:2].tolist(), x.mean().tolist(), x[0].half().tolist()
 
 
 @case(None)

@@ -1,4 +1,4 @@
-"""``int(x)`` of a tensor in code that is captured, where the number may stay open.
+"""``int(x)`` and ``float(x)`` of a tensor in captured code, where the number may stay open.
 
 Python makes a plain number of what ``x.__int__()`` returns, so code that calls ``int`` has to find
 something else by that name. It finds it for the one instruction that looks up what is called: what
@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["has_whole_numbers", "is_whole_number", "note_caller", "trace_of"]
+__all__ = ["has_whole_numbers", "is_one_float", "is_whole_number", "note_caller", "trace_of"]
 
-_NAME = "int"
 # ``map(int, x)`` only calls it.
 _MAP = "map"
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
-# Code that has been seen to call it with a tensor, by ``id``, since a hash of code takes long; and
-# where in it that name is looked up to be called.
-_calling: dict[int, tuple[weakref.ref[types.CodeType], frozenset[int]]] = {}
+# Code that has been seen to call one with a tensor, by ``id``, since a hash of code takes long; and
+# where in it which name is looked up to be called.
+_calling: dict[int, tuple[weakref.ref[types.CodeType], dict[int, str]]] = {}
 
 
 def has_whole_numbers(thing: Any) -> bool:
@@ -55,77 +54,106 @@ class _Int:
         return thing.item() if is_whole_number(thing) else int(thing)
 
 
-_INT = _Int()
+class _Float:
+    """What is called in place of ``float``; for all but tensors of one float it is ``float``."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if len(args) != 1 or keywords:
+            return float(*args, **keywords)
+        (thing,) = args
+        if issubclass(type(thing), torch.SymFloat):
+            return thing
+        return thing.item() if is_one_float(thing) else float(thing)
 
 
-def note_caller() -> bool:
-    """Note the code whose call of ``int`` asks a tensor now; whether there is such code."""
+def is_one_float(thing: Any) -> bool:
+    """Whether something is a tensor of one float."""
+    if not isinstance(thing, torch.Tensor) or not thing.is_floating_point():
+        return False
+    return thing.layout is torch.strided and all(type(n) is int and n == 1 for n in thing.shape)
+
+
+_STAND_INS: dict[str, Any] = {"int": _Int(), "float": _Float()}
+
+
+def note_caller(name: str) -> bool:
+    """Note the code whose call asks a tensor now; whether there is such code.
+
+    Args:
+        name: What it calls: ``int`` or ``float``.
+    """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_of_torch(frame):
         frame = frame.f_back
-    if frame is not None and _note(frame):
+    if frame is not None and _note(frame, name):
         return True
     # A generator may go through ``map(int, x)`` of the code around it.
     outer = None if frame is None else frame.f_back
-    return outer is not None and not _is_of_torch(outer) and _note(outer)
+    return outer is not None and not _is_of_torch(outer) and _note(outer, name)
 
 
-def _note(frame: types.FrameType) -> bool:
-    """Note the code of a frame, if it calls ``int``."""
-    if _NAME in frame.f_globals:
+def _note(frame: types.FrameType, name: str) -> bool:
+    """Note the code of a frame, if it calls a kind of number."""
+    if name in frame.f_globals:
         return False
     code = frame.f_code
-    if not _places_in(code):
-        places = _called_at(code, maps=_MAP not in frame.f_globals)
+    known = _places_in(code)
+    if name not in known.values():
+        places = _called_at(code, name, maps=_MAP not in frame.f_globals)
         if not places:
             return False
-        _calling[id(code)] = weakref.ref(code), places
+        _calling[id(code)] = weakref.ref(code), {**known, **dict.fromkeys(places, name)}
         # Python 3.13 looks at this when the next frame of the code starts.
         frame.f_trace_opcodes = sys.version_info >= (3, 13)
     return True
 
 
 def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
-    """The trace function of a frame that starts, if its code calls ``int`` with tensors."""
-    places = _places_in(frame.f_code)
-    if not places or _NAME in frame.f_globals:
-        return None
+    """The trace function of a frame that starts, if its code calls a kind with tensors."""
     namespace = frame.f_globals
+    places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
+    if not places:
+        return None
     frame.f_trace_lines = False
     if not frame.f_trace_opcodes:
         frame.f_trace_opcodes = True
         sys.settrace(sys.gettrace())  # Python 3.12 looks at it here.
+    put: list[str] = []
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        if event == "opcode" and frame.f_lasti in places:
-            namespace[_NAME] = _INT
-        elif namespace.get(_NAME) is _INT:
-            del namespace[_NAME]
+        while put:
+            namespace.pop(put.pop(), None)
+        if event == "opcode" and (name := places.get(frame.f_lasti)) is not None:
+            namespace[name] = _STAND_INS[name]
+            put.append(name)
         return trace
 
     return trace
 
 
-def _places_in(code: types.CodeType) -> frozenset[int]:
-    """Where code that was noted calls it."""
+def _places_in(code: types.CodeType) -> dict[int, str]:
+    """Where code that was noted calls which kind of number."""
     known = _calling.get(id(code))
-    return known[1] if known is not None and known[0]() is code else frozenset()
+    return known[1] if known is not None and known[0]() is code else {}
 
 
-def _called_at(code: types.CodeType, *, maps: bool) -> frozenset[int]:
+def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]:
     """Where code looks the name up among its globals in order to call it, or to have it mapped.
 
     Args:
         code: Code that called it.
+        name: The kind of number.
         maps: Whether ``map`` is Python's.
     """
-    if _NAME not in code.co_names:
+    if name not in code.co_names:
         return frozenset()
     places, before = set(), ("", False)
     for each in dis.get_instructions(code):
         called = each.opname == "LOAD_GLOBAL" and bool((each.arg or 0) & 1)
         loaded = (each.argval, called) if each.opname == "LOAD_GLOBAL" else ("", False)
-        if loaded == (_NAME, True) or (maps and (before, loaded) == ((_MAP, True), (_NAME, False))):
+        if loaded == (name, True) or (maps and (before, loaded) == ((_MAP, True), (name, False))):
             places.add(each.offset)
         before = loaded
     return frozenset(places)
