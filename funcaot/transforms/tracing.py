@@ -20,6 +20,7 @@ from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot._torch.tracing.tracing import (
     FakeTensor,
     is_untraceable_function,
+    is_wrapper_subclass,
     refuse_data_access,
     why_untraceable,
 )
@@ -35,10 +36,14 @@ from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
 
-__all__ = ["FunctionNode", "distinct"]
+__all__ = ["FunctionNode", "MakesWrapperError", "distinct"]
 
 
 _GIVEN = (torch.Tensor, *SYMBOLIC_NUMBERS)
+
+
+class MakesWrapperError(UnsupportedError):
+    """A Function returns a tensor that wraps others: no node can stand for that."""
 
 
 class FunctionNode:
@@ -195,6 +200,12 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     captor = current_captor()
     known, recorded = _retracing.take()
     output, opaque = _value(captor, known, function, operands)
+    if any(map(is_wrapper_subclass, _tensors(output))):
+        raise MakesWrapperError(
+            f"{display_name(function)} returns a tensor subclass that wraps others, inside a "
+            "torch.func transform or a trace.",
+            remedy="make the wrapper outside of the Function.",
+        )
     # Else the tracer would take the operand for the node's output from here on, which is right
     # only for one that forward changes in place.
     if any(value is operand for value in _tensors(output) for operand in operands):

@@ -38,6 +38,7 @@ from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape.tape import Tape
+from funcaot.base.scopes import holding
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import GraphError, UnsupportedError
 
@@ -220,6 +221,7 @@ def capture(
             explained(name, events),
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
+            holding(tape.closed_over, mode=lifting),
             lifting,
             asking_for_reads(lifting),
         ):

@@ -6,6 +6,7 @@ somewhere is met there too: as the real tensor, since no capture is in progress 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,10 +20,15 @@ __all__ = ["ClosedOver", "Replacing"]
 
 
 class ClosedOver:
-    """The tape's tensors for real ones that a capture met."""
+    """The tape's tensors for real ones that a capture met.
+
+    Attributes:
+        mode: Puts the tape's tensors in place of real ones, while a capture is in progress.
+    """
 
     def __init__(self) -> None:
         """None, until a Function is called that may reach them."""
+        self.mode: TorchFunctionMode | None = None
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def add(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -37,6 +43,10 @@ class ClosedOver:
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._found)
+
+    def entering(self) -> contextlib.AbstractContextManager[object]:
+        """While a Function's backward runs in a capture, where no mode is in force."""
+        return self.mode or contextlib.nullcontext()
 
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""

@@ -1,8 +1,9 @@
-"""Functions that are given objects with tensors inside, called in a capture as eager calls them.
+"""Functions that are given or make what no node can hold, called in a capture as eager calls them.
 
 A solver is given a function that closes over tensors of the program; a dropout is given an object
-and keeps its mask there. No level can unwrap such tensors, so the call isn't one node of a tape but
-what its forward does, with the Function's own backward in autograd's record of it.
+and keeps its mask there; a forward takes a tensor that wraps others, or makes one. No level can
+unwrap such tensors, so the call isn't one node of a tape but what its forward does, with the
+Function's own backward in autograd's record of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function
 
+from funcaot._torch.calls.interception import past_interception
 from funcaot._torch.levels.functorch import (
     FakeTensor,
     function_mode_active,
@@ -28,6 +30,9 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
+from funcaot.rules.stores import again
+from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
+from funcaot.transforms.tracing import MakesWrapperError
 
 __all__ = ["call_in_capture"]
 
@@ -43,6 +48,15 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
         # Its class takes apart what forward and backward do, which no node of a graph would.
         return _plainly(plan, operands)
+    try:
+        return _with_objects(plan, operands, otherwise)
+    except MakesWrapperError:
+        with again(plan.function, tuple(_leaves(operands))):
+            return _plainly(plan, operands)
+
+
+def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
+    """Call a Function that may be given objects with tensors inside."""
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()
@@ -77,8 +91,12 @@ def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
     if captor is None:
         return plan.native(*operands)
     captor.called_plainly = True
+    native, reached = plan.native, reached_by_backward(plan.function)
+    if reached:
+        _as_entered(reached)
+        native = past_interception(entering(plan.function, captor))
     with captor.calling():
-        return plan.native(*operands)
+        return native(*operands)
 
 
 def _with_parameters(
