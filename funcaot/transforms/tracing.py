@@ -26,7 +26,7 @@ from funcaot._torch.tracing.tracing import (
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.base.scopes import holding
-from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
+from funcaot.classes.opaque import Captor, Opaque, Watch, current_captor, current_watch
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -200,12 +200,6 @@ def proxy_rule(mode: ProxyTorchDispatchMode, function: type, *operands: Any) -> 
     captor = current_captor()
     known, recorded = _retracing.take()
     output, opaque = _value(captor, known, function, operands)
-    if any(map(is_wrapper_subclass, _tensors(output))):
-        raise MakesWrapperError(
-            f"{display_name(function)} returns a tensor subclass that wraps others, inside a "
-            "torch.func transform or a trace.",
-            remedy="make the wrapper outside of the Function.",
-        )
     # Else the tracer would take the operand for the node's output from here on, which is right
     # only for one that forward changes in place.
     if any(value is operand for value in _tensors(output) for operand in operands):
@@ -293,6 +287,7 @@ def _value(
         followed = contextlib.nullcontext() if watch is None else watch.following()
         with repeated, followed, _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
+        _refuse_wrappers(function, output, watch, looked)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
         if watch is not None:
@@ -306,6 +301,23 @@ def _value(
         error = failure
         reason = f"forward: {why_untraceable(error)}"
     return _run_for_real(captor, function, operands, reason, error)
+
+
+def _refuse_wrappers(function: type, output: Any, watch: Watch | None, looked: Any) -> None:
+    """Refuse a node for what wraps other tensors; what forward counted is taken back.
+
+    Raises:
+        MakesWrapperError: If there is such an output.
+    """
+    if not any(map(is_wrapper_subclass, _tensors(output))):
+        return
+    if watch is not None:
+        watch.take_back(looked)
+    raise MakesWrapperError(
+        f"{display_name(function)} returns a tensor subclass that wraps others, inside a "
+        "torch.func transform.",
+        remedy="make the wrapper outside of the Function.",
+    )
 
 
 def _run_for_real(
@@ -336,6 +348,7 @@ def _run_for_real(
             remedy="give the Function an `abstract` staticmethod: like forward, but returning "
             "tensors of the right metadata (torch.empty_like(x), ...).",
         ) from error
+    _refuse_wrappers(function, output, watch, looked)
     opaque = Opaque.of(output, reason)
     if known:
         opaque.pending = (output,)

@@ -30,7 +30,6 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
-from funcaot.rules.stores import again
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 from funcaot.transforms.tracing import MakesWrapperError
 
@@ -51,8 +50,7 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     try:
         return _with_objects(plan, operands, otherwise)
     except MakesWrapperError:
-        with again(plan.function, tuple(_leaves(operands))):
-            return _plainly(plan, operands)
+        return _plainly(plan, operands)
 
 
 def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
