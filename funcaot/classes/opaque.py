@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import torch
 
 from funcaot.base.scopes import holding
-from funcaot.errors import RuleError
+from funcaot.errors import RuleError, UnsupportedError
 
 __all__ = [
     "Captor",
     "Layout",
+    "MakesWrapperError",
     "Opaque",
     "Reachable",
     "Watch",
@@ -30,6 +31,10 @@ __all__ = [
     "layout_of",
     "watching",
 ]
+
+
+class MakesWrapperError(UnsupportedError):
+    """A Function returns a tensor that wraps others: no node can stand for that."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,14 @@ from funcaot._torch.tracing.tracing import (
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.base.scopes import holding
-from funcaot.classes.opaque import Captor, Opaque, Watch, current_captor, current_watch
+from funcaot.classes.opaque import (
+    Captor,
+    MakesWrapperError,
+    Opaque,
+    Watch,
+    current_captor,
+    current_watch,
+)
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -36,14 +43,10 @@ from funcaot.transforms.forms.dirty import dirty_inputs
 from funcaot.transforms.forms.undeclared import count_statistics
 from funcaot.transforms.inlining import inlined, is_inlining
 
-__all__ = ["FunctionNode", "MakesWrapperError", "distinct"]
+__all__ = ["FunctionNode", "distinct"]
 
 
 _GIVEN = (torch.Tensor, *SYMBOLIC_NUMBERS)
-
-
-class MakesWrapperError(UnsupportedError):
-    """A Function returns a tensor that wraps others: no node can stand for that."""
 
 
 class FunctionNode:

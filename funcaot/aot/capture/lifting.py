@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,10 @@ from funcaot.base.scopes import untraced
 from funcaot.errors import UnsupportedError
 
 _RECORDED = contextlib.nullcontext()
+
+
+def _nothing() -> None:
+    """What stands for a reference where there is none."""
 
 
 class Lifting(TorchFunctionMode):
@@ -63,6 +68,19 @@ class Lifting(TorchFunctionMode):
         self._add = add
         self._wrapped = WrappedInside(capture.name)
         self._saw_number = False
+        self._made: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def note_made(self, wrapper: torch.Tensor) -> None:
+        """Remember a wrapper that the function makes."""
+        self._made[id(wrapper)] = weakref.ref(wrapper)
+
+    def _enter_parts(self, wrapper: torch.Tensor) -> None:
+        """Put the tape's tensors into a wrapper that was made of tensors that are closed over."""
+        for name in wrapper.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            part = getattr(wrapper, name)
+            entered = self.replace(part)
+            if entered is not part:
+                setattr(wrapper, name, entered)
 
     def __torch_function__(
         self,
@@ -144,6 +162,9 @@ class Lifting(TorchFunctionMode):
             return found
         if is_wrapper(value):
             if is_placeholder_of_torch(value):
+                return value
+            if self._made.get(id(value), _nothing)() is value:
+                self._enter_parts(value)
                 return value
             return value if tracing.is_symbolic(value) else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.

@@ -23,7 +23,7 @@ from funcaot._torch.levels.functorch import (
     pytree,
 )
 from funcaot._torch.tracing.tracing import is_symbolic, is_wrapper_subclass
-from funcaot.classes.opaque import current_captor
+from funcaot.classes.opaque import MakesWrapperError, current_captor
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -31,7 +31,6 @@ from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
-from funcaot.transforms.tracing import MakesWrapperError
 
 __all__ = ["call_in_capture"]
 
