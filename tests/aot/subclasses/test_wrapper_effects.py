@@ -401,3 +401,24 @@ def test_such_a_view_with_a_history_is_refused():
     x = two(0, 3, 4) * 1
     with pytest.raises(UnsupportedError, match="an earlier view"):
         funcaot.compile(row_and_turn, backend="eager")(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_part_that_is_detached_from_another_result(backend):
+    def function(x):
+        y = x * 2
+        return Factor(y.detach(), 3), y
+
+    compiled = funcaot.compile(function, backend=backend)
+    for _ in range(2):
+        x, z = made(0, 3), made(0, 3)
+        found, wanted = compiled(x), function(z)
+        assert found[0].inner.requires_grad == wanted[0].inner.requires_grad is False
+        same(found[0].inner, wanted[0].inner)
+        found[1].sum().backward()
+        wanted[1].sum().backward()
+        same(x.grad, z.grad)
+        with torch.no_grad():
+            found[1].mul_(2)
+            wanted[1].mul_(2)
+        same(found[0].inner, wanted[0].inner)
