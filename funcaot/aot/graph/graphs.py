@@ -125,8 +125,10 @@ def extract(
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
         if is_wrapped(node):
-            aliases = [part.target in _ALIASES and part not in visible for part in node.args]
-            copies[node].meta["detached"] = aliases
+            parts = parts_of(node)
+            copies[node].meta["detached"] = [
+                part.target in _ALIASES and part not in visible for part in parts
+            ]
         copies[node].target = RENAMED.get(node.target, node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))

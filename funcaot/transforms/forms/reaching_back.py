@@ -6,6 +6,7 @@ become inputs while its forward is called, and a capture in progress is entered 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from funcaot._torch.tracing.tracing import is_symbolic
 from funcaot.classes.opaque import Captor
-from funcaot.rules.operands.closure_parts import may_hold, parts_of
+from funcaot.rules.operands.closure_parts import parts_of
 
 __all__ = ["entering", "reached_by_backward"]
 
@@ -22,6 +23,8 @@ _DEPTH = 4
 
 def reached_by_backward(function: type) -> tuple[torch.Tensor, ...]:
     """The real tensors that a Function's backward closes over or finds among globals.
+
+    What is in objects and containers may be another tensor by the time that it runs.
 
     Args:
         function: The Function class.
@@ -38,7 +41,7 @@ def _reached(parts: Iterable[tuple[str, Any]], depth: int, seen: set[int]) -> It
         if isinstance(value, torch.Tensor):
             if not is_symbolic(value):
                 yield value
-        elif depth and may_hold(value):
+        elif depth and isinstance(value, types.FunctionType):
             yield from _reached(parts_of(value), depth - 1, seen)
 
 

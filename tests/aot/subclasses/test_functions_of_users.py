@@ -16,6 +16,7 @@ def reaching(kept, where):
     class Reaching(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
+            ctx.save_for_backward(x)
             return x * kept if "f" in where else x * 2
 
         @staticmethod
@@ -136,3 +137,35 @@ def test_what_such_a_function_counts_is_counted_once():
     for number in range(1, 4):
         compiled(made(0, 3))
         assert count == [number]
+
+
+def overwritten(kept):
+    kept.mul_(2)
+
+
+def assigned(kept):
+    kept.data = kept.data * 3
+
+
+@pytest.mark.parametrize("change", [overwritten, assigned])
+@pytest.mark.parametrize("where", ["b", "fb"])
+@pytest.mark.parametrize("held", KINDS)
+def test_a_backward_reads_what_it_finds_when_it_runs(held, where, change):
+    results = []
+    for compiled in (True, False):
+        kept = KINDS[held](3, 3, 4, grad=False)
+        apply = reaching(kept, where).apply
+
+        def model(x, apply=apply):
+            return apply(x).sin()
+
+        function = funcaot.compile(model, backend="eager") if compiled else model
+        found = []
+        for seed in range(3):
+            x = two(seed, 3, 4)
+            result = function(x)
+            if seed:
+                change(kept)
+            found += torch.autograd.grad(result.sum(), x)
+        results.append(found)
+    same(*results)
