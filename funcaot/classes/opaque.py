@@ -160,6 +160,10 @@ class Reachable(Protocol):
         """While such a backward runs: the capture's own tensors stand in the places of those."""
         ...
 
+    def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+        """Take note of a backward that finds tensors by itself."""
+        ...
+
 
 class Captor(Protocol):
     """A capture in progress, which can find out real values.

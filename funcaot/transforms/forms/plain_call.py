@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
     native, reached = plan.native, reached_by_backward(plan.function)
     if reached:
         _as_entered(reached)
+        captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
         native = past_interception(entering(plan.function, captor))
     with captor.calling():
         return native(*operands)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.aot.subclasses.kinds import TwoTensor, made, same, two
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
@@ -169,3 +170,30 @@ def test_a_backward_reads_what_it_finds_when_it_runs(held, where, change):
             found += torch.autograd.grad(result.sum(), x)
         results.append(found)
     same(*results)
+
+
+@pytest.mark.parametrize("where", ["b", "fb"])
+def test_a_backward_that_finds_another_tensor_than_there_was_is_refused(where):
+    kept = made(3, 3, 4, grad=False)
+
+    class Reaching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * kept if "f" in where else x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * kept
+
+    compiled = funcaot.compile(lambda x: Reaching.apply(x).sin(), backend="eager")
+    for _ in range(2):
+        compiled(two(0, 3, 4)).sum().backward()
+    result = compiled(two(0, 3, 4))
+    kept = made(4, 3, 4, grad=False)
+    with pytest.raises(UnsupportedError, match="another one than there was"):
+        result.sum().backward()
+    x = two(0, 3, 4)
+    compiled(x).sum().backward()
+    y = two(0, 3, 4)
+    Reaching.apply(y).sin().sum().backward()
+    same(x.grad, y.grad)
