@@ -74,13 +74,20 @@ class Lifting(TorchFunctionMode):
         """Remember a wrapper that the function makes."""
         self._made[id(wrapper)] = weakref.ref(wrapper)
 
-    def _enter_parts(self, wrapper: torch.Tensor) -> None:
-        """Put the tape's tensors into a wrapper that was made of tensors that are closed over."""
+    def _enter_parts(self, wrapper: torch.Tensor) -> bool:
+        """Put the tape's tensors into a wrapper, if the function made it: of what it closes over.
+
+        Returns:
+            Whether it made it.
+        """
+        if self._made.get(id(wrapper), _nothing)() is not wrapper:
+            return False
         for name in wrapper.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             part = getattr(wrapper, name)
             entered = self.replace(part)
             if entered is not part:
                 setattr(wrapper, name, entered)
+        return True
 
     def __torch_function__(
         self,
@@ -163,15 +170,13 @@ class Lifting(TorchFunctionMode):
         if is_wrapper(value):
             if is_placeholder_of_torch(value):
                 return value
-            if self._made.get(id(value), _nothing)() is value:
-                self._enter_parts(value)
-                return value
-            return value if tracing.is_symbolic(value) else self.lift(value)
+            made = self._enter_parts(value) or tracing.is_symbolic(value)
+            return value if made else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
         inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
             return value
-        if is_wrapper(inner) and tracing.is_symbolic(inner):
+        if is_wrapper(inner) and (self._enter_parts(inner) or tracing.is_symbolic(inner)):
             return value
         if inner is not value and functorch.transforms_active():
             raise UnsupportedError(

@@ -108,3 +108,23 @@ def test_one_that_is_returned_holds_the_tensors_themselves():
         found, _ = compiled(made(0, 3))
         assert found.a is p
         assert found.b is q
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda w: torch.func.grad(lambda y: (y * y).sum())(w),
+        lambda w: torch.func.vmap(lambda y: y.sin())(w),
+        lambda w: torch.func.jvp(lambda y: y.sin(), (w,), (w,))[1],
+    ],
+    ids=["grad", "vmap", "jvp"],
+)
+def test_transforms_of_them(transform):
+    p, q = made(1, 3, 4, grad=False), made(2, 3, 4, grad=False)
+
+    def function(x):
+        return transform(TwoTensor(p, q)) * x
+
+    compiled = funcaot.compile(function, backend="eager", fullgraph=True)
+    for seed in range(2):
+        same(compiled(made(seed, 3, 4)), function(made(seed, 3, 4)))
