@@ -295,6 +295,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/subclasses/own_classes/test_classes.py::test_as_in_eager",
     ),
     Patch(
+        "made wrappers",
+        "funcaot/_torch/levels/made_wrappers.py",
+        (Target("torch:Tensor._make_wrapper_subclass"),),
+        "A tensor that wraps others can't be made inside, around tensors that are closed over.",
+        "such a call runs without being compiled, or is refused",
+        "tests/aot/subclasses/test_made_inside.py",
+    ),
+    Patch(
         "derivatives",
         "funcaot/derivatives/kernels.py",
         (Target("torch.library:Library", has=("impl",)),),

@@ -31,12 +31,16 @@ def _compile(module: fx.GraphModule, examples: Sequence[Any], kind: str) -> Call
 
 
 def _is_dense(value: Any) -> bool:
-    """Inductor takes plain strided tensors; its kernels know nothing of lazy conjugation."""
+    """Inductor takes plain strided tensors; its kernels know nothing of lazy conjugation.
+
+    On the meta device there is nothing to compute, and it drops products that other ops read.
+    """
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
         and not value.is_conj()
         and not value.is_neg()
+        and value.device.type != "meta"
     )
 
 

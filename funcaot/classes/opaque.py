@@ -16,12 +16,14 @@ from typing import Any, Protocol
 import torch
 
 from funcaot.base.scopes import holding
-from funcaot.errors import RuleError
+from funcaot.errors import RuleError, UnsupportedError
 
 __all__ = [
     "Captor",
     "Layout",
+    "MakesWrapperError",
     "Opaque",
+    "Reachable",
     "Watch",
     "capturing",
     "current_captor",
@@ -29,6 +31,10 @@ __all__ = [
     "layout_of",
     "watching",
 ]
+
+
+class MakesWrapperError(UnsupportedError):
+    """A Function returns a tensor that wraps others: no node can stand for that."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,18 @@ class Watch(Protocol):
         ...
 
 
+class Reachable(Protocol):
+    """What a Function's backward may reach besides what it saved."""
+
+    def entering(self) -> contextlib.AbstractContextManager[object]:
+        """While such a backward runs: the capture's own tensors stand in the places of those."""
+        ...
+
+    def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+        """Take note of a backward that finds tensors by itself."""
+        ...
+
+
 class Captor(Protocol):
     """A capture in progress, which can find out real values.
 
@@ -154,11 +172,17 @@ class Captor(Protocol):
         asked_by: What asks for the derivative that is traced: `levels`, `tangents` (of dual
             numbers, or to be pushed forward), or neither, which is empty.
         transposes: Whether it is a backward whose transpose is going to be forward mode.
+        called_plainly: Whether a Function was called as in eager, so that it isn't a node.
     """
 
     asked_by: str
     transposes: bool
     called_plainly: bool
+
+    @property
+    def closed_over(self) -> Reachable:
+        """What the backward of a Function that is called plainly may reach."""
+        ...
 
     def severs(self, result: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> bool:
         """Whether a gradient was computed from cotangents where autograd doesn't see it."""

@@ -20,12 +20,20 @@ from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot._torch.tracing.tracing import (
     FakeTensor,
     is_untraceable_function,
+    is_wrapper_subclass,
     refuse_data_access,
     why_untraceable,
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.base.scopes import holding
-from funcaot.classes.opaque import Captor, Opaque, current_captor, current_watch
+from funcaot.classes.opaque import (
+    Captor,
+    MakesWrapperError,
+    Opaque,
+    Watch,
+    current_captor,
+    current_watch,
+)
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -282,6 +290,7 @@ def _value(
         followed = contextlib.nullcontext() if watch is None else watch.following()
         with repeated, followed, _NoDataAccess():
             output = custom_function_call.below_autograd(function, *operands)
+        _refuse_wrappers(function, output, watch, looked)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):
             return output, None
         if watch is not None:
@@ -295,6 +304,23 @@ def _value(
         error = failure
         reason = f"forward: {why_untraceable(error)}"
     return _run_for_real(captor, function, operands, reason, error)
+
+
+def _refuse_wrappers(function: type, output: Any, watch: Watch | None, looked: Any) -> None:
+    """Refuse a node for what wraps other tensors; what forward counted is taken back.
+
+    Raises:
+        MakesWrapperError: If there is such an output.
+    """
+    if not any(map(is_wrapper_subclass, _tensors(output))):
+        return
+    if watch is not None:
+        watch.take_back(looked)
+    raise MakesWrapperError(
+        f"{display_name(function)} returns a tensor subclass that wraps others, inside a "
+        "torch.func transform.",
+        remedy="make the wrapper outside of the Function.",
+    )
 
 
 def _run_for_real(
@@ -325,6 +351,7 @@ def _run_for_real(
             remedy="give the Function an `abstract` staticmethod: like forward, but returning "
             "tensors of the right metadata (torch.empty_like(x), ...).",
         ) from error
+    _refuse_wrappers(function, output, watch, looked)
     opaque = Opaque.of(output, reason)
     if known:
         opaque.pending = (output,)

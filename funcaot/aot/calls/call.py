@@ -182,6 +182,7 @@ class SegmentFunction:
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
         checked = values
         if self.unchecked and not around.transforms:
+            ctx.found = self.segment.tape.closed_over.found()
             ctx.unchecked = {index: values[index] for index in self.unchecked}
             checked = [value for i, value in enumerate(values) if i not in self.unchecked]
         saved = {residual.operand for residual in self.form.residuals}
@@ -308,6 +309,14 @@ class SegmentFunction:
         saved = ctx.saved_tensors
         if not unchecked:
             return saved
+        now = self.segment.tape.closed_over.found()
+        if [*map(id, now)] != [*map(id, ctx.found)]:
+            raise UnsupportedError(
+                f"A Function's backward in {self.segment.settings.name} reads a tensor that isn't "
+                "an operand, and finds another one than there was when its forward ran.",
+                remedy="save it with ctx.save_for_backward, or compile a function that runs the "
+                "backward too.",
+            )
         rest = iter(saved)
         count = len(self.form.residuals)
         values = [unchecked[i] if i in unchecked else next(rest) for i in range(count)]

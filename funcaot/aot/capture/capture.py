@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.made_wrappers import noticing_wrappers
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.reads import asking_for_reads
 from funcaot.aot.capture import inner_tensors
@@ -38,6 +40,7 @@ from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
 from funcaot.aot.tape.tape import Tape
+from funcaot.base.scopes import holding
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import GraphError, UnsupportedError
 
@@ -220,8 +223,7 @@ def capture(
             explained(name, events),
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
-            lifting,
-            asking_for_reads(lifting),
+            _entering(tape, lifting),
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
@@ -250,6 +252,18 @@ def capture(
         facts=entrance.facts.noted(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
+
+
+@contextlib.contextmanager
+def _entering(tape: Tape, lifting: Lifting) -> Iterator[None]:
+    """Let the tape's tensors stand in the places of real ones, wherever these come from."""
+    with (
+        holding(tape.closed_over, mode=lifting),
+        noticing_wrappers(lifting.note_made),
+        lifting,
+        asking_for_reads(lifting),
+    ):
+        yield
 
 
 def _tape_for(signature: Signature, opening: Opening | None) -> Tape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,10 @@ from funcaot.base.scopes import untraced
 from funcaot.errors import UnsupportedError
 
 _RECORDED = contextlib.nullcontext()
+
+
+def _nothing() -> None:
+    """What stands for a reference where there is none."""
 
 
 class Lifting(TorchFunctionMode):
@@ -63,6 +68,26 @@ class Lifting(TorchFunctionMode):
         self._add = add
         self._wrapped = WrappedInside(capture.name)
         self._saw_number = False
+        self._made: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def note_made(self, wrapper: torch.Tensor) -> None:
+        """Remember a wrapper that the function makes."""
+        self._made[id(wrapper)] = weakref.ref(wrapper)
+
+    def _enter_parts(self, wrapper: torch.Tensor) -> bool:
+        """Put the tape's tensors into a wrapper, if the function made it: of what it closes over.
+
+        Returns:
+            Whether it made it.
+        """
+        if self._made.get(id(wrapper), _nothing)() is not wrapper:
+            return False
+        for name in wrapper.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            part = getattr(wrapper, name)
+            entered = self.replace(part)
+            if entered is not part:
+                setattr(wrapper, name, entered)
+        return True
 
     def __torch_function__(
         self,
@@ -145,12 +170,13 @@ class Lifting(TorchFunctionMode):
         if is_wrapper(value):
             if is_placeholder_of_torch(value):
                 return value
-            return value if tracing.is_symbolic(value) else self.lift(value)
+            made = self._enter_parts(value) or tracing.is_symbolic(value)
+            return value if made else self.lift(value)
         # Ops of functorch, and FunctionalTensor.layout, reach this mode with what is wrapped.
         inner = tracing.without_functional_wrapper(functorch.fully_unwrapped(value))
         if isinstance(inner, tracing.FunctionalTensor | tracing.FakeTensor):
             return value
-        if is_wrapper(inner) and tracing.is_symbolic(inner):
+        if is_wrapper(inner) and (self._enter_parts(inner) or tracing.is_symbolic(inner)):
             return value
         if inner is not value and functorch.transforms_active():
             raise UnsupportedError(

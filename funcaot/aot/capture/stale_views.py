@@ -20,11 +20,13 @@ from funcaot._torch.tensors.pytree import tree_map
 from funcaot._torch.tracing import tracing
 from funcaot.errors import UnsupportedError
 
+__all__ = ["Change", "ShapeHistory", "stale_view"]
+
 _TRANSPOSING = ("transpose_", "swapdims_", "swapaxes_")
 
 
 @dataclass(frozen=True)
-class _Change:
+class Change:
     """One change of a shape in place: the method, its arguments, and the shape before."""
 
     name: str
@@ -62,7 +64,7 @@ class ShapeHistory:
         inputs: The ``id`` of inputs, which effects follow themselves where they are views.
     """
 
-    changes: dict[int, list[_Change]] = field(default_factory=dict)
+    changes: dict[int, list[Change]] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
     inputs: set[int] = field(default_factory=set)
 
@@ -70,7 +72,7 @@ class ShapeHistory:
         """Note a change that is about to be made."""
         if id(tensor) not in self.changes:
             self.kept.append(tensor)
-        change = _Change(name, arguments, tuple(tensor.shape))
+        change = Change(name, arguments, tuple(tensor.shape))
         self.changes.setdefault(id(tensor), []).append(change)
 
     def refreshed(self, values: Any, name: str) -> tuple[Any, dict[int, torch.Tensor]]:

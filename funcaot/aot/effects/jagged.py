@@ -31,8 +31,10 @@ class Finder(Protocol):
         results: What the graph computes.
         storages: Plain inputs by storage.
         wrapped: The memory inside of wrappers, with its ``parts``.
+        name: The user's function, for messages.
     """
 
+    name: str
     capture: Any
     wrapped: Any
     results: Any

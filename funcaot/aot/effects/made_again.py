@@ -18,6 +18,7 @@ from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of
 from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
+from funcaot.aot.capture.stale_views import Change, stale_view
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
@@ -36,12 +37,13 @@ class ViewAgain:
     Attributes:
         traced: The tape's view.
         recorded: Whether it was made with grad mode on.
+        turned: Changes of the wrapper's shape that came after the view, the last one first.
         sizes: The open sizes of the call that makes it again, if there are any.
     """
 
     traced: torch.Tensor
     recorded: bool
-
+    turned: tuple[Change, ...] = ()
     sizes: Mapping[Any, int] | None = None
 
     def at_sizes(self, sizes: Mapping[Any, int]) -> ViewAgain:
@@ -51,6 +53,8 @@ class ViewAgain:
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         """The same view of another wrapper."""
         with torch.set_grad_enabled(self.recorded):
+            for change in self.turned:
+                base = change.undone(base)  # type: ignore[assignment] (it was undone before)
             return autograd.view_again(self.traced, base, partial(self._number, base))
 
     def _number(self, base: torch.Tensor, number: Any) -> Any:
@@ -117,7 +121,7 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     if base is None:
         return None
     recorded = autograd.creation_meta(value) != autograd.CreationMeta.NO_GRAD_MODE
-    view: Any = _piece_of(base, value) or ViewAgain(value, recorded)
+    view: Any = _piece_of(base, value) or ViewAgain(value, recorded, _later(finder, base, value))
     for index, slot in enumerate(capture.inputs):
         if slot.tensor is base:
             return Output(source=index, view=view)
@@ -125,6 +129,40 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
         if part is base:
             return Output(origin=Origin(parent=start, view=view))
     return Output(result=finder.results.of(base), view=view)
+
+
+def _later(finder: Finder, base: torch.Tensor, value: torch.Tensor) -> tuple[Change, ...]:
+    """The changes of a wrapper's shape in place that came after a view of it, the last one first.
+
+    Raises:
+        UnsupportedError: If autograd knows the view, whose gradient eager can't give then, or if a
+            change can't be undone.
+    """
+    changes = finder.capture.events.history.changes.get(id(base), ())
+    found: list[Change] = []
+    for change in (*reversed(changes), None):
+        if not changes or _is_that_view(base, value):
+            return tuple(found)
+        undone = None if change is None or value.requires_grad else change.undone(base)
+        if change is None or undone is None:
+            break
+        base = undone
+        found.append(change)
+    raise stale_view(value, finder.name)
+
+
+def _is_that_view(base: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a view made again of a wrapper is the one that there is."""
+    try:
+        again = autograd.view_again(value, base)
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    looks = [[_place(part) for part in (each, *leaves_of(each))] for each in (again, value)]
+    return looks[0] == looks[1]
+
+
+def _place(part: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(part.shape), part.stride(), 0 if is_wrapper(part) else part.storage_offset()
 
 
 def _piece_of(base: torch.Tensor, value: torch.Tensor) -> views.View | None:

@@ -124,6 +124,11 @@ def extract(
             copies[node] = copies[node.all_input_nodes[0]]
             continue
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+        if is_wrapped(node):
+            parts = parts_of(node)
+            copies[node].meta["detached"] = [
+                part.target in _ALIASES and part not in visible for part in parts
+            ]
         copies[node].target = RENAMED.get(node.target, node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))

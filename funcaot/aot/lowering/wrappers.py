@@ -73,8 +73,19 @@ class Made:
     sizes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Detached:
+    """A result of the inner graph inside of a wrapper that isn't the object outside of it.
+
+    Attributes:
+        position: Its position.
+    """
+
+    position: int
+
+
 # A position among the inner graph's results, an operand or a part of one, or a wrapper of such.
-Source: TypeAlias = "int | Given | Made | None"
+Source: TypeAlias = "int | Detached | Given | Made | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +115,7 @@ class Peeled:
         def run_around(operands: list[Any]) -> Sequence[Any]:
             given = [_unrecorded(source.of(operands)) for source in self.given]
             made = run([*given, *operands[self.arity :]])
-            again: dict[str, Any] = {}
+            again: dict[Any, Any] = {}
             return tuple(_result(source, operands, made, again) for source in self.results)
 
         return run_around
@@ -116,10 +127,14 @@ def _unrecorded(value: Any) -> Any:
 
 
 def _result(
-    source: Source, operands: Sequence[Any], made: Sequence[Any], again: dict[str, Any]
+    source: Source, operands: Sequence[Any], made: Sequence[Any], again: dict[Any, Any]
 ) -> Any:
     if isinstance(source, int):
         return made[source]
+    if isinstance(source, Detached):
+        if source not in again:
+            again[source] = made[source.position].detach()
+        return again[source]
     if isinstance(source, Given):
         return source.once(operands, again)
     if source is None:
@@ -165,7 +180,9 @@ class _Peeling:
             else:
                 self.copies[node] = self.graph.node_copy(node, self._copy_of)
         values = next(iter(reversed(nodes))).args[0]
-        results = tuple(self._source(value) for value in values)
+        found = tuple(self._source(value) for value in values)
+        alone = {source for source in found if isinstance(source, int)}
+        results = tuple(_only_where_shown(source, alone) for source in found)
         self.graph.output(tuple(self.copies[node] for node in self.wanted))
         module = forget_source_with(fx.GraphModule(self.outer.module, self.graph))
         kept = [i for i, given in enumerate(self.given) if given.operand in self.outer.kept]
@@ -204,7 +221,10 @@ class _Peeling:
         if not isinstance(value, fx.Node):
             return None
         if is_wrapped(value):
-            sources = tuple(map(self._source_inside, parts_of(value)))
+            inside = parts_of(value)
+            detached = value.meta.get("detached", ()) or [False] * len(inside)
+            pairs = zip(inside, detached, strict=False)
+            sources = tuple(self._source_inside(part, detached=known) for part, known in pairs)
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
             return Made(value.target, sources, sizes)  # type: ignore[arg-type]
         if is_wrapper(graphs.value_of(value)):
@@ -213,13 +233,14 @@ class _Peeling:
             return self.sources[value]
         return self._computed(value)
 
-    def _source_inside(self, value: Any) -> Source:
+    def _source_inside(self, value: Any, *, detached: bool) -> Source:
         """An input is wrapped as it is, which no graph's result is."""
         if value in self.sources:
             return self.sources[value]
         whole = whole_of(value) if isinstance(value, fx.Node) else None
         if whole is None or whole not in self.sources:
-            return self._source(value)
+            source = self._source(value)
+            return Detached(source) if detached and isinstance(source, int) else source
         return replace(self.sources[whole], again=graphs.without_aliases(value).name)
 
     def _computed(self, node: fx.Node) -> int:
@@ -236,10 +257,22 @@ class _Peeling:
         return Roles(shown, inner(roles.copied) - shown, inner(roles.private) - shown)
 
 
+def _only_where_shown(source: Source, alone: set[int]) -> Source:
+    """A source without detached objects of what no result is by itself."""
+    if isinstance(source, Detached):
+        return source if source.position in alone else source.position
+    if isinstance(source, Made):
+        parts = tuple(_only_where_shown(part, alone) for part in source.sources)
+        return replace(source, sources=parts)
+    return source
+
+
 def _places(source: Source) -> list[int]:
     """The inner graph's results that a result is made of."""
     if isinstance(source, int):
         return [source]
+    if isinstance(source, Detached):
+        return [source.position]
     if isinstance(source, Made):
         return [place for part in source.sources for place in _places(part)]
     return []

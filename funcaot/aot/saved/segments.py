@@ -18,6 +18,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment
+from funcaot.aot.tape.closed_over import ClosedOver
 
 if TYPE_CHECKING:
     from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
@@ -65,6 +66,7 @@ class LoadedTape:
     """
 
     wrappers = _NoWrappers()
+    closed_over = ClosedOver()
 
     def __init__(self, sizes: SizeEnvironment | None = None) -> None:
         """Nothing is captured yet."""
@@ -84,6 +86,8 @@ def segment_data(segment: Segment) -> Data:
     """What calling a segment needs to know of it, without its forms."""
     if segment.tape.wrappers.used:
         raise NotSavedError("it works with tensors that wrap others")
+    if segment.tape.closed_over.readers:
+        raise NotSavedError("a Function's backward reads tensors that aren't operands")
     if any(graphs.is_opaque(node) for node in segment.tape.graph.nodes):
         raise NotSavedError("it calls a Function that can't be traced")
     return {

@@ -12,7 +12,7 @@ from torch import fx
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.mincut import INFINITE, Network
 from funcaot.aot.graph.policy import Candidate, Policy, is_pinned
-from funcaot.aot.subclasses.nodes import is_part, parts_inside
+from funcaot.aot.subclasses.nodes import is_part, is_wrapped, parts_inside
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape import masks
 from funcaot.aot.tape.again import is_marked, what_is_kept
@@ -103,6 +103,14 @@ def _shared(problem: Problem, wanted: Sequence[fx.Node]) -> set[fx.Node]:
     return given & roots
 
 
+def _live(problem: Problem) -> set[fx.Node]:
+    """What only attributes of Functions hold: a backward reads what it holds by then."""
+    roots: dict[bool, set[fx.Node]] = {True: set(), False: set()}
+    for demand in problem.demands:
+        roots[demand.checked].add(graphs.view_root(demand.node))
+    return roots[False] - roots[True]
+
+
 def _checkpointed(graph: fx.Graph) -> set[fx.Node]:
     """What goes into checkpointed regions: a checkpoint saves its inputs."""
     return {
@@ -140,6 +148,7 @@ class _Search:
         self.operands = set(problem.operands)
         self.outputs = set(problem.outputs)
         self.inside = _inside(problem.operands)
+        self.live = _live(problem) & (self.operands | self.outputs)
         self.barriers: dict[fx.Node, str] = {}
         self.order = self._explore()
 
@@ -208,6 +217,10 @@ class _Search:
             return "an input of the function"
         if is_marked(node):
             return None
+        if self.live and not (graphs.is_view(node) or is_wrapped(node)):
+            sources = map(graphs.view_root, graphs.tensor_inputs(node))
+            if not self.live.isdisjoint(sources):
+                return "made of what the caller may overwrite"
         if is_pinned(node):
             target = node.args[0] if node.target is operator.getitem else node
             if isinstance(target, fx.Node) and graphs.is_function_node(target):

@@ -6,23 +6,33 @@ somewhere is met there too: as the real tensor, since no capture is in progress 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.tensors.pytree import is_size, tree_map
 
-__all__ = ["ClosedOver", "Replacing"]
+__all__ = ["ClosedOver", "Reader", "Replacing"]
+
+Reader: TypeAlias = Callable[[], tuple[torch.Tensor, ...]]
 
 
 class ClosedOver:
-    """The tape's tensors for real ones that a capture met."""
+    """The tape's tensors for real ones that a capture met.
+
+    Attributes:
+        mode: Puts the tape's tensors in place of real ones, while a capture is in progress.
+        readers: What backwards of Functions find by themselves, each when it is asked.
+    """
 
     def __init__(self) -> None:
         """None, until a Function is called that may reach them."""
+        self.mode: TorchFunctionMode | None = None
+        self.readers: list[Reader] = []
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def add(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -37,6 +47,18 @@ class ClosedOver:
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._found)
+
+    def entering(self) -> contextlib.AbstractContextManager[object]:
+        """While a Function's backward runs in a capture, where no mode is in force."""
+        return self.mode or contextlib.nullcontext()
+
+    def add_reader(self, reader: Reader) -> None:
+        """Take note of a backward that finds tensors by itself."""
+        self.readers.append(reader)
+
+    def found(self) -> tuple[torch.Tensor, ...]:
+        """What backwards would find now."""
+        return tuple(tensor for reader in self.readers for tensor in reader())
 
     def replace(self, value: Any) -> Any:
         """The tape's tensor for a real one; anything else as it is."""

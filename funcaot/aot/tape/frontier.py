@@ -76,8 +76,10 @@ def frontier(
                     found.setdefault(Demand(part, function.name(), region, None, checked))
         for tensor in tape.closed_over:
             node = tape.node_of(tensor)
-            if node is not None and not is_wrapper(tensor):
-                found.setdefault(Demand(node, "a callable", checked=False))
+            if node is None:
+                continue
+            for kept in tape.wrappers.saved(node, ends) if is_wrapper(tensor) else (node,):
+                found.setdefault(Demand(kept, "a callable", checked=False))
     return tuple(found)
 
 

@@ -1,19 +1,22 @@
-"""Functions that are given objects with tensors inside, called in a capture as eager calls them.
+"""Functions that are given or make what no node can hold, called in a capture as eager calls them.
 
 A solver is given a function that closes over tensors of the program; a dropout is given an object
-and keeps its mask there. No level can unwrap such tensors, so the call isn't one node of a tape but
-what its forward does, with the Function's own backward in autograd's record of it.
+and keeps its mask there; a forward takes a tensor that wraps others, or makes one. No level can
+unwrap such tensors, so the call isn't one node of a tape but what its forward does, with the
+Function's own backward in autograd's record of it.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function
 
+from funcaot._torch.calls.interception import past_interception
 from funcaot._torch.levels.functorch import (
     FakeTensor,
     function_mode_active,
@@ -21,13 +24,14 @@ from funcaot._torch.levels.functorch import (
     pytree,
 )
 from funcaot._torch.tracing.tracing import is_symbolic, is_wrapper_subclass
-from funcaot.classes.opaque import current_captor
+from funcaot.classes.opaque import MakesWrapperError, current_captor
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
+from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
 __all__ = ["call_in_capture"]
 
@@ -43,6 +47,14 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
         # Its class takes apart what forward and backward do, which no node of a graph would.
         return _plainly(plan, operands)
+    try:
+        return _with_objects(plan, operands, otherwise)
+    except MakesWrapperError:
+        return _plainly(plan, operands)
+
+
+def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
+    """Call a Function that may be given objects with tensors inside."""
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if not objects:
         return otherwise()
@@ -77,8 +89,13 @@ def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
     if captor is None:
         return plan.native(*operands)
     captor.called_plainly = True
+    native, reached = plan.native, reached_by_backward(plan.function)
+    if reached:
+        _as_entered(reached)
+        captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
+        native = past_interception(entering(plan.function, captor))
     with captor.calling():
-        return plan.native(*operands)
+        return native(*operands)
 
 
 def _with_parameters(

@@ -214,3 +214,18 @@ def test_a_default_device_is_no_such_mode(around):
         with contextlib.nullcontext():
             same(compiled(torch.ones(3)), function(torch.ones(3)))
     assert len(compiled.entries) >= 1
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_products_on_the_meta_device(grad):
+    """Inductor lost the product that the sine reads."""
+    compiled = funcaot.compile(lambda x, w: (x @ w).sin())
+    with torch.device("meta"):
+        x, w = torch.empty(3, 4, requires_grad=grad), torch.empty(4, 5)
+        result = compiled(x, w)
+    assert result.is_meta
+    assert result.shape == (3, 5)
+    assert result.requires_grad == grad
+    if grad:
+        result.sum().backward()
+        assert x.grad.is_meta

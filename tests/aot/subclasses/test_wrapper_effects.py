@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.aot.subclasses.kinds import Factor, Int8, TwoTensor, made, same, two
 from tests.hostile import COMPILER
 
@@ -357,3 +358,67 @@ def test_wrappers_inside_of_a_result():
         assert found[3] is found[1].b
         found[1].mul_(3), wanted[1].mul_(3)
         same(found, wanted)
+
+
+def row_and_turn(x):
+    y = x[0]
+    x.t_()
+    return y, x.sum()
+
+
+def written_and_turned(x):
+    y = x[1:]
+    y.add_(1)
+    x.t_().unsqueeze_(0)
+    return y, x[:, 1:]
+
+
+def turned_twice(x):
+    x.mul_(2).t_()
+    y = x[1:]
+    x.t_()
+    return x[1:], y
+
+
+TURNED = [row_and_turn, written_and_turned, turned_twice]
+
+
+@pytest.mark.parametrize("function", TURNED)
+def test_views_that_are_made_before_the_shape_is_changed(function):
+    compiled = funcaot.compile(function, backend="eager")
+    for seed in range(2):
+        x, wanted = (two(seed, 3, 4, grad=False) for _ in range(2))
+        found, others = compiled(x), function(wanted)
+        same([*found, x], [*others, wanted])
+        for view, other in zip(found, others, strict=True):
+            view.mul_(3)
+            other.mul_(3)
+            same([*found, x], [*others, wanted])
+
+
+def test_such_a_view_with_a_history_is_refused():
+    # Eager makes it and can't give its gradient.
+    x = two(0, 3, 4) * 1
+    with pytest.raises(UnsupportedError, match="an earlier view"):
+        funcaot.compile(row_and_turn, backend="eager")(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_part_that_is_detached_from_another_result(backend):
+    def function(x):
+        y = x * 2
+        return Factor(y.detach(), 3), y
+
+    compiled = funcaot.compile(function, backend=backend)
+    for _ in range(2):
+        x, z = made(0, 3), made(0, 3)
+        found, wanted = compiled(x), function(z)
+        assert found[0].inner.requires_grad == wanted[0].inner.requires_grad is False
+        same(found[0].inner, wanted[0].inner)
+        found[1].sum().backward()
+        wanted[1].sum().backward()
+        same(x.grad, z.grad)
+        with torch.no_grad():
+            found[1].mul_(2)
+            wanted[1].mul_(2)
+        same(found[0].inner, wanted[0].inner)

@@ -1,7 +1,8 @@
-"""Dropout that drops nothing gives back its input.
+"""Dropout that drops nothing, or everything, as eager has it.
 
-With open sizes torch takes it apart into a copy, where eager returns the tensor itself. Of a jagged
-tensor eager makes a copy, too.
+With open sizes torch takes it apart in another way: what drops nothing is a copy, where eager
+returns the tensor itself, or draws for a jagged one; what drops everything draws random numbers,
+where eager draws none.
 """
 
 from __future__ import annotations
@@ -24,19 +25,30 @@ TRAINING: dict[Any, tuple[str, bool | None]] = {
 
 
 def give_back(call: Call, capture: InProgress) -> Any:
-    """The input of a dropout that isn't training."""
+    """What a dropout gives that isn't training, or whose probability is 0 or 1."""
     args, kwargs = call.args, call.kwargs
     name, default = TRAINING[call.func]
     training = args[2] if len(args) > 2 else kwargs.get(name, default)
     probability = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
     tensor = args[0] if args else kwargs.get("input")
-    idle = training is False or probability == 0
     plain = isinstance(probability, float | int) and 0 <= probability <= 1
-    if not (idle and plain and isinstance(tensor, torch.Tensor)):
+    if not (plain and isinstance(tensor, torch.Tensor)):
         return NotImplemented
-    if not tensor.is_nested:
+    in_place = call.func is torch.dropout_ or (args[3] if len(args) > 3 else kwargs.get("inplace"))
+    if tensor.is_nested:
+        return NotImplemented if in_place else _of_nested(tensor, probability, training)
+    if training is False or probability == 0:
         return tensor
-    # Where it is said to be training, random numbers are drawn.
-    return (
-        tensor.clone() if training is False and call.func is not torch.dropout_ else NotImplemented
-    )
+    if probability != 1 or training is not True or tensor.numel() == 0:
+        return NotImplemented
+    nothing = torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+    return tensor.mul_(nothing) if in_place else tensor.mul(nothing)
+
+
+def _of_nested(tensor: torch.Tensor, probability: float, training: Any) -> Any:
+    """Of a jagged tensor eager makes a copy, for which it draws where it is said to be training."""
+    if training is False:
+        return tensor.clone()
+    if training is True and probability == 0:
+        return torch.native_dropout(tensor, probability, True)[0]
+    return NotImplemented
