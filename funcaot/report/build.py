@@ -215,7 +215,8 @@ def _derivatives(functions: SegmentFunctions, kind: str) -> tuple[DerivativeRepo
     reports = []
     for derivatives in [function.derivatives for function in functions.made]:
         if kind == "backward":
-            for key, (backward, following) in derivatives.backwards.items():
+            for backward, following in derivatives.traced:
+                key = backward.key
                 reports.append(
                     _derivative(kind, key.tangents, key.create_graph, following, backward.timings)
                 )

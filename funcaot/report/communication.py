@@ -100,7 +100,7 @@ def _communication(functions: SegmentFunctions, order: int) -> Iterator[Communic
         if found:
             yield Communication(made.program.name, order, found)
     for made in functions.made:
-        for _, following in made.derivatives.backwards.values():
+        for _, following in made.derivatives.traced:
             yield from _communication(following, order + 1)
 
 

@@ -29,6 +29,11 @@ def is_wanted(node: Any) -> bool:
     return wanted_or_captured(node) is not False
 
 
+def backward_in_progress() -> int:
+    """The number of the backward that this thread runs now; -1 if there is none."""
+    return torch._C._current_graph_task_id()
+
+
 def is_leaf(node: Any) -> bool:
     """Whether a node accumulates the gradient of a leaf."""
     return hasattr(node, "variable")

@@ -18,7 +18,7 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.own_functions import functions_of_classes_off
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
-from funcaot.aot.calls.early import Early, groups_of
+from funcaot.aot.calls.early import Early, groups_of, is_worth_it
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
@@ -107,7 +107,7 @@ class SegmentFunction:
         known, early = self._early
         if known != limits:
             groups = groups_of(self.segment, limits)
-            early = Early(self, groups) if len(groups) > 1 else None
+            early = Early(self, groups) if is_worth_it(self.segment, groups) else None
             self._early = (limits, early)
         return early
 
@@ -424,7 +424,7 @@ class SegmentFunctions:
     @property
     def reads_values(self) -> bool:
         """Whether a derivative of some order, traced so far, is for values that it has read."""
-        found = [pair for each in self.made for pair in list(each.derivatives.backwards.values())]
+        found = [pair for each in self.made for pair in each.derivatives.traced]
         return any(backward.premises or following.reads_values for backward, following in found)
 
     @property

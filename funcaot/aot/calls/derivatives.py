@@ -49,6 +49,7 @@ class Derivatives(Generic[Made]):
         backwards: By what they are specialized on.
         pushforwards: Forward-mode derivatives of a forward that has run.
         fused: Programs for primal and tangent together.
+        joined: Those of segments that have more outputs.
         sizes: How backwards know their open sizes, if the segment has any.
     """
 
@@ -68,7 +69,20 @@ class Derivatives(Generic[Made]):
         self.backwards: Derived[BackwardKey, tuple[Backward, Made]] = Derived()
         self.pushforwards: Derived[Specs, tuple[Pushforward, Made]] = Derived()
         self.fused: Derived[Specs, tuple[FusedPushforward, Made]] = Derived()
+        self.joined: list[Derivatives[Made]] = []
         self.sizes = self._make_sizes()
+
+    def with_more(self, segment: Segment, form: Form) -> Derivatives[Made]:
+        """Those of a segment that has this one's outputs and others, called in the same way."""
+        found = Derivatives(segment, form, self._make)
+        self.joined.append(found)
+        return found
+
+    @property
+    def traced(self) -> list[tuple[Backward, Made]]:
+        """Each backward so far, with what calls it."""
+        own = list(self.backwards.values())
+        return [*own, *(pair for joined in self.joined for pair in joined.traced)]
 
     def _make_sizes(self) -> BackwardSizes | None:
         if self._segment.tape.sizes is None:

@@ -24,11 +24,13 @@ import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.autograd import version_of
+from funcaot._torch.autograd.nodes import backward_in_progress, is_wanted
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
+from funcaot.aot.calls.joined import Joined, Left, Source, deriving, separately, source_of
 from funcaot.aot.calls.parts import Group, Part, Parts, in_turns, parted
 from funcaot.aot.graph import graphs
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _CARRIED = "_funcaot_carried"
 # More parts take longer to compile, and hide little more.
 _MOST = 16
+# Bytes of operands from which one node less saves more time than a chain of nodes costs.
+_WORTH = 1 << 20
 _WHOLE = {"key", "segment", "targets", "timings", "conditions", "read"}
 
 
@@ -61,9 +65,7 @@ def groups_of(segment: Segment, limits: Sequence[int]) -> tuple[Group, ...]:
         if operand.leaf is not None
     }
     order = {node: place for place, node in enumerate(segment.tape.graph.nodes)}
-    sizes = {
-        index: graphs.bytes_of(graphs.value_of(segment.operands[index].node)) for index in first
-    }
+    sizes = {index: _bytes_of(segment, index) for index in first}
     ranked = sorted(first, key=lambda index: (-order.get(first[index], -1), sizes[index]))
     least = sum(sizes.values()) / _MOST
     found: list[list[int]] = [[]]
@@ -75,6 +77,17 @@ def groups_of(segment: Segment, limits: Sequence[int]) -> tuple[Group, ...]:
         found[-1].append(index)
         bytes_so_far += sizes[index]
     return tuple(map(tuple, found))
+
+
+def is_worth_it(segment: Segment, groups: Sequence[Group]) -> bool:
+    """Whether to run a segment in this way; of one group, only joined backwards gain by it."""
+    if len(groups) > 1:
+        return True
+    return sum(_bytes_of(segment, index) for index in groups[0]) >= _WORTH
+
+
+def _bytes_of(segment: Segment, index: int) -> int:
+    return graphs.bytes_of(graphs.value_of(segment.operands[index].node))
 
 
 def _first_use(node: fx.Node) -> Any:
@@ -97,6 +110,7 @@ class Early:
     def __init__(self, owner: SegmentFunction, groups: tuple[Group, ...]) -> None:
         """Nothing is compiled yet."""
         self.owner, self.groups = owner, groups
+        self._joined: dict[SegmentFunction, Joined | None] = {}
         self._turns = [turn for group in groups for turn in in_turns(group)]
         operands = owner.segment.operands
         saved = {residual.operand for residual in owner.form.residuals}
@@ -124,60 +138,125 @@ class Early:
             reversed(self._following), reversed(self._turns[1:]), strict=True
         ):
             token = function.apply(token, *[operands[index] for index in turn])
-        return self._function.apply(*operands, token)  # type: ignore[return-value]
+        source = source_of(self.owner)
+        link = None if source is None else source.link
+        made = self._function.apply(*operands, token, link, source)
+        return made[:-1]  # type: ignore[index,return-value]
 
-    def _forward(self, ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        owner, operands = self.owner, given[:-1]
+    def _forward(self, ctx: Any, *given: Any) -> tuple[torch.Tensor, ...]:
+        owner, operands = self.owner, given[:-3]
         ctx.set_materialize_grads(False)
+        ctx.source, ctx.leaving = given[-1], None
         made = owner.values(operands)
         if self._constant:
             ctx.mark_non_differentiable(*[made[index] for index in self._constant])
-        ctx.save_for_backward(*[kept.of(operands, made) for kept in owner.form.residuals])
+        link = torch.empty(0)
+        ctx.save_for_backward(*[kept.of(operands, made) for kept in owner.form.residuals], link)
         ctx.edges = tuple(operands[index] for index in self._edges)
         ctx.edge_indices = self._edges
-        return tuple(made[: len(owner.segment.output_nodes)])
+        return (*made[: len(owner.segment.output_nodes)], link)
 
     @hidden_from_dynamo
     def _backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors if self.owner.form.residuals else ()
-        remaining = self._begun(ctx, saved, tangents)
+        *tangents, arrived = tangents  # type: ignore[assignment]
+        left: Left | None = None if arrived is None else _carried(arrived)
+        saved, link = (), None
+        if self.owner.form.residuals:
+            *saved, link = ctx.saved_tensors
+        saved, tangents = tuple(saved), tuple(tangents)
+        nothing = (None,) * len(self.owner.segment.operands)
+        if left is None and self._leaves(ctx, saved, tangents):
+            work = _carrying(Left(self.owner, ctx, saved, tangents))
+            return (*nothing, None, work, None)
+        remaining = self._begun(ctx, saved, tangents, left)
         if remaining is None:
-            return (*self.owner.backward_of(ctx, saved, tangents), None)
-        gradients: list[Any] = [None] * len(self.owner.segment.operands)
+            source = None if link is None else Source(self.owner, ctx, link)
+            with deriving(source if torch.is_grad_enabled() else None):
+                made = self.owner.backward_of(ctx, saved, tangents)
+            made = made if left is None else separately(self.owner, made, left)
+            return (*made, None, None, None)
+        gradients: list[Any] = list(nothing)
         made, token = remaining.next()
         for index, gradient in zip(self._turns[0], made, strict=True):
             gradients[index] = gradient
-        return (*gradients, token)
+        return (*gradients, token, None, None)
+
+    def _leaves(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
+    ) -> bool:
+        """Whether a node leaves its backward to the one whose gradients it computed."""
+        source = ctx.source
+        if source is None or torch.is_grad_enabled() or not self._is_all_common(saved, tangents):
+            return False
+        task = backward_in_progress()
+        # What two nodes leave to it would be added.
+        if source.ctx.leaving == task or not is_wanted(source.ctx):
+            return False
+        shared = {operand.node for operand in source.owner.segment.operands}
+        if any(
+            needed and operand.node not in shared
+            for needed, operand in zip(
+                self.owner.needs(ctx), self.owner.segment.operands, strict=True
+            )
+        ):
+            return False
+        source.ctx.leaving = task
+        return True
+
+    @staticmethod
+    def _is_all_common(
+        saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> bool:
+        present = [tangent for tangent in tangents if tangent is not None]
+        return bool(present) and _is_common([*present, *saved])
 
     def _begun(
-        self, ctx: Any, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+        self,
+        ctx: Any,
+        saved: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        left: Left | None,
     ) -> _Remaining | None:
         """What is to be done if it is done in parts; None if the backward runs as a whole."""
         owner = self.owner
-        tangents = tangents[: len(owner.segment.output_nodes)]
-        present = [tangent for tangent in tangents if tangent is not None]
-        if not present or torch.is_grad_enabled() or not _is_common([*present, *saved]):
+        given = tangents if left is None else (*tangents, *left.tangents)
+        if torch.is_grad_enabled() or not self._is_all_common(saved, given):
             return None
         needs = owner.needs(ctx)
         if any(not needs[index] for group in self.groups for index in group):
             return None
+        joined: Any = owner if left is None else self._joined_with(left.owner)
+        if joined is None:
+            return None
+        values, arrived = list(saved), list(tangents)
+        if left is not None and isinstance(joined, Joined):
+            values, arrived = joined.values(saved, left), joined.tangents(tangents, left)
+            needs = (*needs, *[False] * (len(joined.segment.operands) - len(needs)))
         try:
-            found = owner.derivatives.backward(needs, self._edges, tangents, saved)
-            parts = self._cut(*found)
+            backward, functions = joined.derivatives.backward(needs, self._edges, arrived, values)
+            parts = self._cut(joined, backward, functions)
             if parts is None:
                 return None
             if ctx.edges and saved and not tracing.backward_keeps_graph():
                 ctx.edges = ()
-            return _Remaining(parts, [*saved, *present])
+            present = [tangent for tangent in arrived if tangent is not None]
+            return _Remaining(parts, [*values, *present])
         finally:
             owner.segment.tape.forget_values()
 
-    def _cut(self, backward: Backward, functions: SegmentFunctions) -> Parts | None:
+    def _joined_with(self, following: SegmentFunction) -> Joined | None:
+        if following not in self._joined:
+            with self.owner.segment.settings.lock, StateKept():
+                joined = Joined(self.owner, following)
+                self._joined[following] = joined if joined.fits else None
+        return self._joined[following]
+
+    def _cut(self, owner: Any, backward: Backward, functions: SegmentFunctions) -> Parts | None:
         if functions.parts is None:
             with self.owner.segment.settings.lock, StateKept():
                 parts = None
                 if _is_whole(backward):
-                    parts = parted(self.owner, backward, functions.plain, self.groups)
+                    parts = parted(owner, backward, functions.plain, self.groups)
                 functions.parts = (parts,)
         return functions.parts[0]  # type: ignore[index]
 
@@ -224,10 +303,16 @@ class _Remaining:
                 )
 
 
-def _carrying(remaining: _Remaining) -> torch.Tensor:
+def _carrying(work: _Remaining | Left) -> torch.Tensor:
     token = torch.empty(0)
-    setattr(token, _CARRIED, remaining)
+    setattr(token, _CARRIED, work)
     return token
+
+
+def _carried(token: torch.Tensor) -> Any:
+    work = getattr(token, _CARRIED)
+    delattr(token, _CARRIED)
+    return work
 
 
 def _members() -> dict[str, Any]:
@@ -240,11 +325,9 @@ def _members() -> dict[str, Any]:
 
     @hidden_from_dynamo
     def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[Any, ...]:
-        remaining = getattr(gradient, _CARRIED, None)
-        if remaining is None:
+        if gradient is None:
             return (None,) * (1 + ctx.count)
-        delattr(gradient, _CARRIED)
-        gradients, token = remaining.next()
+        gradients, token = _carried(gradient).next()
         return (token, *gradients)
 
     return {"forward": staticmethod(forward), "backward": staticmethod(backward)}

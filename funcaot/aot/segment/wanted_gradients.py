@@ -72,8 +72,9 @@ class EngineNeeds:
 
     def _ask(self, node: Any) -> Needs:
         edges = getattr(node, "next_functions", None)
-        # A node that hands over gradients early has one edge more, to where it goes on.
-        if edges is None or len(edges) not in (self._count, self._count + 1):
+        # A node that hands over gradients early has edges more: to where it goes on, and to whom
+        # it may leave its work.
+        if edges is None or not 0 <= len(edges) - self._count <= 2:
             return None
         wanted = [False] * self._count
         costly = 0
