@@ -33,6 +33,9 @@ FAST = {
     *(("real_spectrum", "forward over reverse"), ("poisson", "gradient")),
     *(("smoothed", "hessian"), ("convolution1", "hessian in reverse"), ("tangents", "gradient")),
     *(("differences", "reverse over reverse"), ("joined", "hessian in reverse")),
+    *(("joined_with_constants", "hessian"), ("selected", "hessian"), ("selected", "tangent")),
+    *(("scattered_over", "hessian in reverse"), ("diagonals_of_products", "hessian")),
+    *(("cumulated_maximum", "hessian in reverse"), ("reflected", "hessian in reverse")),
     *(("spectrum", "hessian in reverse"), ("branches", "gradient"), ("process", "gradient")),
 }
 COMPILED = [("every_other", "gradient"), ("cumulated_product", "gradient"), ("smoothed", "hessian")]
@@ -86,6 +89,8 @@ def compare(loaded, function, name, sizes=SIZES):
         torch.testing.assert_close(loaded(*given), expected, rtol=1e-10, atol=1e-10)
 
 
+# Eager's way to differentiate a batch of some ops.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(
     ("name", "derivative"),
     [
