@@ -8,7 +8,7 @@ import torch
 from torch.func import grad, grad_and_value, hessian, jacrev, jvp
 
 import funcaot
-from funcaot.errors import UnsupportedError
+from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported import export
 from funcaot.exported.load import Loaded
 from tests.exported import more_programs as programs
@@ -147,3 +147,16 @@ def test_compiled(name, derivative, tmp_path):
     compare(loaded, function, name)
     again = funcaot.load(tmp_path / "p.pt2").signature
     assert again == loaded.signature
+
+
+def test_values_that_compiled_code_fails_on(uncompiled, monkeypatch):
+    """As for an index out of bounds, of which a kernel says where its own code lies."""
+    loaded = uncompiled("embedded", "gradient")
+
+    def fails(operands):
+        raise RuntimeError("index out of bounds: 0 <= tmp1 < 4\nException raised from kernel.cpp")
+
+    monkeypatch.setattr(loaded._program, "_run", fails)
+    with pytest.raises(ArgumentError, match=r"index out of bounds: 0 <= tmp1 < 4\.\nExp") as caught:
+        loaded(*programs.GIVEN["embedded"](5))
+    assert "kernel.cpp" not in str(caught.value)
