@@ -33,6 +33,7 @@ from funcaot.exported.names import further_names, is_constant, tensor_names
 from funcaot.exported.outputs import ResultPlan
 from funcaot.exported.program import Program, make_program
 from funcaot.exported.signature import ArtifactSignature, TensorSignature, Tree
+from funcaot.exported.sizes.asked import failing_at, lines_of
 from funcaot.exported.sizes.dims import UNBOUNDED, OpenSizes, check_conditions, opened
 from funcaot.exported.sizes.open_dim import OpenDim
 
@@ -148,14 +149,14 @@ def captured(
             ) from None
         except SizeError as error:
             raise UnsupportedError(
-                f"{call.name} can't be exported with open sizes: {error.what}",
+                f"{call.name} can't be exported with open sizes{failing_at(error)}: {error.what}",
                 remedy="leave dynamic_shapes out.",
             ) from error
         except RuntimeError as error:
             if type(error).__module__.startswith("torch._dynamo"):
                 raise UnsupportedError(
                     f"{call.name} can't be exported: it calls torch.cond, or another function that "
-                    "traces what it is given, and that fails in a derivative "
+                    f"traces what it is given{failing_at(error)}, and that fails in a derivative "
                     f"({str(error).splitlines()[0]}).",
                     remedy="torch.where.",
                 ) from error
@@ -163,7 +164,7 @@ def captured(
                 raise
             raise UnsupportedError(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "
-                f"takes sizes as numbers ({str(error).splitlines()[0]}).",
+                f"takes sizes as numbers{failing_at(error)} ({str(error).splitlines()[0]}).",
                 remedy="leave dynamic_shapes out, or differentiate in another way (a trace inside "
                 "of the function can't leave sizes open).",
             ) from error
@@ -233,7 +234,8 @@ def _described(
 
 def _graph(forward: Forward, sizes: OpenSizes, name: str) -> tuple[Form, fx.GraphModule]:
     """The form that is exported, and its graph for the compiler; refused if an artifact can't."""
-    check_conditions(sizes, name)  # Otherwise what follows may fail with words of torch.
+    lines = lines_of(forward.capture.tape.graph)
+    check_conditions(sizes, name, lines)  # Otherwise what follows may fail with words of torch.
     form = forward.segment.form(keeping=False)
     refusals.refuse_nodes(form.graph.module, name)
     with shapes.without_guesses():
@@ -241,7 +243,7 @@ def _graph(forward: Forward, sizes: OpenSizes, name: str) -> tuple[Form, fx.Grap
     refusals.refuse_nodes(module, name)
     refusals.refuse_ops(module, name)
     refusals.refuse_places(forward.capture, name)
-    check_conditions(sizes, name)
+    check_conditions(sizes, name, lines)
     return form, module
 
 

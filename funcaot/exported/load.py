@@ -249,9 +249,9 @@ class _Program:
         given = {operand.untyped_storage().data_ptr() for operand in operands} - {0}
         if artifacts.casts_automatically():
             with torch.autocast("cpu", enabled=False):
-                found = self._run(operands)
+                found = self._ran(operands)
         else:
-            found = self._run(operands)
+            found = self._ran(operands)
         outputs = []
         for output in found:
             place = output.untyped_storage().data_ptr()
@@ -259,6 +259,20 @@ class _Program:
             if output.numel():
                 given.add(place)
         return outputs
+
+    def _ran(self, operands: list[torch.Tensor]) -> Sequence[Any]:
+        try:
+            return self._run(operands)
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0]
+            if "alloc" in said:  # There isn't memory enough.
+                raise
+            raise ArgumentError(
+                f"{self._what} failed on the values that it was given: {said}.",
+                expected="values that the exported function itself can be called with",
+                remedy="look for an index that is out of bounds or a matrix that can't be "
+                "factorized; the exported function, called with the same tensors, says which.",
+            ) from error
 
     def _viewed(
         self, make: Callable[..., Any], places: Mapping[str, Any], sizes: Mapping[str, int]

@@ -354,3 +354,39 @@ def padded_sequence(x):
 def grid_sampled(x):
     field = torch.arange(16, dtype=x.dtype).reshape(1, 1, 4, 4).sin()
     return F.grid_sample(field, x[None, :, None, :2] - 0.5, align_corners=False).square().sum()
+
+
+@program(points)
+def joined_with_constants(x):
+    """What carries no tangent is made inside, and in between."""
+    found = torch.cat([torch.zeros(2, 3, dtype=x.dtype), x, torch.ones_like(x)])
+    return found.sin().prod(0).sum() + torch.stack([x, torch.ones_like(x)]).square().prod(0).sum()
+
+
+@program(line)
+def selected(x):
+    found = torch.linalg.vector_norm(x.cummin(0).values) + x.sort().values.square()[0]
+    return found + x.kthvalue(2).values.sin() + x.median(0).values ** 2 + x.max(0).values ** 3
+
+
+@program(points)
+def scattered_over(x):
+    index = torch.zeros_like(x, dtype=torch.int64)
+    found = (
+        x.scatter(0, index, x * 2).square().sum()
+        + torch.zeros_like(x).scatter_(0, index, x).sin().sum()
+    )
+    return found + torch.zeros_like(x).index_copy(0, torch.arange(len(x)), x.sin()).square().sum()
+
+
+@program(points)
+def diagonals_of_products(x):
+    product = x @ x.T
+    return product.diagonal().sin().sum() + torch.diag_embed(x).square().sum().sin()
+
+
+@program(line)
+def reflected(x):
+    return (
+        F.pad(x[None, None], (1, 1), mode="reflect").sin().sum() + x.unfold(0, 2, 1).prod(1).sum()
+    )

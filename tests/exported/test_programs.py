@@ -8,7 +8,7 @@ import torch
 from torch.func import grad, grad_and_value, hessian, jacrev, jvp
 
 import funcaot
-from funcaot.errors import UnsupportedError
+from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported import export
 from funcaot.exported.load import Loaded
 from tests.exported import more_programs as programs
@@ -33,6 +33,9 @@ FAST = {
     *(("real_spectrum", "forward over reverse"), ("poisson", "gradient")),
     *(("smoothed", "hessian"), ("convolution1", "hessian in reverse"), ("tangents", "gradient")),
     *(("differences", "reverse over reverse"), ("joined", "hessian in reverse")),
+    *(("joined_with_constants", "hessian"), ("selected", "hessian"), ("selected", "tangent")),
+    *(("scattered_over", "hessian in reverse"), ("diagonals_of_products", "hessian")),
+    *(("cumulated_maximum", "hessian in reverse"), ("reflected", "hessian in reverse")),
     *(("spectrum", "hessian in reverse"), ("branches", "gradient"), ("process", "gradient")),
 }
 COMPILED = [("every_other", "gradient"), ("cumulated_product", "gradient"), ("smoothed", "hessian")]
@@ -86,6 +89,8 @@ def compare(loaded, function, name, sizes=SIZES):
         torch.testing.assert_close(loaded(*given), expected, rtol=1e-10, atol=1e-10)
 
 
+# Eager's way to differentiate a batch of some ops.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(
     ("name", "derivative"),
     [
@@ -142,3 +147,16 @@ def test_compiled(name, derivative, tmp_path):
     compare(loaded, function, name)
     again = funcaot.load(tmp_path / "p.pt2").signature
     assert again == loaded.signature
+
+
+def test_values_that_compiled_code_fails_on(uncompiled, monkeypatch):
+    """As for an index out of bounds, of which a kernel says where its own code lies."""
+    loaded = uncompiled("embedded", "gradient")
+
+    def fails(operands):
+        raise RuntimeError("index out of bounds: 0 <= tmp1 < 4\nException raised from kernel.cpp")
+
+    monkeypatch.setattr(loaded._program, "_run", fails)
+    with pytest.raises(ArgumentError, match=r"index out of bounds: 0 <= tmp1 < 4\.\nExp") as caught:
+        loaded(*programs.GIVEN["embedded"](5))
+    assert "kernel.cpp" not in str(caught.value)

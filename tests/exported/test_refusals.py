@@ -260,3 +260,31 @@ def test_one_remedy_for_what_opens_no_sizes(tmp_path):
             dynamic_shapes=({0: Dim("n", min=2, max=9)},),
         )
     assert str(raised.value).count("Instead:") == 1
+
+
+def by_number(x):
+    y = x.sin()
+    return y * int(x.shape[0])
+
+
+def taken(x):
+    places = torch.arange(x.shape[0])
+    return x.take(places).sin().sum()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (by_number, r"Eq\(n, 5\), at test_refusals.py:\d+"),
+        (torch.func.hessian(taken), "in take at"),
+    ],
+    ids=["number", "op"],
+)
+def test_a_refusal_names_the_op_and_the_line(function, words, tmp_path):
+    dims = ({0: torch.export.Dim("n", min=2, max=8)},)
+    with pytest.raises(UnsupportedError, match=words) as caught:
+        funcaot.export(function, (torch.rand(5),), path=tmp_path / "p.pt2", dynamic_shapes=dims)
+    line = int(str(caught.value).partition("test_refusals.py:")[2].partition(",")[0])
+    code = (by_number if function is by_number else taken).__code__
+    assert line == code.co_firstlineno + 2

@@ -46,6 +46,7 @@ __all__ = [
     "once_differentiable",
     "once_differentiable_body",
     "passes_through",
+    "running_backward",
     "set_creation_meta",
     "set_version",
     "set_versions",
@@ -184,6 +185,12 @@ def view_again(
         number: Gives what each number that these ops were given is to be.
     """
     return view._view_func_unsafe(base, number)  # type: ignore[attr-defined]
+
+
+def running_backward() -> str:
+    """The name of the autograd node whose backward runs in this thread; empty if none does."""
+    node = torch._C._current_autograd_node()
+    return "" if node is None else str(node.name())
 
 
 def version_of(tensor: torch.Tensor) -> int:

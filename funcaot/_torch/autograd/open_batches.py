@@ -63,6 +63,27 @@ def _select_backward(size: int, gradient: Given, shape: Given, dim: Given, index
     )
 
 
+def _diagonal_backward(
+    size: int, gradient: Given, shape: Given, offset: Given, *dims: Given
+) -> Tensor:
+    along = [dim % len(shape[0]) + 1 for dim, _ in dims]
+    return torch.ops.aten.diagonal_backward(
+        _first(gradient, size), [size, *shape[0]], offset[0], *along
+    )
+
+
+def _diag_embed(
+    size: int,
+    tensor: Given,
+    offset: Given = (0, None),
+    dim1: Given = (-2, None),
+    dim2: Given = (-1, None),
+) -> Tensor:
+    rank = _rank(tensor) + 1
+    along = [dim % rank + 1 for dim in (dim1[0], dim2[0])]
+    return torch.ops.aten.diag_embed(_first(tensor, size), offset[0], *along)
+
+
 def _index_select(size: int, tensor: Given, dim: Given, index: Given) -> Tensor:
     _require_one(index)
     return _first(tensor, size).index_select(_along(tensor, dim[0]), index[0])
@@ -87,17 +108,99 @@ def _gather(
     )
 
 
-def _scatter_add(size: int, tensor: Given, dim: Given, index: Given, source: Given) -> Tensor:
+def _index_copy(size: int, tensor: Given, dim: Given, index: Given, source: Given) -> Tensor:
+    _require_one(index)
     along = _along(tensor, dim[0])
-    return _first(tensor, size).scatter_add(along, _first(index, size), _first(source, size))
+    return _first(tensor, size).index_copy(along, index[0], _first(source, size))
+
+
+def _scattering(op: OpOverload) -> Rule:
+    """``op(tensor, dim, index, source)``, where the source may be a number."""
+
+    def rule(size: int, tensor: Given, dim: Given, index: Given, source: Given) -> Tensor:
+        if _rank(index) != _rank(tensor):
+            raise _NotTreatedError
+        target = tensor[0].movedim(tensor[1], 0) if op._schema.is_mutable else _first(tensor, size)
+        given = _first(source, size) if isinstance(source[0], Tensor) else source[0]
+        return op(target, _along(tensor, dim[0]), _first(index, size), given)
+
+    return rule
+
+
+def _unfold_backward(
+    size: int, gradient: Given, shape: Given, dim: Given, length: Given, step: Given
+) -> Tensor:
+    if not shape[0]:
+        raise _NotTreatedError
+    along = dim[0] % len(shape[0]) + 1
+    return torch.ops.aten.unfold_backward(
+        _first(gradient, size), [size, *shape[0]], along, length[0], step[0]
+    )
+
+
+def _value_selecting_reduction_backward(
+    size: int, gradient: Given, dim: Given, index: Given, shape: Given, keepdim: Given
+) -> Tensor:
+    if not shape[0]:
+        raise _NotTreatedError
+    along = dim[0] % len(shape[0]) + 1
+    return torch.ops.aten.value_selecting_reduction_backward(
+        _first(gradient, size), along, _first(index, size), [size, *shape[0]], keepdim[0]
+    )
+
+
+def _cummaxmin_backward(
+    size: int, gradient: Given, tensor: Given, index: Given, dim: Given
+) -> Tensor:
+    along = _along(tensor, dim[0])
+    firsts = [_first(each, size) for each in (gradient, tensor, index)]
+    return torch.ops.aten.cummaxmin_backward(*firsts, along)
 
 
 def _convolution(size: int, tensor: Given, weight: Given, bias: Given, *rest: Given) -> Tensor:
-    """Images of all examples are one batch of images."""
-    _require_one(weight, bias)
+    """Images of all examples are one batch of images; where each has weights, a group each."""
+    if weight[1] is not None:
+        return _grouped_convolution(size, tensor, weight, bias, *rest)
+    _require_one(bias)
     folded = _folded(tensor, size)
     found = torch.ops.aten.convolution(folded, weight[0], bias[0], *(value for value, _ in rest))
     return found.unflatten(0, (size, -1))
+
+
+def _grouped_convolution(
+    size: int, tensor: Given, weight: Given, bias: Given, *rest: Given
+) -> Tensor:
+    *options, groups = (value for value, _ in rest)
+    images = _first(tensor, size).movedim(0, 1)
+    folded = images.reshape(images.shape[0], size * images.shape[2], *images.shape[3:])
+    shifts = None if bias[0] is None else _folded(bias, size)
+    found = torch.ops.aten.convolution(
+        folded, _folded(weight, size), shifts, *options, size * groups
+    )
+    return found.unflatten(1, (size, -1)).movedim(1, 0)
+
+
+def _layer_norm(size: int, tensor: Given, shape: Given, *rest: Given) -> tuple[Tensor, ...]:
+    _require_one(*rest)
+    return torch.ops.aten.native_layer_norm(
+        _first(tensor, size), shape[0], *(value for value, _ in rest)
+    )
+
+
+def _layer_norm_backward(
+    size: int, gradient: Given, tensor: Given, shape: Given, mean: Given, scale: Given, *rest: Given
+) -> tuple[Tensor | None, ...]:
+    """The gradient by what is normalized."""
+    _require_one(*rest)
+    if list(rest[-1][0]) != [True, False, False]:
+        raise _NotTreatedError
+    gradient_, tensor_, mean_, scale_ = (
+        _first(each, size) for each in (gradient, tensor, mean, scale)
+    )
+    found = torch.ops.aten.native_layer_norm_backward(
+        gradient_, tensor_, shape[0], mean_, scale_, *(value for value, _ in rest)
+    )
+    return found[0], None, None
 
 
 def _cat(size: int, tensors: Given, dim: Given = (0, None)) -> Tensor:
@@ -105,12 +208,12 @@ def _cat(size: int, tensors: Given, dim: Given = (0, None)) -> Tensor:
     return torch.cat([_first(each, size) for each in given], _along(given[0], dim[0]))
 
 
-def _of_images(op: OpOverload) -> Rule:
-    """An op on images, each by itself: those of all examples are one batch."""
+def _of_images(op: OpOverload, rank: int = 4) -> Rule:
+    """An op on images, or signals, each by itself: those of all examples are one batch."""
 
     def rule(size: int, *given: Given) -> Any:
         images = [isinstance(value, Tensor) for value, _ in given]
-        if any(_rank(each) != 4 for each, is_image in zip(given, images, strict=True) if is_image):
+        if any(_rank(each) != rank for each in given if isinstance(each[0], Tensor)):
             raise _NotTreatedError
         found = op(
             *(
@@ -165,17 +268,40 @@ _ON_IMAGES = (
     _aten.upsample_bilinear2d.default,
     _aten.upsample_nearest2d.default,
 )
+_ON_SIGNALS = (
+    _aten.reflection_pad1d.default,
+    _aten.reflection_pad1d_backward.default,
+    _aten.replication_pad1d.default,
+    _aten.replication_pad1d_backward.default,
+)
+_SCATTERING = (
+    _aten.scatter.src,
+    _aten.scatter.value,
+    _aten.scatter_.src,
+    _aten.scatter_.value,
+    _aten.scatter_add.default,
+    _aten.scatter_add_.default,
+)
 _RULES: dict[OpOverload, Rule] = {
     _aten.cat.default: _cat,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution_backward,
     _aten.gather.default: _gather,
+    _aten.cummaxmin_backward.default: _cummaxmin_backward,
+    _aten.diag_embed.default: _diag_embed,
+    _aten.diagonal_backward.default: _diagonal_backward,
     _aten.index_add.default: _index_add,
+    _aten.index_copy.default: _index_copy,
     _aten.index_select.default: _index_select,
-    _aten.scatter_add.default: _scatter_add,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_layer_norm_backward.default: _layer_norm_backward,
     _aten.select_backward.default: _select_backward,
     _aten.slice_backward.default: _slice_backward,
+    _aten.value_selecting_reduction_backward.default: _value_selecting_reduction_backward,
+    _aten.unfold_backward.default: _unfold_backward,
     **{op: _of_images(op) for op in _ON_IMAGES},
+    **{op: _of_images(op, rank=3) for op in _ON_SIGNALS},
+    **{op: _scattering(op) for op in _SCATTERING},
 }
 
 
@@ -191,7 +317,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _kernel(rule: Rule, original: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(rule: Rule, original: Callable[..., Any], *, is_write: bool) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not _has_open_sizes((*args, *kwargs.values())):
             return original(keyset, *args, **kwargs)
@@ -207,11 +333,15 @@ def _kernel(rule: Rule, original: Callable[..., Any]) -> Callable[..., Any]:
 
         given = list(map(inner, args))
         named = {name: inner(value) for name, value in kwargs.items()}
+        if is_write and given[0][1] is None:  # Torch says that it can't be written to.
+            return original(keyset, *args, **kwargs)
         try:
             with functorch.below_this_vmap():
                 found = rule(size, *given, **named)
         except _NotTreatedError:
             return original(keyset, *args, **kwargs)
+        if is_write:  # The caller returns what was written to.
+            return args[0]
         if isinstance(found, Tensor):
             return functorch.add_batch_dimension(found, 0, level)
         return tuple(
@@ -232,7 +362,8 @@ def _install() -> None:
     for op, rule in _RULES.items():
         original = torch_kernel(op, _KEY)
         if original is not None:
-            kernels[op] = {_KEY: _kernel(rule, original)}
+            is_write = op._schema.is_mutable
+            kernels[op] = {_KEY: _kernel(rule, original, is_write=is_write)}
     _library.install(kernels)
 
 

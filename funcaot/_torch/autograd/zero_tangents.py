@@ -16,12 +16,16 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-from funcaot._torch.autograd.op_kernels import KernelLibrary, OpOverload, torch_kernel
-from funcaot._torch.levels import functorch
+from funcaot._torch.autograd.op_kernels import (
+    KernelLibrary,
+    OpOverload,
+    devices,
+    torch_kernel,
+)
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["with_open_zeros", "with_zero_tangent"]
+__all__ = ["with_open_zeros"]
 
 _KEY = "ZeroTensor"
 _ZEROS = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
@@ -181,6 +185,38 @@ def _kernel(ours: Kernel, original: Kernel) -> Kernel:
     return kernel
 
 
+# Ops of many tensors whose formula makes the tangents that some of them lack.
+_JOINING: tuple[OpOverload, ...] = (_aten.cat.default, _aten.stack.default)
+
+
+def _joining(original: Kernel) -> Kernel:
+    """The kernel of autograd, where each tensor has a tangent if one does."""
+
+    def kernel(keyset: Any, tensors: Any, *arguments: Any, **keywords: Any) -> torch.Tensor:
+        if forward_ad._current_level >= 0 and any(map(_is_open, tensors)):
+            moving = [_may_move(each) and _tangent_of(each) is not None for each in tensors]
+            if any(moving):
+                tensors = [
+                    each if moves or not _may_move(each) else _still(each)
+                    for each, moves in zip(tensors, moving, strict=True)
+                ]
+        return original(keyset, tensors, *arguments, **keywords)
+
+    return kernel
+
+
+def _may_move(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    return forward_ad.unpack_dual(tensor).tangent
+
+
+def _still(tensor: torch.Tensor) -> torch.Tensor:
+    return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
+
+
 _library = KernelLibrary()
 
 
@@ -188,6 +224,11 @@ def _install() -> None:
     if _library.is_installed:
         return
     kernels = {op: {_KEY: _materializing(op)} for op in _MATERIALIZING}
+    for op in _JOINING:
+        for device in devices():
+            original = torch_kernel(op, f"Autograd{device}")
+            if original is not None:
+                kernels[op][f"Autograd{device}"] = _joining(original)
     kernels[_aten._new_zeros_with_same_feature_meta.default] = {"Meta": _laid_out}
     for op, ours in _EXACT.items():
         original = torch_kernel(op, _KEY)
@@ -202,19 +243,3 @@ _patch = SharedPatch(_install, _library.remove)
 def with_open_zeros() -> AbstractContextManager[None]:
     """Zeros for missing tangents leave sizes open inside, if the patch isn't switched off."""
     return applied("zero tangents", _patch.used, None)
-
-
-def with_zero_tangent(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without a tangent, with one of zeros at the innermost level of forward mode.
-
-    One that belongs to a level above that is returned as it is.
-    """
-    interpreter: Any = functorch.peek_interpreter_stack()
-    if interpreter is None or interpreter.key() == functorch.TransformType.Jvp:
-        return forward_ad.make_dual(tensor, torch.zeros_like(tensor))
-    interpreter = functorch.coerce_cinterpreter(interpreter)
-    own = functorch.is_functorch_wrapped_tensor(tensor)
-    if own and functorch.maybe_get_level(tensor) == interpreter.level():
-        return tensor
-    with interpreter.lower():
-        return with_zero_tangent(tensor)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from funcaot.aot.closure.look import module_of
+from funcaot.base.python_modules import is_pythons
 
 __all__ = ["Called", "is_followed", "is_of"]
 
@@ -27,12 +28,12 @@ _CHANGING = {
     "shutil", "signal", "site", "stat", "sys", "sysconfig", "tempfile", "threading", "token",
     "tokenize", "traceback", "tracemalloc", "unittest", "warnings", "weakref",
 }  # fmt: skip
-_FOLLOWED = (sys.stdlib_module_names | {"numpy"}) - _CHANGING
 
 
 def is_followed(module: str) -> bool:
     """Whether a module is one of Python's library or NumPy whose functions are compared."""
-    return module.partition(".")[0] in _FOLLOWED
+    package = module.partition(".")[0]
+    return package == "numpy" or (package not in _CHANGING and is_pythons(package))
 
 
 @dataclass(eq=False)

@@ -22,7 +22,6 @@ from funcaot.aot.closure.ran import Ran
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
 _CHANGEABLE = (list, dict, set, deque)
-_MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 

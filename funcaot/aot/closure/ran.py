@@ -21,6 +21,7 @@ from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
+from funcaot.base.python_modules import is_pythons
 from funcaot.base.scopes import PausableTrace, Watch
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
@@ -51,9 +52,7 @@ _RANDOM_STATES = frozenset(
 ) | {"initial_seed", "fork_rng"}
 # What pytest writes into the asserts of tests leads to everything that pytest holds.
 _OF_TESTS = {"pytest", "_pytest", "pluggy"}
-_LIBRARIES = {
-    "torch", "funcaot", "numpy", *_OF_TORCH, *_OF_TESTS, *sys.stdlib_module_names,
-} - {"__main__"}  # fmt: skip
+_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *_OF_TESTS}
 _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
 # Python's functions that have other threads run something.
 _TO_THREADS = {
@@ -81,8 +80,9 @@ def is_library(module: str) -> bool:
     """Whether a module is torch's, NumPy's, Python's or ours: its functions aren't followed."""
     if module.startswith("funcaot.testing."):
         return False
-    # A named tuple's own code says that it is of a module of that name.
-    return module.partition(".")[0] in _LIBRARIES or module.startswith("namedtuple_")
+    if module.partition(".")[0] in _LIBRARIES or is_pythons(module):
+        return True
+    return module.startswith("namedtuple_")  # as a named tuple's own code says
 
 
 def is_users(kind: type) -> bool:

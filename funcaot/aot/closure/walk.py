@@ -37,6 +37,7 @@ from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users, made_in
 from funcaot.aot.closure.waiting import Waiting
+from funcaot.base.python_modules import is_pythons
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
@@ -460,7 +461,8 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, (*CONTAINERS, *children.VIEWS)):
         return True
     kind = type(value)
-    if module_of(kind).partition(".")[0] in _MACHINES:
+    home = module_of(kind)
+    if home.partition(".")[0] in _MACHINES and is_pythons(home):
         return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True
@@ -478,8 +480,7 @@ def _is_put_there(value: Any) -> bool:
 
 def _is_of_a_library(holder: Any) -> bool:
     """Whether an object is of a class of Python's library whose attributes nobody else reads."""
-    kind = module_of(type(holder)).partition(".")[0]
-    return kind in sys.stdlib_module_names and not isinstance(
+    return is_pythons(module_of(type(holder))) and not isinstance(
         holder, (*_NAMESPACES, types.FunctionType, types.ModuleType, *CONTAINERS)
     )
 

@@ -15,6 +15,8 @@ from funcaot.aot.closure.environment import Environment, Place
 Key: TypeAlias = tuple[str, ...]
 
 _CLASS = "'s class"
+_LEAF = re.compile(r"\{parent\}\[\d+\]$")
+_ATTRIBUTE = re.compile(r"^\{parent\}\._\w+\['(\w+)'\]$")
 _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
 
 
@@ -91,6 +93,13 @@ def key_of(environment: Environment, identity: int) -> Key:
         if identity in environment.namespaces:
             steps.append(str(thing.get("__name__")))
     return tuple(reversed(steps))
+
+
+def words_of(key: Key) -> str:
+    """Where an object was found, as one would write it; without the environment in which it was."""
+    steps = key[1:] if key and _LEAF.match(key[0]) else key
+    text = "".join(_ATTRIBUTE.sub(r".\1", step).replace("{parent}", "") for step in steps)
+    return text.lstrip(".") or "the function"
 
 
 def objects_at(environment: Environment) -> dict[Key, Any]:

@@ -202,6 +202,8 @@ def _copied_together(effects: Effects, tensors: Sequence[torch.Tensor], maker: _
     if len(mutations) < 2 or effects.flats or len(values) < len(mutations):
         return False
     targets = [tensors[mutation.index] for mutation in mutations]
+    if functorch.dispatch_mode_count():  # Below a mode that op counts no version.
+        return False
     if functorch.transforms_active() or any(
         target.is_inference()
         or target.is_neg()  # Lists of tensors with such a bit can't be written to.

@@ -22,7 +22,7 @@ from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.walk import scan_what_ran
-from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors
+from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_of_tensors, words_of
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.named_numbers import NamedNumbers, named_numbers
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
@@ -265,7 +265,7 @@ def remade_reader(
     made = numbers.tensors(tracker.open)
     missing = [key for at, key in enumerate(keys) if at not in made and key not in named]
     if missing:
-        raise LookupError(f"no tensor is at {''.join(missing[0])}")
+        raise LookupError(f"no tensor is at {words_of(missing[0])}")
     tensors = tuple(made[at] if at in made else named[key] for at, key in enumerate(keys))
     # What the program keeps for itself was compared by identity, and the two readers differ.
     environment.alike = tracker.environment.alike = tracker.alike(environment)

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes import shapes
+from funcaot.aot.graph.location import Location
 from funcaot.aot.graph.spec_sizes import Shown
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, symbolic_strides
 from funcaot.errors import ArgumentError, UnsupportedError
 from funcaot.exported.call import ExportedCall
+from funcaot.exported.sizes.asked import Answers
 from funcaot.exported.sizes.automatic import narrow
 from funcaot.exported.sizes.open_dim import UNBOUNDED, OpenDim
 from funcaot.exported.sizes.parts import PartError, part_of
@@ -287,7 +289,9 @@ def opened(signature: Signature, wanted: Sequence[Mapping[int, OpenDim]], name: 
     if not sources:
         return OpenSizes(None, {})
     general = dataclasses.replace(signature, leaves=tuple(leaves))
-    return OpenSizes(Sizes(environment, general, tuple(sources)), dims, derived)
+    sizes = Sizes(environment, general, tuple(sources))
+    environment.facts = sizes.conditions.answers = Answers()
+    return OpenSizes(sizes, dims, derived)
 
 
 def _by_root(
@@ -326,8 +330,15 @@ def _computed(
     return dim.of(symbol), size
 
 
-def check_conditions(open_sizes: OpenSizes, name: str) -> None:
+def check_conditions(
+    open_sizes: OpenSizes, name: str, lines: Mapping[str, Location] | None = None
+) -> None:
     """Prove that what a capture assumed about sizes is true of all sizes within the bounds.
+
+    Args:
+        open_sizes: The sizes.
+        name: The function.
+        lines: Where it calls each op, for the message.
 
     Raises:
         UnsupportedError: If it isn't; the message says for which sizes it is.
@@ -336,7 +347,7 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
     """
     if open_sizes.sizes is None:
         return
-    open_ones = [found for found in _conditions(open_sizes) if not found.is_always()]
+    open_ones = [found for found in _conditions(open_sizes, lines or {}) if not found.is_always()]
     for found in open_ones:
         narrow(found.condition, found.symbols, found.dims)
     box: dict[str, tuple[int, int]] = {}
@@ -358,12 +369,13 @@ def check_conditions(open_sizes: OpenSizes, name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Condition:
-    """What a capture assumed, with the symbols in it, their dims, and the example's sizes."""
+    """What a capture assumed, with the symbols in it, their dims, sizes of the example, where."""
 
     condition: Any
     symbols: Sequence[Any]
     dims: Sequence[OpenDim]
     sizes: Sequence[int]
+    where: str = ""
 
     def is_always(self) -> bool:
         """Whether it is found true of all sizes by intervals."""
@@ -380,6 +392,7 @@ class _Condition:
         assumed = str(self.condition)
         for symbol, dim in zip(self.symbols, self.dims, strict=True):
             assumed = assumed.replace(str(symbol), dim.name)
+        assumed += f", {self.where}" if self.where else ""
         if not self.can_be_tried:
             return _assumes(name, assumed, self.dims, "for which that can't be proved")
         holds = self._holds()
@@ -404,15 +417,18 @@ class _Condition:
         return lambda numbers: _is_true(check, numbers)
 
 
-def _conditions(open_sizes: OpenSizes) -> Iterator[_Condition]:
+def _conditions(open_sizes: OpenSizes, lines: Mapping[str, Location]) -> Iterator[_Condition]:
     sizes = open_sizes.sizes
     if sizes is None:
         return
-    for condition in sizes.conditions.expressions():
+    answers = sizes.conditions.answers
+    for question, answer in list(answers.items()):
+        condition = shapes.as_condition(question, answer)
         symbols = sorted(condition.free_symbols, key=str)
         dims = [open_sizes.dims[symbol] for symbol in symbols]
         now = [int(sizes.environment.at_present(symbol)) for symbol in symbols]
-        yield _Condition(condition, symbols, dims, now)
+        where = answers.said(question, lines) if isinstance(answers, Answers) else ""
+        yield _Condition(condition, symbols, dims, now, where)
 
 
 def _is_true(holds: Callable[..., tuple[Any, ...]], numbers: tuple[int, ...]) -> bool:

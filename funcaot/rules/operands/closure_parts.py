@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 import types
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -18,6 +17,7 @@ from funcaot._torch.levels.functorch import (
     is_pullback,
     unwrap_if_dead,
 )
+from funcaot.base.python_modules import is_pythons
 from funcaot.classes.differentiation import is_perturbed
 from funcaot.classes.opaque import current_captor
 from funcaot.rules.operands.reached import is_filled
@@ -41,7 +41,7 @@ def may_hold(value: Any) -> bool:
     if isinstance(value, _FIXED):
         return False
     package = type(value).__module__.partition(".")[0]
-    return package in _HOLDERS or package not in sys.stdlib_module_names
+    return package in _HOLDERS or not is_pythons(package)
 
 
 class _Namespace:
@@ -97,7 +97,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     yield from tuple((function.__kwdefaults__ or {}).items())
     variables = function.__globals__
     package = str(variables.get("__name__", "")).partition(".")[0]
-    if package in _NOT_USERS or package in sys.stdlib_module_names:
+    if package in _NOT_USERS or is_pythons(package):
         return
     names = _names(function.__code__)
     for name in names:
@@ -113,7 +113,7 @@ def _of_namespace(value: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]
     """Attributes of a user's class or module, if a transform looks at what is in them."""
     where = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
     package = where.partition(".")[0]
-    if package in _NOT_USERS or package in sys.stdlib_module_names:
+    if package in _NOT_USERS or is_pythons(package):
         return
     found = {
         f"{value.__name__}.{name}": held

@@ -67,3 +67,19 @@ def test_a_change_of_the_source_is_a_miss(case, world, tmp_path):
     other = funcaot.compile(changed, backend="eager", artifacts=tmp_path / "programs")
     torch.testing.assert_close(shown(other), shown(changed))
     assert misses(other) == 1
+
+
+def test_a_missing_tensor_is_named_as_one_would_write_it(tmp_path):
+    """A layer without the bias that it had where the program was saved."""
+
+    def network(bias):
+        return torch.nn.Sequential(torch.nn.Linear(2, 2, bias=bias), torch.nn.Tanh())
+
+    path = tmp_path / "programs"
+    compiled = funcaot.compile(network(bias=True), backend="eager")
+    compiled(torch.ones(1, 2))
+    compiled.save(path)
+    again = funcaot.compile(network(bias=False), backend="eager", artifacts=path)
+    again(torch.ones(1, 2))
+    reason = funcaot.report(again).entries[0].reason
+    assert reason.endswith("no tensor is at module.0.bias")

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.zero_tangents import with_zero_tangent
-from funcaot._torch.levels.functorch import has_tangent, interpreter_stack
-from funcaot._torch.tensors.artifacts import carries_tangents
+from funcaot._torch.levels.functorch import interpreter_stack
 from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing
 from funcaot.aot.capture.handlers.call import Call, InProgress
@@ -23,7 +21,6 @@ __all__ = [
     "by_formula",
     "fill_diagonal",
     "frequencies",
-    "joined",
     "linear",
 ]
 
@@ -50,28 +47,6 @@ def linear(call: Call, capture: InProgress) -> Any:
         return torch.matmul(tensor, weight.t()) + bias
     product = torch.addmm(bias, tensor.view(math.prod(batch), tensor.shape[-1]), weight.t())
     return product.view(*batch, weight.shape[0])
-
-
-def joined(call: Call, capture: InProgress) -> Any:
-    """``cat`` in forward mode: what carries no tangent has one of zeros.
-
-    Torch makes these by sizes as numbers.
-    """
-    tensors = call.args[0] if call.args else call.kwargs.get("tensors")
-    if not carries_tangents() or not isinstance(tensors, list | tuple):
-        return NotImplemented
-    moving = [has_tangent(tensor) for tensor in tensors]
-    if all(moving) or not any(moving):
-        return NotImplemented
-    if all(type(size) is int for tensor in tensors for size in tensor.shape):
-        return NotImplemented
-    made = [
-        tensor if moves or not tensor.is_floating_point() else with_zero_tangent(tensor)
-        for tensor, moves in zip(tensors, moving, strict=True)
-    ]
-    return call.func(
-        made, *call.args[1:], **{k: v for k, v in call.kwargs.items() if k != "tensors"}
-    )
 
 
 def by_formula(call: Call, capture: InProgress) -> Any:

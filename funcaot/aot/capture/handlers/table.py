@@ -83,7 +83,6 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(*writing.NORMALIZING), writing.normalize),
     Row(of(torch.nn.functional.linear), open_sizes.linear),
     Row(of(*open_sizes.MAKING), open_sizes.by_formula),
-    Row(of(torch.cat, torch.concat, torch.concatenate), open_sizes.joined),
     Row(of(*open_sizes.FREQUENCIES), open_sizes.frequencies),
     Row(named("fill_diagonal_"), open_sizes.fill_diagonal),
     Row(of(torch.cosine_similarity), similarity.cosine_similarity),
