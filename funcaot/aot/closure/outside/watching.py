@@ -6,6 +6,7 @@ capture ends for it, and the call can be made as it is.
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
@@ -24,6 +25,7 @@ _PLAIN = frozenset((dict, list, tuple, set, frozenset, str, bytes, int, float, b
 _TELLING = {
     "logging", "warnings", "traceback", "linecache", "inspect", "importlib", "weakref", "pdb",
     "bdb", "gettext", "tqdm", "rich", "loguru", "tokenize", "pkgutil", "zipimport", "runpy",
+    "IPython", "ipykernel", "zmq", "colorama", "fastprogress", "progressbar", "alive_progress",
     "concurrent",  # Threads are refused by that name.
 }  # fmt: skip
 _KNOWN_AS = {"posix": "os", "nt": "os", "_io": "io", "_signal": "signal"}
@@ -81,7 +83,7 @@ def _user_who_asks(frame: types.FrameType | None) -> types.FrameType | None:
         package = module.partition(".")[0]
         if package == "funcaot" and not module.startswith("funcaot.testing."):
             break
-        if package in _TELLING or frame.f_code.co_name in _BY_ITSELF:
+        if package in _TELLING or frame.f_code.co_name in _BY_ITSELF or _prints(frame):
             return None
         if asking is None:
             if not is_library(module):
@@ -90,3 +92,11 @@ def _user_who_asks(frame: types.FrameType | None) -> types.FrameType | None:
                 return None
         frame = frame.f_back
     return asking
+
+
+def _prints(frame: types.FrameType) -> bool:
+    """Whether a frame is that of a method of what stands for ``sys.stdout`` or ``sys.stderr``."""
+    if frame.f_code.co_varnames[:1] != ("self",):
+        return False
+    owner = frame.f_locals.get("self")
+    return owner is not None and (owner is sys.stdout or owner is sys.stderr)

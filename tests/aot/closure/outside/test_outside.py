@@ -286,6 +286,25 @@ def test_telling_is_no_such_act(name):
     assert compiled(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist() == [2, 2]
 
 
+class Tee:
+    """It stands for ``sys.stdout``, and writes to a file, too."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, text):
+        self.file.write(text)
+
+    def flush(self):
+        self.file.flush()
+
+
+def test_printing_may_write_to_a_file(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Tee(HERE["log"]))
+    compiled = funcaot.compile(lambda x: (print("a"), x * 2)[1], backend="eager")
+    assert compiled(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_settings_that_are_put_back_are_fine():
     def function(x):
         gc.disable()
