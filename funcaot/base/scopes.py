@@ -89,7 +89,7 @@ class Watch:
     is watched.
 
     Attributes:
-        before: That profiler, unless it is another watch.
+        before: That profiler; that of the watch around this one, if there is one.
     """
 
     before: Any = None
@@ -97,7 +97,7 @@ class Watch:
     def __enter__(self) -> Watch:
         """Start to watch."""
         self._outer = before = sys.getprofile()
-        self.before = None if _is_watch(before) else before
+        self.before = before.__self__.before if _is_watch(before) else before
         self._is_lost = False
         if before is None or callable(before):
             sys.setprofile(self.see)
@@ -134,7 +134,7 @@ def unwatched() -> Iterator[None]:
     if here is None or not _is_watch(here):
         yield
         return
-    sys.setprofile(None)
+    sys.setprofile(here.__self__.before)
     try:
         yield
     finally:

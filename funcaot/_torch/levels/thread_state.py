@@ -38,6 +38,12 @@ _LIBRARIES = (
 
 _SPARE_REFERENCES = 8
 
+
+def _set_profiler(before: Any) -> None:
+    if before is None or callable(before):
+        sys.setprofile(before)
+
+
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
@@ -45,6 +51,8 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     # Python's, where a capture records which code runs.
     (sys.gettrace, sys.settrace),
+    # Likewise, where it watches which functions of C are called; one of C's can't be set.
+    (sys.getprofile, _set_profiler),
 )
 
 

@@ -7,7 +7,6 @@ changes what an op does is a part of every signature instead (``signature/ambien
 from __future__ import annotations
 
 import decimal
-import gc
 import logging
 import os
 import sys
@@ -52,13 +51,6 @@ def _set_precision(digits: int) -> None:
     decimal.getcontext().prec = digits
 
 
-def _enable_collector(is_enabled: bool) -> None:
-    if is_enabled:
-        gc.enable()
-    else:
-        gc.disable()
-
-
 def _warning_settings() -> tuple[bool, ...]:
     return (torch.is_warn_always_enabled(),)
 
@@ -85,7 +77,7 @@ class _Setting:
 
     name: str
     read: Callable[[], Any]
-    write: Callable[[Any], Any] | None = None
+    write: Callable[[Any], Any]
 
 
 def _numpys() -> Any:
@@ -103,14 +95,10 @@ def _set_hook(before: Any) -> None:
 
 _SET = (
     _Setting("the number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Setting("torch.backends", _backends),
-    _Setting("anomaly mode", _anomaly, lambda before: torch.set_anomaly_enabled(*before)),
-    _Setting("torch.set_warn_always", torch.is_warn_always_enabled, torch.set_warn_always),
     _Setting("the precision of decimal", lambda: decimal.getcontext().prec, _set_precision),
     _Setting("NumPy's handling of errors", _numpys, _set_numpys),
     _Setting("logging.disable", lambda: logging.root.manager.disable, logging.disable),
     _Setting("sys.excepthook", lambda: sys.excepthook, _set_hook),
-    _Setting("the garbage collector", gc.isenabled, _enable_collector),
 )
 
 
@@ -145,8 +133,7 @@ class Settings:
     def put_back(self) -> None:
         """Have them say again what they said."""
         for setting, before in self._changed():
-            if setting.write is not None:
-                setting.write(before)
+            setting.write(before)
 
 
 def named_settings(

@@ -51,6 +51,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "putenv unsetenv chdir fchdir umask nice setpriority sched_setaffinity",
     ),
     ("sys", _SETTING, "setrecursionlimit setswitchinterval set_int_max_str_digits"),
+    ("gc", _SETTING, "enable disable set_threshold set_debug freeze unfreeze"),
     ("_signal", _SETTING, "alarm setitimer signal"),
     (os.stat.__module__, "draws random numbers of the system", "urandom getrandom"),
     (os.stat.__module__, _CLOCK, "times"),

@@ -6,6 +6,7 @@ capture ends for it, and the call can be made as it is.
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from typing import Any
@@ -78,12 +79,16 @@ class Outside(Watch):
 def _user_who_asks(frame: types.FrameType | None) -> types.FrameType | None:
     """The user's code that a call is for; None if a library asks for itself, or tells something."""
     asking = None
+    collecting = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         package = module.partition(".")[0]
         if package == "funcaot" and not module.startswith("funcaot.testing."):
             break
-        if package in _TELLING or frame.f_code.co_name in _BY_ITSELF or _prints(frame):
+        code = frame.f_code
+        if package in _TELLING or code.co_name in _BY_ITSELF or code in collecting:
+            return None
+        if _prints(frame):
             return None
         if asking is None:
             if not is_library(module):

@@ -307,8 +307,6 @@ def test_printing_may_write_to_a_file(monkeypatch):
 
 def test_settings_that_are_put_back_are_fine():
     def function(x):
-        gc.disable()
-        gc.enable()
         with decimal.localcontext() as context, np.errstate(divide="raise"):
             context.prec = 50
             return x * float(decimal.Decimal(1) / 4)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 
@@ -53,7 +54,7 @@ class TestProgress:
 
     def test_a_line_for_each_long_stage(self, capfd):
         def function(x):
-            time.sleep(1.2)
+            threading.Event().wait(1.2)
             return x.sin()
 
         with funcaot.config.patch(progress_after=1):
@@ -92,7 +93,7 @@ class TestProgress:
 
 
 TERMINAL = """
-import sys, time, torch, funcaot
+import sys, threading, time, torch, funcaot
 
 def slow(graph, inputs):
     time.sleep(2.5)
@@ -101,7 +102,7 @@ def slow(graph, inputs):
 streams = []
 
 def function(x):
-    time.sleep(1.5)
+    threading.Event().wait(1.5)
     streams.append((sys.stdout, sys.stderr))
     return x.sin()
 
