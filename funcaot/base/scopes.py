@@ -97,7 +97,8 @@ class Watch:
     def __enter__(self) -> Watch:
         """Start to watch."""
         self._outer = before = sys.getprofile()
-        self.before = before.__self__.before if _is_watch(before) else before
+        around = _watch_of(before)
+        self.before = before if around is None else around.before
         self._is_lost = False
         if before is None or callable(before):
             sys.setprofile(self.see)
@@ -123,18 +124,21 @@ class Watch:
             sys.setprofile(self.see)
 
 
-def _is_watch(profiler: Any) -> bool:
-    return isinstance(getattr(profiler, "__self__", None), Watch)
+def _watch_of(profiler: Any) -> Watch | None:
+    """The watch whose profile function that is, if it is one."""
+    owner = getattr(profiler, "__self__", None)
+    return owner if isinstance(owner, Watch) else None
 
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
     """Where no code runs that is captured: what this thread calls isn't watched."""
     here = sys.getprofile()
-    if here is None or not _is_watch(here):
+    watch = _watch_of(here)
+    if watch is None:
         yield
         return
-    sys.setprofile(here.__self__.before)
+    sys.setprofile(watch.before)
     try:
         yield
     finally:
