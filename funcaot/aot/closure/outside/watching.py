@@ -7,6 +7,7 @@ capture ends for it, and the call can be made as it is.
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import types
 from typing import Any
@@ -79,14 +80,14 @@ class Outside(Watch):
 def _user_who_asks(frame: types.FrameType | None) -> types.FrameType | None:
     """The user's code that a call is for; None if a library asks for itself, or tells something."""
     asking = None
-    collecting = {getattr(each, "__code__", None) for each in gc.callbacks}
+    by_itself = _run_by_python()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         package = module.partition(".")[0]
         if package == "funcaot" and not module.startswith("funcaot.testing."):
             break
         code = frame.f_code
-        if package in _TELLING or code.co_name in _BY_ITSELF or code in collecting:
+        if package in _TELLING or code.co_name in _BY_ITSELF or code in by_itself:
             return None
         if _prints(frame):
             return None
@@ -97,6 +98,13 @@ def _user_who_asks(frame: types.FrameType | None) -> types.FrameType | None:
                 return None
         frame = frame.f_back
     return asking
+
+
+def _run_by_python() -> set[Any]:
+    """The code that Python runs between any two lines: for the collector, and for signals."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    functions = (getattr(each, "__func__", each) for each in (*gc.callbacks, *handlers))
+    return {getattr(each, "__code__", None) for each in functions}
 
 
 def _prints(frame: types.FrameType) -> bool:

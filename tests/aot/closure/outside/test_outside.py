@@ -305,6 +305,31 @@ def test_printing_may_write_to_a_file(monkeypatch):
     assert compiled(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist() == [2, 2]
 
 
+def test_what_python_runs_by_itself_is_no_ones_asking(settings):
+    seen = []
+
+    def handler(number, frame):
+        seen.append(time.time())
+
+    class Collecting:
+        def called(self, phase, info):
+            seen.append(time.time())
+
+    signal.signal(signal.SIGUSR1, handler)
+    gc.callbacks.append(called := Collecting().called)
+    try:
+
+        def function(x):
+            signal.raise_signal(signal.SIGUSR1)
+            gc.collect()
+            return x * 2
+
+        assert funcaot.compile(function, backend="eager")(torch.ones(2)).tolist() == [2, 2]
+    finally:
+        gc.callbacks.remove(called)
+    assert len(seen) >= 2
+
+
 def test_settings_that_are_put_back_are_fine():
     def function(x):
         with decimal.localcontext() as context, np.errstate(divide="raise"):
