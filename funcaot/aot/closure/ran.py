@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from inspect import CO_GENERATOR
 from typing import Any
 
 import torch
@@ -177,6 +178,7 @@ class Ran:
         classes: Users' classes of tensors that the code was given or made.
         called: What libraries hold that the code went through.
         of_libraries: Code of libraries that ran for anybody, and is followed if a user's calls it.
+        resumed: Frames of generators that went on, by ``id``.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class Ran:
     classes: set[type] = field(default_factory=set)
     called: Called = field(default_factory=Called)
     of_libraries: set[types.CodeType] = field(default_factory=set)
+    resumed: dict[int, types.FrameType] = field(default_factory=dict)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -310,12 +313,15 @@ class Recorder(PausableTrace):
         self._outer.ran.asked |= self.ran.asked
         self._outer.ran.classes |= self.ran.classes
         self._outer.ran.called.update(self.ran.called)
+        self._outer.ran.resumed |= self.ran.resumed
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""
         code = frame.f_code
         if self._watch is not None:
             self._watch.resume()
+        if code.co_flags & CO_GENERATOR:
+            self.ran.resumed[id(frame)] = frame
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
         if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):

@@ -46,13 +46,20 @@ class Draws:
             if type(thing) is itertools.count:
                 self._counters.setdefault(id(thing), (thing, repr(thing)))
 
-    def resting(self) -> frozenset[int]:
-        """Counters, by ``id``, of which nothing was taken since they were reached.
+    def resting(self, resumed: Container[int]) -> frozenset[int]:
+        """Counters and generators, by ``id``, of which nothing was taken since they were reached.
 
         Code that may read one and didn't, such as that of a library that numbers its files.
+
+        Args:
+            resumed: Frames of generators that went on, by ``id``.
         """
         seen = self._counters.items()
-        return frozenset(key for key, (thing, text) in seen if repr(thing) == text)
+        resting = {key for key, (thing, text) in seen if repr(thing) == text}
+        for _, thing in self._environment.identities:
+            if isinstance(thing, GeneratorType) and id(thing.gi_frame) not in resumed:
+                resting.add(id(thing))
+        return frozenset(resting)
 
     def refuse_drawn(self, name: str) -> None:
         """Raise if one of them isn't where it was.
@@ -96,7 +103,7 @@ def refuse_iterators(
     Args:
         environment: What the code that ran can have read.
         name: The user's function.
-        resting: Counters, by ``id``, that the function didn't read.
+        resting: Counters and generators, by ``id``, that the function didn't read.
 
     Raises:
         UnsupportedError: If it does.

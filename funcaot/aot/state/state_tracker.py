@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,7 +232,7 @@ class StateTracker:
             draws.put_back()
             of_functions.put_back()
             held.put_back()
-            self._refuse_iterators()
+            self._refuse_iterators(draws.resting(self.ran.resumed))
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
             state.put_back_classes(snapshots.classes)
@@ -251,7 +251,7 @@ class StateTracker:
     def _refuse(self, draws: Draws, held: Held) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
         draws.refuse_drawn(self.name)
-        self.resting = draws.resting()
+        self.resting = draws.resting(self.ran.resumed)
         held.refuse_changed(self.name)
         refuse_states(self.name, self.environment, self.ran)
         if self.ran.uses_threads:
@@ -262,14 +262,14 @@ class StateTracker:
                 "them.",
             )
 
-    def _refuse_iterators(self) -> None:
+    def _refuse_iterators(self, resting: Container[int]) -> None:
         """Refuse what an iterator that was read may have given before an error."""
         try:
-            refuse_iterators(self.environment, self.name)
+            refuse_iterators(self.environment, self.name, resting)
         except UnsupportedError:
             # What the code that ran reads is a part of what any code may.
             texts = [leaf for leaf in self.leaves if type(leaf) is str]
-            refuse_iterators(scan_what_ran(self.root, self.ran, texts), self.name)
+            refuse_iterators(scan_what_ran(self.root, self.ran, texts), self.name, resting)
 
     def _put_back(self, of_functions: OfFunctions, changes: Changes) -> None:
         """Undo what was changed, after a note of what Functions that were called keep, and keys."""

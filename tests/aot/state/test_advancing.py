@@ -96,3 +96,70 @@ def test_a_call_that_draws_runs_where_that_is_allowed():
     with pytest.warns(CaptureWarning, match="Generator"):
         found = _story(compiled)
     assert found == _story(function)
+
+
+class Feeding:
+    """It keeps a generator that has begun, and a scale."""
+
+    def __init__(self):
+        self.rows = self._rows()
+        self.first = next(self.rows)
+        self.scale = 2.0
+
+    def _rows(self):
+        number = 0.0
+        while True:
+            yield number
+            number += 1.0
+
+
+def through_zip(feeding, x):
+    return x * [pair for pair in zip(feeding.rows, [1], strict=False)][0][0]
+
+
+READS = {
+    "next": lambda feeding, x: x * next(feeding.rows),
+    "loop": lambda feeding, x: x * next(iter(row for row in feeding.rows)),
+    "zip": through_zip,
+    "send": lambda feeding, x: x * feeding.rows.send(None),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("name", READS)
+def test_a_generator_that_goes_on_is_refused(name, fullgraph):
+    feeding, read = Feeding(), READS[name]
+    compiled = funcaot.compile(lambda x: read(feeding, x), backend="eager", fullgraph=fullgraph)
+    with pytest.raises(UnsupportedError, match="an iterator|rows"):
+        compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_generator_that_code_may_read_and_doesnt(fullgraph):
+    feeding = Feeding()
+
+    def function(x):
+        if x.dim() > 3:
+            x = x * next(feeding.rows)
+        return x * feeding.scale
+
+    compiled = funcaot.compile(function, backend="eager", fullgraph=fullgraph)
+    for scale in (2.0, 3.0, 4.0):
+        feeding.scale = scale
+        assert compiled(torch.ones(2)).tolist() == [scale, scale]
+    assert next(feeding.rows) == 1.0
+    with pytest.raises(UnsupportedError):
+        compiled(torch.ones(1, 1, 1, 1))
+
+
+def test_a_call_that_raises_beside_such_a_generator():
+    feeding = Feeding()
+
+    def function(x):
+        if x.dim() > 3:
+            x = x * next(feeding.rows)
+        raise ValueError("mine")
+
+    compiled = funcaot.compile(function, backend="eager", fullgraph=False)
+    with pytest.raises(ValueError, match="mine"):
+        compiled(torch.ones(2))
