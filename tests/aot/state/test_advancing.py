@@ -114,7 +114,7 @@ class Feeding:
 
 
 def through_zip(feeding, x):
-    return x * [pair for pair in zip(feeding.rows, [1], strict=False)][0][0]
+    return x * list(zip(feeding.rows, [1], strict=False))[0][0]
 
 
 READS = {
