@@ -190,7 +190,7 @@ class Ran:
     classes: set[type] = field(default_factory=set)
     called: Called = field(default_factory=Called)
     of_libraries: set[types.CodeType] = field(default_factory=set)
-    resumed: dict[int, types.FrameType] = field(default_factory=dict)
+    resumed: set[int] = field(default_factory=set)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -321,7 +321,7 @@ class Recorder(PausableTrace):
         if self._watch is not None:
             self._watch.resume()
         if code.co_flags & CO_GENERATOR:
-            self.ran.resumed[id(frame)] = frame
+            self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
         if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):

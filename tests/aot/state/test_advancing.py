@@ -114,7 +114,8 @@ class Feeding:
 
 
 def through_zip(feeding, x):
-    return x * list(zip(feeding.rows, [1], strict=False))[0][0]
+    pairs = list(zip(feeding.rows, [1], strict=False))
+    return x * pairs[0][0]
 
 
 READS = {
