@@ -28,6 +28,8 @@ class Draws:
         self._objects = self._identities = 0
         self._before: dict[int, tuple[Any, Any]] = {}
         self._counters: dict[int, tuple[Any, str]] = {}
+        # With their frames, which Python makes when they are asked for.
+        self._generators: list[tuple[Any, Any]] = []
         self._python = random.getstate()
         self._numpy = _numpy_state()
         self.update()
@@ -45,6 +47,8 @@ class Draws:
                 self._before.setdefault(id(thing), (thing, state))
             if type(thing) is itertools.count:
                 self._counters.setdefault(id(thing), (thing, repr(thing)))
+            if isinstance(thing, GeneratorType):
+                self._generators.append((thing, thing.gi_frame))
 
     def resting(self, resumed: Container[int]) -> frozenset[int]:
         """Counters and generators, by ``id``, of which nothing was taken since they were reached.
@@ -56,9 +60,7 @@ class Draws:
         """
         seen = self._counters.items()
         resting = {key for key, (thing, text) in seen if repr(thing) == text}
-        for _, thing in self._environment.identities:
-            if isinstance(thing, GeneratorType) and id(thing.gi_frame) not in resumed:
-                resting.add(id(thing))
+        resting |= {id(each) for each, frame in self._generators if id(frame) not in resumed}
         return frozenset(resting)
 
     def refuse_drawn(self, name: str) -> None:

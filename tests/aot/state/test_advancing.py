@@ -131,7 +131,7 @@ READS = {
 def test_a_generator_that_goes_on_is_refused(name, fullgraph):
     feeding, read = Feeding(), READS[name]
     compiled = funcaot.compile(lambda x: read(feeding, x), backend="eager", fullgraph=fullgraph)
-    with pytest.raises(UnsupportedError, match="an iterator|rows"):
+    with pytest.raises(UnsupportedError, match=r"an iterator|rows"):
         compiled(torch.ones(2))
 
 
