@@ -63,10 +63,17 @@ def _select_backward(size: int, gradient: Given, shape: Given, dim: Given, index
     )
 
 
+def _along_shape(shape: Given, dim: int) -> int:
+    """A dimension of a shape without its batch, where that comes first."""
+    if not shape[0]:
+        raise _NotTreatedError
+    return dim % len(shape[0]) + 1
+
+
 def _diagonal_backward(
     size: int, gradient: Given, shape: Given, offset: Given, *dims: Given
 ) -> Tensor:
-    along = [dim % len(shape[0]) + 1 for dim, _ in dims]
+    along = [_along_shape(shape, dim) for dim, _ in dims]
     return torch.ops.aten.diagonal_backward(
         _first(gradient, size), [size, *shape[0]], offset[0], *along
     )
@@ -130,9 +137,7 @@ def _scattering(op: OpOverload) -> Rule:
 def _unfold_backward(
     size: int, gradient: Given, shape: Given, dim: Given, length: Given, step: Given
 ) -> Tensor:
-    if not shape[0]:
-        raise _NotTreatedError
-    along = dim[0] % len(shape[0]) + 1
+    along = _along_shape(shape, dim[0])
     return torch.ops.aten.unfold_backward(
         _first(gradient, size), [size, *shape[0]], along, length[0], step[0]
     )
@@ -141,9 +146,7 @@ def _unfold_backward(
 def _value_selecting_reduction_backward(
     size: int, gradient: Given, dim: Given, index: Given, shape: Given, keepdim: Given
 ) -> Tensor:
-    if not shape[0]:
-        raise _NotTreatedError
-    along = dim[0] % len(shape[0]) + 1
+    along = _along_shape(shape, dim[0])
     return torch.ops.aten.value_selecting_reduction_backward(
         _first(gradient, size), along, _first(index, size), [size, *shape[0]], keepdim[0]
     )
