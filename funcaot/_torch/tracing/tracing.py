@@ -50,6 +50,7 @@ from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
+from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
@@ -279,10 +280,9 @@ def _first(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return tensor.detach().select(dimension, 0)
     inner = functorch.get_unwrapped(tensor)
-    if not functorch.is_batchedtensor(tensor):
-        return _first(inner, dimension)
-    own = functorch.maybe_get_bdim(tensor)
-    return _first(_first(inner, own), dimension)
+    if functorch.is_batchedtensor(tensor):
+        inner = _first(inner, functorch.maybe_get_bdim(tensor))
+    return _first(inner, dimension)
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
@@ -422,7 +422,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
     ) -> Any:
         """Record a check on the traced values; everything else as torch does."""
         if any(map(_dispatches_itself, types)):  # A wrapper's dispatch, then its parts here.
-            return NotImplemented
+            return by_own_op(self, func, args)
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
         if self.record_collective is not None and is_in_place_collective(func):
