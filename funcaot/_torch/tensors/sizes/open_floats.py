@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,11 +17,14 @@ from funcaot._torch.tensors.sizes.called_kinds import note_caller
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
+__all__ = ["EXACT", "LONGEST", "QUESTIONS", "Asks", "OpenFloat"]
 
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
 EXACT = 2**53
+# Functions of Python's ``math`` that ask something of a number, and those that give a whole one.
+QUESTIONS = ("isfinite", "isnan", "isinf")
+_WHOLE = ("floor", "ceil")
 
 
 class Asks(Protocol):
@@ -170,15 +173,34 @@ class OpenFloat(torch.SymFloat):
     def __abs__(self) -> Any:
         return self._made(abs(self._value), f"abs({self._text})", lambda: self.tensor().abs())
 
-    def asked(self, question: str) -> bool:
-        """What a function of ``math`` says of it: ``isfinite``, ``isnan`` or ``isinf``."""
+    def in_mathematics(self, name: str, others: Sequence[Any]) -> Any:
+        """What a function of ``math`` makes of it.
+
+        Args:
+            name: The function.
+            others: Its other arguments.
+
+        Returns:
+            A number or an answer, or ``NotImplemented`` where this number has to be told.
+        """
+        if name == "pow" and len(others) == 1:
+            return self ** float(others[0])
+        if others:
+            return NotImplemented
+        if name in QUESTIONS:
+            return self._asked(name)
+        if name == "fabs":
+            return abs(self)
+        return self._through(name) if self.is_read and name not in _WHOLE else NotImplemented
+
+    def _asked(self, question: str) -> bool:
         if self._asks is not None:
             ask: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, question)
             return self._asks.answer(lambda: ask(self.tensor()))
         return self._log.ask(f"math.{question}({self._text})", getattr(math, question)(self._value))
 
-    def through(self, name: str) -> Any:
-        """What a function of ``math`` makes of it; Python raises where no number comes out."""
+    def _through(self, name: str) -> Any:
+        """What a function gives as an op; Python raises where no number comes out."""
         function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, name)
         found = self._in_graph(lambda: function(self.tensor()))
         return getattr(math, name)(self.settle()) if found is None else found
@@ -193,18 +215,17 @@ class OpenFloat(torch.SymFloat):
     def __pow__(self, other: Any, *modulo: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
-        exponent = float(other) if type(other) in (int, float) else None
-        if exponent is not None and not modulo and self._asks is not None:
-            base = self.tensor
-            if exponent == 2:
-                found = self._in_graph(lambda: base() * base())
-            elif self._asks.answer(lambda: base() > 0):
-                found = self._in_graph(lambda: torch.pow(base(), exponent))
-            else:
-                found = None
-            if found is not None:
-                return found
-        return pow(self.settle(), other, *modulo)
+        plain = type(other) in (int, float) and not modulo
+        found = self._power(float(other)) if plain else None
+        return pow(self.settle(), other, *modulo) if found is None else found
+
+    def _power(self, exponent: float) -> Any:
+        """A power of a number that is read, where that is a real one; None otherwise."""
+        if exponent == 2:
+            return self._in_graph(lambda: self.tensor() * self.tensor())
+        if self._asks is None or not self._asks.answer(lambda: self.tensor() > 0):
+            return None
+        return self._in_graph(lambda: torch.pow(self.tensor(), exponent))
 
     def _made(self, value: float, text: str, tensor: Any, *others: Any) -> Any:
         if self._asks is not None:

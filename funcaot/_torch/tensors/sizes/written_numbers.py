@@ -19,7 +19,7 @@ from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.called_kinds import is_one_float
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
-from funcaot._torch.tensors.sizes.open_floats import OpenFloat
+from funcaot._torch.tensors.sizes.open_floats import QUESTIONS, OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.base.scopes import SharedPatch
 
@@ -377,10 +377,7 @@ for _kind in _WRITTEN:
 # Functions of Python's ``math`` that make a number of numbers.
 _FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
 _FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
-
-_WHOLE = ("floor", "ceil")
-_QUESTIONS = ("isfinite", "isnan", "isinf")
-_FUNCTIONS += _QUESTIONS
+_FUNCTIONS += QUESTIONS
 
 
 class _Function:
@@ -398,15 +395,10 @@ class _Function:
             if found is not NotImplemented:
                 return found
             args = tuple(each.item() if is_one_float(each) else each for each in args)
-        if len(args) == 1 and type(args[0]) is OpenFloat:
-            if self._name in _QUESTIONS:
-                return args[0].asked(self._name)
-            if args[0].is_read and hasattr(torch, self._name) and self._name not in _WHOLE:
-                return args[0].through(self._name)
-        if self._name == "fabs" and type(args[0]) is OpenFloat:
-            return abs(args[0])
-        if self._name == "pow" and len(args) == 2 and type(args[0]) is OpenFloat:
-            return args[0] ** float(args[1])
+        if args and type(args[0]) is OpenFloat:
+            found = args[0].in_mathematics(self._name, args[1:])
+            if found is not NotImplemented:
+                return found
         return self.original(*args)
 
     def __getattr__(self, name: str) -> Any:
