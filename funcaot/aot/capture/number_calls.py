@@ -257,9 +257,9 @@ def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
     factor = kwargs.get("alpha")
     if set(kwargs) != {"alpha"} or len(args) != 2 or type(factor) is not OpenFloat:
         return None
-    if not _is_full(*args):
+    if not _is_full(*args) or (held := factor.within(args[1].dtype)) is None:
         return None
-    return func, (args[0], args[1] * factor.tensor().to(args[1].dtype)), {}
+    return func, (args[0], args[1] * held), {}
 
 
 def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -286,17 +286,17 @@ def _product_added(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     factor = kwargs.get("value")
     if set(kwargs) != {"value"} or len(args) != 3 or not _is_full(*args):
         return None
-    if type(factor) is not OpenFloat:
+    if type(factor) is not OpenFloat or (held := factor.within(args[1].dtype)) is None:
         return None
-    first = args[1] * factor.tensor().to(args[1].dtype)
-    return func, (args[0], first, args[2]), {}
+    return func, (args[0], args[1] * held, args[2]), {}
 
 
 def _interpolation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``lerp`` by a weight."""
     if kwargs or len(args) != 3 or not _is_full(*args[:2]) or type(args[2]) is not OpenFloat:
         return None
-    return func, (*args[:2], args[2].tensor().to(args[0].dtype)), {}
+    weight = args[2].within(args[0].dtype)
+    return None if weight is None else (func, (*args[:2], weight), {})
 
 
 def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -304,6 +304,9 @@ def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
     if len(args) not in (1, 2, 3) or not _is_real(args[0]) or set(kwargs) - {"min", "max"}:
         return None
     tensor: torch.Tensor = args[0]
+    given = [value for value in (*args[1:], *kwargs.values()) if type(value) is OpenFloat]
+    if any(value.within(tensor.dtype) is None for value in given):
+        return None
 
     def limit(value: Any) -> Any:
         if type(value) is OpenFloat:
@@ -327,8 +330,8 @@ def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
     if len(tensors) != 1:
         return None
     dtype = torch.result_type(tensors[0], 1.0)
-    chosen = (v.tensor().to(dtype) if type(v) is OpenFloat else v.to(dtype) for v in args[1:])
-    return func, (args[0], *chosen), {}
+    chosen = [v.within(dtype) if type(v) is OpenFloat else v.to(dtype) for v in args[1:]]
+    return None if any(each is None for each in chosen) else (func, (args[0], *chosen), {})
 
 
 def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -337,7 +340,8 @@ def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
         return None
     if any(type(value) is OpenFloat for value in tree_flatten(args[:-1])[0]):
         return None
-    return func, (*args[:-1], args[-1].tensor().to(args[0].dtype)), {}
+    value = args[-1].within(args[0].dtype)
+    return None if value is None else (func, (*args[:-1], value), {})
 
 
 def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -351,9 +355,12 @@ def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | No
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     if not dtype.is_floating_point or not isinstance(size, list | tuple):
         return None
+    # ``torch.tensor`` takes numbers that a dtype doesn't hold.
+    value = number.tensor().to(dtype) if len(args) == 1 else number.within(dtype)
+    if value is None:
+        return None
 
     def make() -> torch.Tensor:
-        value = number.tensor().to(dtype)
         return value.expand(size).clone(memory_format=torch.contiguous_format)
 
     return make, (), {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,7 +110,7 @@ class Numbers:
             return True
         names = {f"number_{at}": number_of(signature.leaves[at]) for at in self.kinds}
         try:
-            return all(eval(condition, {}, names) for condition in conditions)
+            return all(eval(condition, {"math": math}, names) for condition in conditions)
         except ArithmeticError:
             return False
 
@@ -134,6 +135,7 @@ class Numbers:
             if f"number_{position}" in asked:
                 source.line(f"number_{position} = {name}")
         if asked:
+            source.namespace["math"] = math
             source.line(f"if not ({asked}): return MISS")
         for position, kind in self.kinds.items():
             make = source.constant(tensor_of_float if kind is float else tensor_of_int)

@@ -80,6 +80,10 @@ FUNCTIONS = {
     "compared": lambda n: (n < 4, n == 4.0, 3 < n < 5, n in (3, "a"), n is None, n == "a"),
     "least": lambda n: (min(n, 4), max(n, 4.5), sorted([n, 4, 1, 3.5]), sum([n, 0.5])),
     "mathematics": lambda n: (math.sqrt(n), math.log2(n), math.floor(n / 2), math.hypot(n, 1)),
+    "questions of mathematics": lambda n: (
+        (math.isfinite(n), math.isnan(n), math.isinf(n)),
+        (math.fabs(n), math.pow(n, 2), math.exp(n / 9), math.trunc(n), math.isclose(n, 4)),
+    ),
     "indices": lambda n: (list(range(n)), [1, 2, 3, 4, 5, 6, 7][n], "abcdefg"[:n], [0] * n),
     "bits": lambda n: (n << 2, n >> 1, n & 3, n | 8, n ^ 5, ~n, n.bit_length()),
     "text": lambda n: (f"{n:>6}", f"{n!r}", str(n), f"{[n]}", "%d" % n),  # noqa: UP031
@@ -142,6 +146,7 @@ SOURCES = {
     "attribute": (from_attribute, int),
     "float attribute": (from_attribute, lambda size: size - 4.5),
 }
+FAST = ("size", "half a size", "float argument")
 
 
 def said(call, compiled, size):
@@ -169,7 +174,7 @@ def assert_like_eager(source, name):
 @pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
 @pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("source", ["size", "half a size"])
+@pytest.mark.parametrize("source", FAST)
 def test_sizes(source, name):
     assert_like_eager(source, name)
 
@@ -177,7 +182,7 @@ def test_sizes(source, name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
 @pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
-@pytest.mark.parametrize("source", [s for s in SOURCES if s not in {"size", "half a size"}])
+@pytest.mark.parametrize("source", [s for s in SOURCES if s not in FAST])
 def test_others(source):
     for name in FUNCTIONS:
         assert_like_eager(source, name)

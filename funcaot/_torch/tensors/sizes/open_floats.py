@@ -138,6 +138,26 @@ class OpenFloat(torch.SymFloat):
         self._log.fixed |= self._positions
         return self._value
 
+    def within(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Its value as a tensor of a dtype; None for one that the dtype doesn't hold.
+
+        Torch refuses such a number as a limit, a factor or what a tensor is filled with.
+        """
+        most = torch.finfo(dtype).max
+        if dtype not in (torch.float64, torch.complex128):
+            if self._asks is not None:
+                beyond = self._asks.answer(lambda: self._is_between(most, math.inf))
+            else:
+                text = f"{most!r} < abs({self._text}) < math.inf"
+                beyond = self._log.ask(text, most < abs(self._value) < math.inf)
+            if beyond:
+                return None
+        return self.tensor().to(dtype)
+
+    def _is_between(self, least: float, most: float) -> torch.Tensor:
+        size = self.tensor().abs()
+        return (size > least) & (size < most)
+
     def __float__(self) -> float:
         note_caller("float")  # The next capture of the code that calls it finds another one.
         return self.settle()

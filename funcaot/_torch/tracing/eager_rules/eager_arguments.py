@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from funcaot._torch.tracing.eager_rules.checked_values import with_checked_values
 from funcaot._torch.tracing.eager_rules.eager_shapes import refuse_index, refuse_view, zeros_of
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
+from funcaot._torch.tracing.eager_rules.number_ranges import refuse_numbers
 from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
 
 __all__ = ["as_eager_takes"]
@@ -72,10 +73,11 @@ def as_eager_takes(
         kwargs: Its keywords.
 
     Raises:
-        Exception: Eager's own, for shapes or dtypes that don't fit.
+        Exception: Eager's own, for shapes, dtypes or numbers that don't fit.
     """
     _refuse_dtypes(func, args, kwargs)
     _refuse_shapes(func, args, kwargs)
+    refuse_numbers(func, args, kwargs)
     args = with_checked_values(mode, func, args, kwargs)
     if func is aten._new_zeros_with_same_feature_meta.default:
         return _with_room(mode, args)
