@@ -167,3 +167,20 @@ def test_one_size_for_both_dimensions():
         expected, actual = averaged(x), compiled(x)
         assert_close(actual, expected)
         assert_close(*(torch.autograd.grad(y.sin().sum(), x) for y in (expected, actual)))
+
+
+def truncated(x, y):
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8], ids=str)
+def test_whole_numbers_divided_towards_zero(dtype):
+    """By zero it is an error, and not the end of the process."""
+    compiled = funcaot.compile(truncated)
+    x = torch.tensor([7, -7, 5, 0, -9, -1] * 6).to(dtype)
+    y = torch.tensor([2, 3, -3, 5, -4, 2] * 6).to(dtype)
+    assert_close(compiled(x, y), truncated(x, y))
+    y[4] = 0
+    for function in (truncated, compiled):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            function(x, y)

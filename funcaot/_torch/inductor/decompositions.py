@@ -36,6 +36,8 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     found[aten.bernoulli.default] = _drawn_by_eager(found.get(aten.bernoulli.default))
+    for op in (aten.div.Tensor_mode, aten.div.Scalar_mode):
+        found[op] = _truncated(found.get(op))
     rrelu = aten.rrelu_with_noise_functional.default
     if rrelu in found:
         found[rrelu] = _with_its_noise(found[rrelu])
@@ -159,6 +161,24 @@ def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
         return NotImplemented if decomposed is None else decomposed(x, y, *rest, **settings)
 
     return bmm
+
+
+def _truncated(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A whole number that is divided by zero ends the process in Inductor's code for ``trunc``.
+
+    Its code for ``floor`` raises eager's error.
+    """
+
+    def divide(x: torch.Tensor, y: Any, *, rounding_mode: str | None = None) -> Any:
+        dtype = torch.result_type(x, y)
+        if rounding_mode != "trunc" or dtype.is_floating_point or dtype is torch.bool:
+            if decomposed is None:
+                return NotImplemented
+            return decomposed(x, y, rounding_mode=rounding_mode)
+        floor = torch.div(x, y, rounding_mode="floor")
+        return torch.where((floor < 0) & (floor * y != x), floor + 1, floor)
+
+    return divide
 
 
 def _first_in_order(op: Any) -> Callable[..., Any]:
