@@ -60,7 +60,7 @@ THIRD_PARTY := .venv-third-party
 $(THIRD_PARTY)/.installed: tests/third_party/requirements.txt pyproject.toml
 	@python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" -m venv $(THIRD_PARTY)
 	@$(THIRD_PARTY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	    -r tests/third_party/requirements.txt && touch $@
+	    -r tests/third_party/requirements.txt -e . && touch $@
 
 test-third-party: export FUNCAOT_THIRD_PARTY = 1
 test-third-party: export PYTHONPATH = $(CURDIR):$(CURDIR)/tests/third_party
