@@ -216,9 +216,11 @@ class SegmentFunction:
     ) -> set[int]:
         """Outputs that depend on nothing whose gradient this level wants."""
         wanted = [i for i in self._wanting if needed[i]]
-        if len(wanted) == len(self._wanting) or self.segment.tape.wrappers.used:
+        if len(wanted) in (0, len(self._wanting)) or self.segment.tape.wrappers.used:
             return set()
-        if functorch.pushes_forward() or any(map(functorch.has_tangent, operands)):
+        with autograd.forward_grad_enabled(True):
+            moves = functorch.pushes_forward() or any(map(functorch.has_tangent, operands))
+        if moves:
             return set()  # Tangents pass through what reverse mode takes for constant.
         return {i for i, found in enumerate(self._dependence) if found.isdisjoint(wanted)}
 
