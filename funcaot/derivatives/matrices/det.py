@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from funcaot._torch.levels.functorch import has_tangent
 from funcaot.derivatives.table import Derivative, register
 from funcaot.derivatives.ways import transposed
 
@@ -26,7 +27,7 @@ def _vjp(
         return None
     if matrix.numel() == 0:
         return torch.zeros_like(matrix)
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() or has_tangent(matrix) or has_tangent(arriving)):
         return _from_factors(arriving, matrix, *results)
     det = torch.linalg.det(matrix)
     epsilon = torch.finfo(matrix.dtype).eps
