@@ -74,6 +74,7 @@ _RULES = (
     "losses.multilabel_margin",
     "losses.soft_margin",
     "matrices.cholesky",
+    "matrices.det",
     "matrices.ormqr",
     "matrices.solved",
     "normalization.batch_norm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
+from funcaot.aot.segment.dependence import dependent_on
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.segment.wanted_gradients import EngineNeeds
 from funcaot.base.tracebacks import shortened
@@ -66,6 +68,7 @@ class SegmentFunction:
             create_graph: EngineNeeds(needing, len(segment.operands))
             for create_graph in (False, True)
         }
+        self._wanting = needing
         self._early: tuple[tuple[int, ...], Early | None] = ((), None)
         self.function = _generate(self)
         self.apply = autograd.native_apply(self.function)
@@ -174,7 +177,9 @@ class SegmentFunction:
         around, hidden = situation(), self._hidden_outputs
         if hidden and not functorch.pushes_forward():
             hidden = frozenset()
-        constant = [outputs[i] for i in self._constant_outputs if i not in hidden]
+        constants = {i for i in self._constant_outputs if i not in hidden}
+        constants |= self._constant_at_this_level(ctx.needs_input_grad, operands)
+        constant = [outputs[i] for i in sorted(constants)]
         constant += outputs[made:]
         if constant:
             ctx.mark_non_differentiable(*constant)
@@ -205,6 +210,25 @@ class SegmentFunction:
             ctx.edges = tuple(edges.values())
             ctx.save_for_backward(*checked)
         ctx.save_for_forward(*values, *operands)
+
+    def _constant_at_this_level(
+        self, needed: Sequence[bool], operands: Sequence[torch.Tensor]
+    ) -> set[int]:
+        """Outputs that depend on nothing whose gradient this level wants."""
+        wanted = [i for i in self._wanting if needed[i]]
+        if len(wanted) in (0, len(self._wanting)) or self.segment.tape.wrappers.used:
+            return set()
+        with autograd.forward_grad_enabled(True):
+            moves = functorch.pushes_forward() or any(map(functorch.has_tangent, operands))
+        if moves:
+            return set()  # Tangents pass through what reverse mode takes for constant.
+        return {i for i, found in enumerate(self._dependence) if found.isdisjoint(wanted)}
+
+    @functools.cached_property
+    def _dependence(self) -> tuple[frozenset[int], ...]:
+        """The operands with gradients that each output depends on."""
+        segment = self.segment
+        return tuple(dependent_on(segment.operands, output) for output in segment.graph_outputs)
 
     @hidden_from_dynamo
     def backward(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Solutions, determinants and reflectors whose tangents torch can't push forward again.
+"""Solutions, log-determinants and reflectors whose tangents torch can't push forward again.
 
 Torch's formulas for forward mode take the result of the op for a constant when they are pushed
 forward themselves. So forward mode is the transpose of the gradient here.
@@ -14,7 +14,6 @@ from funcaot.derivatives.ways import transposed
 aten = torch.ops.aten
 
 for _op in (
-    aten._linalg_det.default,
     aten._linalg_slogdet.default,
     aten._linalg_solve_ex.default,
     aten.linalg_householder_product.default,

@@ -65,6 +65,8 @@ PUT_RIGHT: dict[str, str] = {
     "`batch_norm`, `instance_norm`": "the same",
     "`linalg.solve`, `tensorsolve`, `det`, `slogdet`, `logdet`, `householder_product`": "forward "
     "mode twice, or the gradient of a tangent: the result is taken for a constant",
+    "`linalg.det` at levels of transforms, where singular values are equal": "the second order, "
+    "which is NaN",
     "`weight_norm` by the first or last dimension": "the second order: norms are taken for "
     "constants",
     "`scatter_reduce` by products": "forward mode: it is taken for a constant",
