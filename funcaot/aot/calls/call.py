@@ -215,8 +215,10 @@ class SegmentFunction:
         self, needed: Sequence[bool], operands: Sequence[torch.Tensor]
     ) -> set[int]:
         """Outputs that depend on nothing whose gradient this level wants."""
+        if all(map(needed.__getitem__, self._wanting)) or self.segment.tape.wrappers.used:
+            return set()
         wanted = [i for i in self._wanting if needed[i]]
-        if len(wanted) in (0, len(self._wanting)) or self.segment.tape.wrappers.used:
+        if not wanted:
             return set()
         with autograd.forward_grad_enabled(True):
             moves = functorch.pushes_forward() or any(map(functorch.has_tangent, operands))
