@@ -1,6 +1,6 @@
 """All figures of the page on many ranks, one after another; run it where nothing else runs.
 
-    python benchmarks/ranks/page.py
+python benchmarks/ranks/page.py
 """
 
 import subprocess

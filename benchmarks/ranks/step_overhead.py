@@ -2,7 +2,7 @@
 
     python benchmarks/ranks/step_overhead.py
     python benchmarks/ranks/step_overhead.py --width 1024 --batch 64  # where arithmetic is all
-    python benchmarks/ranks/step_overhead.py --processor  # not by the clock: by what a rank computes
+    python benchmarks/ranks/step_overhead.py --processor  # processor time, which no neighbour takes
 
 Each rank has half of a batch. Alone is the same compiled module on half of a batch without DDP, in
 the same processes at the same time, so what differs is what many ranks cost. The ways take turns.

@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 
 import funcaot
 from funcaot.distributed import shard
-from tests.distributed import test_shard
 from tests.distributed.cases import Energy, batch, loss_of
 from tests.distributed.ranks import Ranks
 from tests.hostile import COMPILER
@@ -81,8 +80,6 @@ def test_four_ranks():
     ranks = Ranks(4)
     try:
         ranks.run(_compared, 4, deadline=200)
-        for shares in ranks.run(test_shard._memory):
-            assert all(abs(share - 1 / 4) < 0.15 / 4 for share in shares), shares
     finally:
         ranks.stop()
 
