@@ -171,11 +171,12 @@ def test_odd_parameters_clipping_and_state(ranks: Ranks):
     ranks.run(_train_odd)
 
 
-def _whole_step(kind: str) -> None:
-    """Forward, backward, reduction, clipping and a fused optimizer, as one program."""
+def _whole_step(kind: str, how: str) -> None:
+    """Forward, backward, reduction, clipping and an optimizer, as one program at any rate."""
     made = Energy("forces"), Energy("forces")
     plain, model = made[0], shard(made[1]) if kind == "shard" else made[1]
-    optimizers = [torch.optim.Adam(each.parameters(), 0.01, fused=True) for each in (plain, model)]
+    given = {"lr": 0.01, how: True}
+    optimizers = [torch.optim.Adam(each.parameters(), **given) for each in (plain, model)]
     ranks = dist.get_world_size()
 
     def step(*given):
@@ -191,7 +192,9 @@ def _whole_step(kind: str) -> None:
         return loss.detach()
 
     compiled = funcaot.compile(step, backend=COMPILER)
-    for index in range(4):
+    for index in range(6):
+        for each in optimizers:
+            each.param_groups[0]["lr"] *= 0.8 if index > 2 else 1
         optimizers[0].zero_grad()
         given = [batch(index, rank) for rank in range(ranks)]
         (sum(loss_of(plain, "forces", *each) for each in given) / ranks).backward()
@@ -200,14 +203,17 @@ def _whole_step(kind: str) -> None:
         compiled(*given[dist.get_rank()])
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(whole(ours), theirs, rtol=1e-4, atol=1e-5)
-    # The first call makes the optimizer's state; the others run one program without a backward.
+    # The first call makes the optimizer's state; the others run a program without a backward, and
+    # another one since the rate has changed, which is for all rates.
     report = funcaot.report(compiled)
-    assert (report.graphs_compiled, report.backward_traces) == (1, 0)
+    assert (report.graphs_compiled, report.backward_traces) == (2, 0)
+    assert len(report.communication) == 2
 
 
+@pytest.mark.parametrize("how", ["fused", "foreach"])
 @pytest.mark.parametrize("kind", ["shard", "all_reduce"])
-def test_a_whole_step_is_one_program(ranks: Ranks, kind):
-    ranks.run(_whole_step, kind)
+def test_a_whole_step_is_one_program(ranks: Ranks, kind, how):
+    ranks.run(_whole_step, kind, how, deadline=300)
 
 
 class _Checkpointed(Energy):
@@ -246,7 +252,7 @@ def _checkpointed() -> None:
 
 
 def test_checkpointed_regions_gather_again(ranks: Ranks):
-    ranks.run(_checkpointed)
+    ranks.run(_checkpointed, deadline=300)
 
 
 def _copies() -> None:
