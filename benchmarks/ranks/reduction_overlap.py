@@ -60,6 +60,17 @@ def make_model(width: int, depth: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, 1))
 
 
+class Inside(nn.Module):
+    """A network whose forward computes the loss."""
+
+    def __init__(self, module: nn.Module, order: int) -> None:
+        super().__init__()
+        self.module, self.order = module, order
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.module, x, self.order)
+
+
 def loss_of(energy: Any, x: torch.Tensor, order: int) -> torch.Tensor:
     if order == 1:
         return energy(x).square().mean()
@@ -76,11 +87,13 @@ WAYS = {
 }
 
 
-def measure(given: Any, order: int) -> dict[str, Any]:
+def measure(given: Any, order: int, inside: bool) -> dict[str, Any]:
     """Seconds of a step for each way: median, best, and best without a reduction; and buckets."""
     models, wires = {}, {}
     for name, wrap in WAYS.items():
-        model = wrap(make_model(given.width, given.depth), {"bucket_cap_mb": given.bucket_mb})
+        module = make_model(given.width, given.depth)
+        module = Inside(module, order) if inside else module
+        model = wrap(module, {"bucket_cap_mb": given.bucket_mb})
         wires[name] = Wire(given.seconds)
         model.register_comm_hook(None, wires[name].hook)
         models[name] = model
@@ -94,7 +107,7 @@ def measure(given: Any, order: int) -> dict[str, Any]:
             wires[name].buckets = 0
             dist.barrier()
             start = time.perf_counter()
-            loss_of(model, x, order).backward()
+            (model(x) if inside else loss_of(model, x, order)).backward()
             if round_ >= 3:
                 found[name].append(time.perf_counter() - start)
     hidden = {name: [] for name in models}
@@ -102,7 +115,7 @@ def measure(given: Any, order: int) -> dict[str, Any]:
         for name, model in models.items():
             with model.no_sync():
                 start = time.perf_counter()
-                loss_of(model, x, order).backward()
+                (model(x) if inside else loss_of(model, x, order)).backward()
                 hidden[name].append(time.perf_counter() - start)
     return {
         name: (
@@ -115,10 +128,15 @@ def measure(given: Any, order: int) -> dict[str, Any]:
 
 def work(rank: int, store: str, given: Any, results: Any) -> None:
     with in_a_group(rank, store):
-        for order in given.orders:
-            made = measure(given, order)
+        for order, inside in rows_of(given):
+            made = measure(given, order, inside)
             if rank == 0:
-                results.put((order, made))
+                results.put((order, inside, made))
+
+
+def rows_of(given: Any) -> list[tuple[int, bool]]:
+    """Orders, and whether the loss is computed inside: at first order that is the same."""
+    return [(order, inside) for order in given.orders for inside in (False, True)[:order]]
 
 
 def main() -> None:
@@ -134,15 +152,15 @@ def main() -> None:
     if given.quick:
         given.rounds, given.orders = 3, [1]
     progress(f"two ranks, {given.seconds} s a bucket")
-    for order, made in results_of(work, given, len(given.orders)):
-        show(order, made)
+    for order, inside, made in results_of(work, given, len(rows_of(given))):
+        show(f"order {order}, loss {'inside' if inside else 'outside'}", made)
 
 
-def show(order: int, made: dict[str, Any]) -> None:
+def show(row: str, made: dict[str, Any]) -> None:
     median, best, *_ = made["eager"]
     for name, (each, least, alone, buckets) in made.items():
         print(
-            f"order {order}, {name}: median {1e3 * each:5.0f} ms, {each / median:.2f} of eager; "
+            f"{row}, {name}: median {1e3 * each:5.0f} ms, {each / median:.2f} of eager; "
             f"best {1e3 * least:5.0f} ms, {least / best:.2f}; {buckets} buckets; "
             f"without a reduction {1e3 * alone:5.0f} ms",
             flush=True,

@@ -2,6 +2,7 @@
 
     python benchmarks/ranks/step_overhead.py
     python benchmarks/ranks/step_overhead.py --width 1024 --batch 64  # where arithmetic is all
+    python benchmarks/ranks/step_overhead.py --processor  # processor time, which no neighbour takes
 
 Each rank has half of a batch. Alone is the same compiled module on half of a batch without DDP, in
 the same processes at the same time, so what differs is what many ranks cost. The ways take turns.
@@ -13,22 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from reduction_overlap import WAYS, loss_of, make_model
-from torch import nn
+from reduction_overlap import WAYS, Inside, loss_of, make_model
 from two_ranks import in_a_group, results_of
 
 import funcaot
-
-
-class Inside(nn.Module):
-    """A network whose forward computes the loss."""
-
-    def __init__(self, module: nn.Module, order: int) -> None:
-        super().__init__()
-        self.module, self.order = module, order
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return loss_of(self.module, x, self.order)
 
 
 def steps_of(given: Any, order: int, inside: bool) -> dict[str, Any]:
@@ -54,6 +43,7 @@ def steps_of(given: Any, order: int, inside: bool) -> dict[str, Any]:
 def measure(given: Any, order: int, inside: bool) -> dict[str, float]:
     """Median seconds of a step; all ranks start each round together."""
     steps = steps_of(given, order, inside)
+    clock = time.process_time if given.processor else time.perf_counter
     found: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(given.rounds + 2):
         for name, step in steps.items():
@@ -61,10 +51,10 @@ def measure(given: Any, order: int, inside: bool) -> dict[str, float]:
                 step()
                 continue
             dist.barrier()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(given.steps):
                 step()
-            found[name].append((time.perf_counter() - start) / given.steps)
+            found[name].append((clock() - start) / given.steps)
     return {name: statistics.median(times) for name, times in found.items()}
 
 
@@ -98,6 +88,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="of each rank")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10, help="in each round")
+    parser.add_argument("--processor", action="store_true", help="count processor time")
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2])
     given = parser.parse_args()
     if given.quick:

@@ -8,6 +8,7 @@ each rank has a loss of its own, and what is minimized is their mean.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -114,18 +115,59 @@ def _check(module: torch.nn.Module) -> None:
             )
 
 
+@functools.cache
 def _class(original: Any, names: tuple[str, ...]) -> type:
     """A subclass in which parameters are gathered when they are read."""
     members: dict[str, Any] = {name: property(_reader(name)) for name in names}
     for name in ("__module__", "__qualname__", "__doc__"):
         members[name] = getattr(original, name)
     members[_NAMES] = names
+    if original.register_parameter is torch.nn.Module.register_parameter:
+        members["register_parameter"] = _register_parameter
+    if original.__reduce_ex__ is object.__reduce_ex__ and original.__reduce__ is object.__reduce__:
+        members["__reduce_ex__"] = _reduced
     return type(original.__name__, (original,), members)
 
 
+def _reduced(module: Any, protocol: Any) -> tuple[Any, ...]:
+    """How a module is pickled and copied: its class is made again."""
+    _, _, *state = object.__reduce_ex__(module, max(2, protocol))
+    kind = type(module)
+    return (_made_again, (kind.__base__, getattr(kind, _NAMES)), *state)
+
+
+def _made_again(original: Any, names: tuple[str, ...]) -> Any:
+    kind: Any = _class(original, names)
+    return kind.__new__(kind)
+
+
+def _register_parameter(module: Any, name: str, parameter: Any) -> None:
+    """What assigning a parameter calls; each rank would train a plain one for itself."""
+    if parameter is not None and name in getattr(type(module), _NAMES):
+        _check_part(type(module).__name__, name, parameter)
+    torch.nn.Module.register_parameter(module, name, parameter)
+
+
+def _check_part(module: str, name: str, parameter: Any) -> None:
+    if not sharded.is_part(parameter):
+        raise UnsupportedError(
+            f"The parameter {name} of {module}, which is sharded, is to be a "
+            f"{type(parameter).__name__} that isn't cut into rows for the ranks.",
+            remedy="shard a new layer and put that in place, or copy the values: with "
+            "torch.no_grad(): parameter.copy_(distribute_tensor(values, parameter.device_mesh, "
+            "parameter.placements)).",
+        )
+
+
 def _reader(name: str) -> Any:
-    def read(module: torch.nn.Module) -> torch.Tensor:
-        (parameter,) = _as_entered(module._parameters[name])
+    def read(module: Any) -> Any:
+        parameter = module._parameters.get(name)
+        if parameter is None:
+            return module.__getattr__(name)
+        if not sharded.is_distributed(parameter):
+            return parameter  # of functional_call, whose caller has it
+        _check_part(type(module).__name__, name, parameter)
+        (parameter,) = _as_entered(parameter)
         with computed_again():
             return Whole.apply(parameter)
 

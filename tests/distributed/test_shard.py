@@ -1,9 +1,13 @@
 """Parameters that each rank keeps a part of: every order, compiled and not, against one process."""
 
+import copy
+import io
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import funcaot
 from funcaot.distributed import shard
@@ -167,11 +171,12 @@ def test_odd_parameters_clipping_and_state(ranks: Ranks):
     ranks.run(_train_odd)
 
 
-def _whole_step(kind: str) -> None:
-    """Forward, backward, reduction, clipping and a fused optimizer, as one program."""
+def _whole_step(kind: str, how: str) -> None:
+    """Forward, backward, reduction, clipping and an optimizer, as one program at any rate."""
     made = Energy("forces"), Energy("forces")
     plain, model = made[0], shard(made[1]) if kind == "shard" else made[1]
-    optimizers = [torch.optim.Adam(each.parameters(), 0.01, fused=True) for each in (plain, model)]
+    given = {"lr": 0.01, how: True}
+    optimizers = [torch.optim.Adam(each.parameters(), **given) for each in (plain, model)]
     ranks = dist.get_world_size()
 
     def step(*given):
@@ -187,7 +192,9 @@ def _whole_step(kind: str) -> None:
         return loss.detach()
 
     compiled = funcaot.compile(step, backend=COMPILER)
-    for index in range(4):
+    for index in range(6):
+        for each in optimizers:
+            each.param_groups[0]["lr"] *= 0.8 if index > 2 else 1
         optimizers[0].zero_grad()
         given = [batch(index, rank) for rank in range(ranks)]
         (sum(loss_of(plain, "forces", *each) for each in given) / ranks).backward()
@@ -196,39 +203,113 @@ def _whole_step(kind: str) -> None:
         compiled(*given[dist.get_rank()])
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(whole(ours), theirs, rtol=1e-4, atol=1e-5)
-    # The first call makes the optimizer's state; the others run one program without a backward.
+    # The first call makes the optimizer's state; the others run a program without a backward, and
+    # another one since the rate has changed, which is for all rates.
     report = funcaot.report(compiled)
-    assert (report.graphs_compiled, report.backward_traces) == (1, 0)
+    assert (report.graphs_compiled, report.backward_traces) == (2, 0)
+    assert len(report.communication) == 2
 
 
+@pytest.mark.parametrize("how", ["fused", "foreach"])
 @pytest.mark.parametrize("kind", ["shard", "all_reduce"])
-def test_a_whole_step_is_one_program(ranks: Ranks, kind):
-    ranks.run(_whole_step, kind)
+def test_a_whole_step_is_one_program(ranks: Ranks, kind, how):
+    ranks.run(_whole_step, kind, how, deadline=300)
 
 
-def _bytes(values) -> int:
-    local = [value.to_local() if hasattr(value, "to_local") else value for value in values]
-    return sum(value.numel() * value.element_size() for value in local)
+class _Checkpointed(Energy):
+    """Regions whose values aren't kept, and among them the gathered parameters."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        first, rest = self.layers[:1], list(self.layers[1:])
+        if self.kind == "whole":
+            return checkpoint(self.layers, x, use_reentrant=False).sum(1)
+        if self.kind == "own":
+            return funcaot.checkpoint(lambda x: self.layers(x).sum(1))(x)
+        hidden = first(x)
+        for layer in rest:
+            hidden = checkpoint(layer, hidden, use_reentrant=False)
+        return hidden.sum(1)
 
 
-def _memory() -> list[float]:
-    """What this rank keeps, as a share of the whole: parameters, gradients, optimizer state."""
-    make = lambda: nn.Sequential(nn.Linear(64, 100), nn.Tanh(), nn.Linear(100, 7))  # noqa: E731
-    plain, model = make(), shard(make())
-    kept = []
-    for each in (plain, model):
-        optimizer = torch.optim.Adam(each.parameters(), 0.01)
-        each(torch.randn(3, 64)).square().mean().backward()
-        optimizer.step()
-        moments = [m for state in optimizer.state.values() for m in state.values() if m.dim()]
-        parameters = list(each.parameters())
-        kept.append([_bytes(parameters), _bytes(p.grad for p in parameters), _bytes(moments)])
-    return [mine / all_ for mine, all_ in zip(kept[1], kept[0], strict=True)]
+def _checkpointed() -> None:
+    for kind in ("layers", "whole", "own"):
+        for order in ORDERS:
+            model = shard(_Checkpointed(kind))
+            compiled = funcaot.compile(
+                lambda *given, model=model, order=order: loss_of(model, order, *given),
+                backend=COMPILER,
+            )
+            for _ in range(2):
+                model.zero_grad()
+                compiled(*batch(0, dist.get_rank())).backward()
+                found = [whole(parameter.grad) for parameter in model.parameters()]
+                (expected,) = reference(order, 1, dist.get_world_size())
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_rank_keeps_its_part(ranks: Ranks):
-    for shares in ranks.run(_memory):
-        assert all(abs(share - 1 / 2) < 0.15 / 2 for share in shares), shares
+def test_checkpointed_regions_gather_again(ranks: Ranks):
+    ranks.run(_checkpointed, deadline=300)
+
+
+def _copies() -> None:
+    """A copy, or what a file gives back, is sharded too and goes on alike."""
+    model = shard(Energy("forces", inside=True))
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    (expected,) = reference("forces", 1, dist.get_world_size())
+    for made in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert type(made.layers[0]) is type(model.layers[0])
+        assert type(made.layers[0].weight) is torch.Tensor  # gathered
+        funcaot.compile(made, backend=COMPILER)(*batch(0, dist.get_rank())).backward()
+        found = [whole(parameter.grad) for parameter in made.parameters()]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_copies(ranks: Ranks):
+    ranks.run(_copies)
+
+
+def _replaced() -> None:
+    """A parameter that isn't cut into rows would be trained by each rank for itself."""
+    unsupported = funcaot.errors.UnsupportedError
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    replicated = torch.distributed.tensor.distribute_tensor(torch.ones(2, 2), mesh)
+    model, x = shard(nn.Linear(2, 2)), torch.ones(1, 2)
+    compiled = funcaot.compile(model, backend=COMPILER)
+    expected = compiled(x)
+    for value in (torch.ones(2, 2), replicated):
+        with pytest.raises(unsupported, match="weight of Linear, which is sharded, is to be a "):
+            model.weight = nn.Parameter(value)
+        with pytest.raises(RuntimeError, match="which is sharded, is to be a "):
+            model.load_state_dict(
+                {"weight": value, "bias": model.state_dict()["bias"]}, assign=True
+            )
+        torch.testing.assert_close(compiled(x), expected)
+    # Not assigned, but put in place: its placements are looked at where it is read.
+    with pytest.raises(unsupported, match="which is sharded, is to be a DTensor"):
+        torch.func.functional_call(model, {"weight": replicated}, (x,))
+    given = {name: nn.Parameter(whole(value.detach())) for name, value in model.named_parameters()}
+    found = torch.func.functional_call(model, given, (x,))
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert given["weight"].grad is not None
+    other = shard(nn.Linear(2, 2))
+    model.bias = None  # As in any other layer.
+    model.weight = other._parameters["weight"]
+    torch.testing.assert_close(compiled(x), x @ other.weight.t())
+    del model.weight
+    with pytest.raises(AttributeError, match="weight"):
+        model(x)
+
+
+def test_replaced_parameters(ranks: Ranks):
+    ranks.run(_replaced)
 
 
 def _refusals() -> None:

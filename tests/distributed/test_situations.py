@@ -1,5 +1,6 @@
 """What happens between the steps of a training by DistributedDataParallel, against eager DDP."""
 
+import contextlib
 import copy
 
 import pytest
@@ -110,7 +111,106 @@ def _averaged(wrap):
     return found
 
 
+class _Heads(Energy):
+    """One of two heads by turns, and a layer that one of them uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.other, self.turn = nn.Linear(3, 3), nn.Linear(3, 1), 0
+
+    def forward(self, x):
+        if self.turn % 2:
+            return self.other(x).sin().sum(1)
+        return super().forward(self.shared(x).tanh())
+
+
+def _heads_by_turns(wrap):
+    module, found = _Heads(), []
+    model = wrap(module, find_unused_parameters=True, gradient_as_bucket_view=True)
+    optimizer = _sgd(model)
+    for step in range(6):
+        module.turn = step // 2 + dist.get_rank() * (step < 4)
+        found.append(_step(model, optimizer, step))
+    return found
+
+
+class _Counts(Energy):
+    """Buffers that forward changes by what a rank sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        self.scale = self.scale * 0.5 + x.detach().std()
+        return super().forward(x - self.mean) * self.scale
+
+
+def _changed_buffers(wrap):
+    found = []
+    for broadcast in (True, False):
+        module = _Counts()
+        model = wrap(module, broadcast_buffers=broadcast)
+        optimizer = _sgd(model)
+        for step in range(3):
+            found += [_step(model, optimizer, step), [module.mean.clone(), module.scale.clone()]]
+    return found
+
+
+def _micro_batches(wrap):
+    """Accumulated over batches of different sizes, of which the last is reduced."""
+    model = wrap(Energy())
+    found = []
+    for step in range(2):
+        model.zero_grad()
+        for index in range(3):
+            with contextlib.nullcontext() if index == 2 else model.no_sync():
+                size = 2 + 3 * index + dist.get_rank()
+                _step(model, _Nothing(), 3 * step + index, size)
+        found.append([p.grad.clone() for p in model.parameters()])
+    return found
+
+
+class _Nothing:
+    """An optimizer that changes nothing."""
+
+    def zero_grad(self) -> None:
+        """Gradients stay."""
+
+    step = zero_grad
+
+
+class _Fails(Energy):
+    failing = False
+
+    def forward(self, x):
+        result = super().forward(x)
+        if self.failing:
+            raise ValueError("in the middle of a step")
+        return result
+
+
+def _error_in_a_step(wrap):
+    """In the forward of all ranks, and between a forward and its backward."""
+    module = _Fails()
+    model = wrap(module)
+    optimizer = _sgd(model)
+    found = [_step(model, optimizer, step) for step in range(2)]
+    module.failing = True
+    with pytest.raises(ValueError, match="in the middle"):
+        _step(model, optimizer, 2)
+    module.failing = False
+    found.append(_step(model, optimizer, 3))
+    return [*found, _step(model, optimizer, 4)]
+
+
 SITUATIONS = {
+    "heads by turns": _heads_by_turns,
+    "changed buffers": _changed_buffers,
+    "micro batches": _micro_batches,
+    "error in a step": _error_in_a_step,
     "no rows": _no_rows,
     "unused on one rank": _unused_on_one,
     "other groups": _other_groups,

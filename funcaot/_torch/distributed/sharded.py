@@ -14,11 +14,26 @@ __all__ = [
     "DeviceMesh",
     "distributed",
     "group_of",
+    "is_distributed",
+    "is_part",
     "local",
     "mesh_of_all",
     "of_local",
     "spec_of",
 ]
+
+
+def is_distributed(tensor: Any) -> bool:
+    """Whether a tensor is a ``DTensor``, in a capture too."""
+    return hasattr(tensor, "_spec")
+
+
+def is_part(tensor: Any) -> bool:
+    """Whether it is one as `distributed` makes it."""
+    if not is_distributed(tensor):
+        return False
+    expected = Shard(0) if tensor._spec.shape else Replicate()
+    return tensor._spec.placements == (expected,)  # type: ignore[no-any-return]
 
 
 def spec_of(tensor: Any) -> Any:

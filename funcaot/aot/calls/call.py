@@ -218,11 +218,9 @@ class SegmentFunction:
         if all(map(needed.__getitem__, self._wanting)) or self.segment.tape.wrappers.used:
             return set()
         wanted = [i for i in self._wanting if needed[i]]
-        if not wanted:
-            return set()
         with autograd.forward_grad_enabled(True):
             moves = functorch.pushes_forward() or any(map(functorch.has_tangent, operands))
-        if moves:
+        if moves or not wanted:
             return set()  # Tangents pass through what reverse mode takes for constant.
         return {i for i, found in enumerate(self._dependence) if found.isdisjoint(wanted)}
 

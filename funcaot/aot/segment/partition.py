@@ -201,11 +201,9 @@ class _Search:
             if outside or any(user.meta.get("region") != region for user in users):
                 # A view is never kept itself: what it shows is.
                 root = graphs.view_root(node)
-                if (
-                    root in found
-                    and root not in self.barriers
-                    and root.meta.get("region") == region
-                ):
+                known = root in found and root not in self.barriers
+                # A gathered weight is gathered again outside of the region too.
+                if known and root.meta.get("region") == region and not is_marked(root):
                     left.append(root)
         return left
 
