@@ -147,7 +147,7 @@ class Describer:
         """A function whose results are kept: it ran, so what it reads is compared.
 
         Raises:
-            NotSavedError: If a result from before was taken, and nobody knows of what that was made.
+            NotSavedError: If a result from before was taken: of what that was made isn't known.
         """
         inner = target.__wrapped__
         if not (isinstance(inner, types.FunctionType) and inner.__code__ in self._ran):
