@@ -14,6 +14,7 @@ import torch
 from funcaot._torch.tensors import artifacts
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
 from funcaot.exported import expressions, files, hardware, trees
+from funcaot.exported.keywords import in_order
 from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, Part, TensorSignature
 
 
@@ -96,6 +97,7 @@ class Loaded:
         self.signature = signature
         self._what = f"The artifact {signature.name}"
         self._args, self._kwargs = signature.arguments["items"]
+        self._passed = len(self._args["items"]), self._kwargs["keys"]
         self._tensors = tuple(_Check(tensor, signature, self._what) for tensor in signature.tensors)
         self._parameters = tuple(
             _Check(tensor, signature, self._what) for tensor in signature.parameters
@@ -119,7 +121,7 @@ class Loaded:
 
         Args:
             *args: As in the call that was exported, with other values, and other sizes within the
-                bounds of its dims.
+                bounds of its dims; by position or by keyword, as the function takes them.
             parameters: The tensors that the function closes over, by name, if it was exported
                 with ``parameters="inputs"``; more may be in it, as in a ``state_dict``.
             **kwargs: See ``args``.
@@ -129,6 +131,10 @@ class Loaded:
             UnsupportedError: Under a transform, or where a derivative is asked for.
         """
         self._refuse_transforms()
+        count, keys = self._passed
+        if len(args) != count or len(kwargs) != len(keys):
+            names = self.signature.names
+            args, kwargs = in_order(names, self._passed, (args, kwargs), self._what)
         given = [
             *trees.leaves_of(self._args, args, self._what, "args"),
             *trees.leaves_of(self._kwargs, kwargs, self._what, "kwargs"),

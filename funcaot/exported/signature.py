@@ -14,7 +14,7 @@ from funcaot._torch.tensors.artifacts import MODEL
 from funcaot.errors import ArtifactError
 
 FORMAT = "funcaot artifact"
-VERSION = 5
+VERSION = 6
 # The step that is ``as_strided`` with the offset counted from the tensor's own.
 STRIDED = "strided"
 
@@ -109,6 +109,7 @@ class ArtifactSignature:
         derived: How dims are computed from others, by name.
         parts: Programs for a part of the sizes; ``inputs``, ``made`` and ``results`` are those of
             the model that serves all other sizes.
+        names: What the function calls its positional arguments; empty for those without a keyword.
     """
 
     name: str
@@ -127,6 +128,7 @@ class ArtifactSignature:
     results: Tree
     derived: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def models(self) -> list[str]:
@@ -182,6 +184,7 @@ def _read(found: dict[str, Any]) -> ArtifactSignature:
             "same": _pairs(found["same"]),
             "inputs": _pairs(found["inputs"]),
             "made": _made(found["made"]),
+            "names": tuple(map(str, found["names"])),
             "parts": tuple(
                 Part(
                     str(part["model"]),

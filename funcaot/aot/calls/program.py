@@ -175,6 +175,10 @@ class GraphProgram:
                 self._layouts = kept_layouts.chosen(self.module, given)
             return self.lowered
 
+    def traced_layouts(self, positions: Sequence[int]) -> dict[int, Layout | None]:
+        """The layouts that some of the graph's inputs were traced with."""
+        return kept_layouts.traced_layouts(self.module, positions)
+
     def fits(self, operands: Mapping[int, torch.Tensor]) -> bool:
         """Whether operands, by position, have the layouts that the executable relies on."""
         if self.kept and self._lowered is None:
@@ -197,7 +201,7 @@ class GraphProgram:
         """
         around = situation()
         if self.kept and (around.transforms or around.modes):
-            operands = tuple(kept_layouts.as_traced(self.module, operands, self.kept))
+            operands = tuple(kept_layouts.as_traced(self.traced_layouts(self.kept), operands))
         if around.transforms:
             refuse_behind_levels(operands, self.settings.name)
             return call_at_level(self, operands)
@@ -227,7 +231,7 @@ class GraphProgram:
         elif lowered is None:
             lowered = self._first_lowered(operands) if self.kept else self.lowered
         if self.kept and lowered.layouts is None:
-            operands = kept_layouts.as_traced(self.module, operands, self.kept)
+            operands = kept_layouts.as_traced(self.traced_layouts(self.kept), operands)
         run = lowered.trusting if trusting else lowered.run
         if len(used) != self.arity or numbers:
             operands = [*[operands[index] for index in used], *numbers]

@@ -41,7 +41,6 @@ from funcaot.base.python_modules import is_pythons
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
-_CHANGEABLE = (list, dict, set, deque)
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
@@ -60,6 +59,8 @@ def scan_what_ran(
     ran: Ran,
     texts: Iterable[str] = (),
     changed: Container[tuple[int, Any]] | None = None,
+    *,
+    assigned_too: bool = False,
 ) -> Environment:
     """Walk what the code that ran can have read.
 
@@ -69,6 +70,7 @@ def scan_what_ran(
         texts: Strings among the arguments, which may be names of attributes.
         changed: Attributes and globals that it gave new values, each with what it is of; those of
             classes with a zero. None if nobody looked.
+        assigned_too: Whether settings stay that it only gives values, as a walk before it finds.
     """
     names = ReadNames.of(ran.users, ran.libraries)
     names.add_run(ran.asked)
@@ -88,7 +90,8 @@ def scan_what_ran(
     found.settings = [
         (place, value)
         for place, value in found.settings
-        if found.is_read(place)
+        if assigned_too
+        or found.is_read(place)
         or (
             changed is not None
             and place.parent not in found.unread

@@ -127,15 +127,19 @@ def reads_strides(node: fx.Node) -> bool:
     return graphs.is_function_node(node)
 
 
+def traced_layouts(module: fx.GraphModule, positions: Collection[int]) -> dict[int, Layout | None]:
+    """The layouts that some of a graph's inputs were traced with; None for those without one."""
+    placeholders = graphs.inputs(module)
+    return {each: _layout(graphs.value_of(placeholders[each])) for each in positions}
+
+
 def as_traced(
-    module: fx.GraphModule, operands: Sequence[torch.Tensor], kept: Collection[int]
+    layouts: Mapping[int, Layout | None], operands: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """Operands of which those that were kept have the layouts that a graph was traced with."""
-    placeholders = graphs.inputs(module)
     changed: list[torch.Tensor] | None = None
-    for position in kept:
+    for position, layout in layouts.items():
         operand = operands[position]
-        layout = _layout(graphs.value_of(placeholders[position]))
         if (
             layout is None
             or type(operand) is not torch.Tensor
@@ -152,8 +156,8 @@ def _output(module: fx.GraphModule) -> fx.Node:
     return next(iter(reversed(module.graph.nodes)))
 
 
-def _layout(tensor: torch.Tensor) -> Layout | None:
-    if tensor.layout is not torch.strided:
+def _layout(tensor: Any) -> Layout | None:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         return None
     return Layout(tuple(tensor.shape), tuple(tensor.stride()))
 

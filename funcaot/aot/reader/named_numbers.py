@@ -52,6 +52,7 @@ class NamedNumbers:
         for index, key in enumerate(self.opened):
             if key is None:
                 numbers.opened.append(_unread(index))
+                numbers.unread.add(index)
                 continue
             number = found.get(key)
             if number is None:
@@ -84,9 +85,17 @@ def named_numbers(
     reads = numbers.reads.is_used
     if not numbers.opened:
         return NamedNumbers(reads=reads)
-    keys = {number.name: key for key, number in _named(environment, settings) if number is not None}
+    places = {number.name: number.place for number in numbers.opened}
+    keys: dict[Any, NumberKey] = {}
+    for key, number in _named(environment, settings):
+        # A list may be at two places; the reader names it by the place of the number.
+        if number is not None and (
+            number.name not in keys or number.place == places.get(number.name)
+        ):
+            keys[number.name] = key
     made = numbers.log.tensors
-    read = [n for n in numbers.opened if n.place.parent in environment.objects]
+    read = {number.name for _, number in _numbers(environment, settings)}
+    numbers.unread = {i for i, n in enumerate(numbers.opened) if n.name not in read}
     return NamedNumbers(
         tuple(keys.get(number.name) for number in numbers.opened),
         frozenset(numbers.log.fixed),
@@ -95,7 +104,7 @@ def named_numbers(
         tracker.computed,
         {at: made[id(each)][1] for at, each in enumerate(tensors) if id(each) in made},
         reads,
-        not all(number.name in keys for number in read),
+        any(n.name in read and n.name not in keys for n in numbers.opened),
     )
 
 
@@ -104,16 +113,21 @@ def _named(
 ) -> Iterator[tuple[NumberKey, Number | None]]:
     """Numbers among settings, by where they are; None where text doesn't tell two apart."""
     known: dict[NumberKey, Number | None] = {}
-    for place, value in settings:
-        if place.parent not in environment.objects:
-            continue
+    for place, number in _numbers(environment, settings):
         if place.constants and not all(type(each) in (str, int) for each in place.constants):
             continue
-        for number in numbers_at(environment, place, value):
-            key = _key(environment, number)
-            other = known.get(key, number)
-            known[key] = number if other is not None and other.name == number.name else None
+        key = _key(environment, number)
+        other = known.get(key, number)
+        known[key] = number if other is not None and other.name == number.name else None
     yield from known.items()
+
+
+def _numbers(environment: Environment, settings: Settings) -> Iterator[tuple[Place, Number]]:
+    """Numbers among settings, each with the setting's place."""
+    for place, value in settings:
+        if place.parent in environment.objects:
+            for number in numbers_at(environment, place, value):
+                yield place, number
 
 
 def _key(environment: Environment, number: Number) -> NumberKey:

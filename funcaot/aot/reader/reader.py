@@ -251,7 +251,8 @@ def remade_reader(
     """
     environment = tracker.environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
     if state is not None:
-        bags = [_bag(environment, site) for site in state.sites]
+        tracker.environment = _before(tracker)
+        bags = [_bag(tracker.environment, site) for site in state.sites]
         tracker.found = tuple(zip(bags, state.changes, strict=True))
         tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
         tracker.read_off, tracker.returned = state.read_off, state.returned
@@ -261,7 +262,8 @@ def remade_reader(
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     named = places_of_tensors(environment)
-    numbers.put_into(tracker.open, environment, tracker.environment.settings)
+    settings = [*environment.settings, *_compared_settings(tracker, environment)]
+    numbers.put_into(tracker.open, environment, settings)
     made = numbers.tensors(tracker.open)
     missing = [key for at, key in enumerate(keys) if at not in made and key not in named]
     if missing:
@@ -297,6 +299,12 @@ def _bag(environment: Environment, site: Site) -> Bag:
     if bag is None:
         raise LookupError("something that it stores in isn't where it was")
     return bag
+
+
+def _before(tracker: StateTracker) -> Environment:
+    """What a walk before a capture would find, numbers that code only assigns among it."""
+    texts = [leaf for leaf in tracker.leaves if type(leaf) is str]
+    return scan_what_ran(tracker.root, tracker.ran, texts, assigned_too=True)
 
 
 def _scanned(

@@ -84,7 +84,7 @@ def write_numbers(writer: EnvironmentWriter, numbers: OpenSettings, names: Seque
     needed = _needed(log.steps, [*log.answers, *names])
     for index, number in enumerate(numbers.opened):
         name = f"setting_{index}"
-        if index not in log.fixed or name in needed:
+        if not (index in log.fixed or index in numbers.unread) or name in needed:
             _write_setting(writer, number, name, checked=name in needed)
     writer.source.namespace["math"] = math
     for name, expression in log.steps.items():

@@ -396,7 +396,7 @@ class CompiledFunction(Generic[P, R]):
             return None
         found = self.artifacts.find(self.function, signature, leaves, self.settings)
         if found is not None:
-            self._history.opening(signature, leaves)  # Another size next time is a change.
+            self._history.note(signature)  # Another size next time is a change.
             self._cache.add(found[0])
         return found
 

@@ -18,6 +18,7 @@ from funcaot._torch.tensors.sizes.written_expressions import (
 )
 from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.tape.memory.views import StridedStep, View, ViewStep
@@ -123,9 +124,11 @@ def effects_data(effects: Effects) -> Data:
         raise NotSavedError("its inputs share memory")
     if effects.attached:
         raise NotSavedError("it leaves attributes or hooks on tensors")
+    origins = _Origins()
     return {
         "mutations": [_mutation_data(mutation) for mutation in effects.mutations],
-        "outputs": [_output_data(output) for output in effects.outputs],
+        "outputs": [_output_data(output, origins) for output in effects.outputs],
+        "origins": origins.data,
     }
 
 
@@ -140,7 +143,11 @@ def effects_from(data: Data, results: Sequence[Any]) -> Effects:
         Mutation(index, tuple(Overwrite(value, by) for value, by in actions), versions)
         for index, actions, versions in data["mutations"]
     )
-    return Effects(tuple(results), mutations, tuple(map(_output_from, data["outputs"])))
+    origins: list[Origin] = []
+    for described in data["origins"]:
+        origins.append(_origin_from(described, origins))
+    outputs = tuple(_output_from(output, origins) for output in data["outputs"])
+    return Effects(tuple(results), mutations, outputs)
 
 
 def _mutation_data(mutation: Mutation) -> Data:
@@ -152,19 +159,58 @@ def _mutation_data(mutation: Mutation) -> Data:
     return [mutation.index, actions, mutation.versions]
 
 
-def _output_data(output: Output) -> Data:
-    if output.origin is not None:
-        raise NotSavedError(
-            "it returns a tensor that shares memory with another of its results, or a leaf that it "
-            f"made ({output})"
-        )
+def _output_data(output: Output, origins: _Origins) -> Data:
     view = None if output.view is None else _view_data(output.view)
-    return [scalar_data(output.value), output.result, output.source, view]
+    origin = None if output.origin is None else origins.add(output.origin)
+    return [scalar_data(output.value), output.result, output.source, view, origin]
 
 
-def _output_from(data: Data) -> Output:
-    value, result, source, view = data
-    return Output(scalar_from(value), result, source, None if view is None else _view_from(view))
+def _output_from(data: Data, origins: Sequence[Origin]) -> Output:
+    value, result, source, view, origin = data
+    return Output(
+        scalar_from(value),
+        result,
+        source,
+        None if view is None else _view_from(view),
+        None if origin is None else origins[origin],
+    )
+
+
+class _Origins:
+    """Tensors that the epilogue makes, each once, after those that it makes them of.
+
+    Attributes:
+        data: Their descriptions.
+    """
+
+    def __init__(self) -> None:
+        """Describe none yet."""
+        self.data: list[Data] = []
+        self._known: dict[int, int] = {}
+
+    def add(self, origin: Origin) -> int:
+        """Describe one; its place among them.
+
+        Raises:
+            NotSavedError: If it is a part of a wrapper.
+        """
+        known = self._known.get(id(origin))
+        if known is not None:
+            return known
+        if origin.part or origin.beside:
+            raise NotSavedError(f"it returns a tensor that a file can't describe ({origin})")
+        parent = None if origin.parent is None else self.add(origin.parent)
+        view = None if origin.view is None else _view_data(origin.view)
+        flags = [origin.kind, view, origin.graft, origin.leaf, origin.parameter]
+        self.data.append([origin.source, origin.result, parent, *flags])
+        self._known[id(origin)] = len(self.data) - 1
+        return self._known[id(origin)]
+
+
+def _origin_from(data: Data, before: Sequence[Origin]) -> Origin:
+    source, result, parent, kind, view, *flags = data
+    start = None if parent is None else before[parent]
+    return Origin(source, result, start, kind, None if view is None else _view_from(view), *flags)
 
 
 def _view_data(view: View) -> Data:

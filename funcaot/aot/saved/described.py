@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import enum
+import functools
 import re
 import sys
+import threading
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -43,6 +46,8 @@ _BUILTIN = (
     types.MemberDescriptorType,
 )
 _FIELD: type = type(namedtuple("_OneField", "field").__dict__["field"])
+# Whether one is held, nobody compares; functools.cached_property has one.
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _HEAP_TYPE = 1 << 9
 # Types of Python's own whose instances show all that they hold.
 _OPEN_TYPES = (
@@ -60,7 +65,7 @@ def described(reader: Reader | None) -> list[str]:
     """
     if reader is None:
         return []
-    describe = Describer()
+    describe = Describer(() if reader.ran is None else [code for code, _ in reader.ran.users])
     namespace = reader.why.namespace
     found = []
     for text, says, *_ in reader.why.lines:
@@ -85,9 +90,10 @@ def first_change(known: list[str], now: list[str]) -> str:
 class Describer:
     """Describes the constants of one reader; objects are numbered as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, ran: Iterable[types.CodeType]) -> None:
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
+        self._ran = frozenset(ran)
 
     def constant(self, name: str, value: Any) -> str:
         """One constant, by the name that the reader's text has for it."""
@@ -133,7 +139,24 @@ class Describer:
         """A thing that is compared by identity: what it is, and which of them."""
         number = self._numbers.setdefault(id(target), len(self._numbers))
         self._kept.append(target)  # so that ids stay theirs
+        if isinstance(target, functools._lru_cache_wrapper):
+            return f"{self._cache(target)} {number}"
         return f"{_kind_of(target)} {number}"
+
+    def _cache(self, target: functools._lru_cache_wrapper[Any]) -> str:
+        """A function whose results are kept: it ran, so what it reads is compared.
+
+        Raises:
+            NotSavedError: If a result from before was taken: of what that was made isn't known.
+        """
+        inner = target.__wrapped__
+        if not (isinstance(inner, types.FunctionType) and inner.__code__ in self._ran):
+            raise NotSavedError(f"it takes what {_name_of(inner)} kept from an earlier call")
+        return f"cache {target.cache_parameters()} of {_kind_of(inner)}"
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))
 
 
 def _is_globals(namespace: dict[str, Any]) -> bool:
@@ -172,6 +195,8 @@ def _kind_of(target: Any) -> str:
             return f"function of NumPy {module_of(target)}.{target.__qualname__}"
     if isinstance(target, contextvars.ContextVar):
         return f"context variable {target.name}"
+    if type(target) in _LOCKS:
+        return "lock"
     if type(target) is _FIELD:
         return f"field {target.__reduce__()[1][0]} of a named tuple"
     if isinstance(target, enum.Enum):

@@ -46,9 +46,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
         "contract": _contract_data(contract),
         "settles": settles,
         "compiler": lowered.compiler,
-        "layouts": None
-        if lowered.layouts is None
-        else [[list(layout.shape), list(layout.stride)] for layout in lowered.layouts],
+        "layouts": None if lowered.layouts is None else layouts_data(lowered.layouts),
     }
     if lowered.compiler == "eager":
         return {**data, "graph": graph_data(lowered.module, blobs)}
@@ -92,12 +90,23 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         except (GeneratedError, OSError, ImportError, AttributeError) as error:
             raise NotLoadedError(f"{what} can't be run here: {error}") from error
     executable = Executable(run, _contract_from(data["contract"]), settles=data["settles"])
-    layouts = None
-    if data["layouts"] is not None:
-        layouts = tuple(Layout(tuple(shape), tuple(stride)) for shape, stride in data["layouts"])
+    layouts: Any = None if data["layouts"] is None else layouts_from(data["layouts"])
     checked = executable if layouts is None else checking(executable, layouts, what)
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, executable, empty, data["compiler"], layouts=layouts)
+
+
+def layouts_data(layouts: Sequence[Layout | None]) -> Data:
+    """Layouts as data; None where some size isn't a plain number."""
+    numbers = [n for each in layouts if each is not None for n in (*each.shape, *each.stride)]
+    if not all(type(number) is int for number in numbers):
+        return None
+    return [None if each is None else [list(each.shape), list(each.stride)] for each in layouts]
+
+
+def layouts_from(data: Data) -> tuple[Layout | None, ...]:
+    """The layouts that ``layouts_data`` described."""
+    return tuple(each and Layout(tuple(each[0]), tuple(each[1])) for each in data)
 
 
 def _contract_data(contract: Contract) -> Data:

@@ -38,7 +38,7 @@ from funcaot.aot.saved.codec import (
 )
 from funcaot.aot.saved.environment import Surroundings, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
-from funcaot.aot.saved.executables import Contents, executable_data
+from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.machine import difference
@@ -275,6 +275,7 @@ class _Writer:
             "used": list(program.used),
             "kept": list(program.kept),
             "draws": program.draws,
+            "traced": layouts_data([*program.traced_layouts(range(program.arity)).values()]),
             "sizes": graph_sizes_data(program.sizes),
             "executables": executables,
         }

@@ -25,7 +25,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.codec import Data, scalar_from, spec_from
 from funcaot.aot.saved.errors import NotLoadedError
-from funcaot.aot.saved.executables import Contents, executable_from
+from funcaot.aot.saved.executables import Contents, executable_from, layouts_from
 from funcaot.aot.saved.graphs import graph_digest
 from funcaot.aot.saved.open_sizes import LoadedBackwardSizes, conditions_from, graph_sizes_from
 from funcaot.aot.saved.segments import LoadedSegment, LoadedTape, Token, same_residuals
@@ -95,6 +95,7 @@ class LoadedProgram(GraphProgram):
         self._layouts: dict[int, Layout] = {}
         self._variants = []
         self._data: list[Data] = data["executables"]
+        self._traced = None if data["traced"] is None else layouts_from(data["traced"])
         self._loaded = loaded
         self._real = real
 
@@ -159,14 +160,24 @@ class LoadedProgram(GraphProgram):
 
     def fits(self, operands: Mapping[int, torch.Tensor]) -> bool:
         """Whether operands, by position, have the layouts that the executable relies on."""
-        layouts = self.lowered.layouts
+        layouts: Sequence[Layout | None] | None = self.lowered.layouts
         if layouts is None:
-            return super().fits(operands)
+            if self._traced is None:
+                return super().fits(operands)
+            layouts = [self._traced[index] for index in self._used]
         return all(
-            tuple(operands[index].shape) == layout.shape and layout.fits(operands[index])
+            layout is not None
+            and tuple(operands[index].shape) == layout.shape
+            and layout.fits(operands[index])
             for index, layout in zip(self._used, layouts, strict=True)
             if index in operands
         )
+
+    def traced_layouts(self, positions: Sequence[int]) -> dict[int, Layout | None]:
+        """The layouts that some of the graph's inputs were traced with."""
+        if self._traced is None:
+            return super().traced_layouts(positions)
+        return {position: self._traced[position] for position in positions}
 
 
 class LoadedFunction(SegmentFunction):

@@ -28,6 +28,10 @@ _OF_PYTHON: dict[str, type] = {
     for kind in (OrderedDict, defaultdict, deque, dict, list, object, tuple, types.SimpleNamespace)
 }
 _RETURNED = "torch.return_types"
+# What makes the values of a default dictionary: of Python itself, by name.
+_FACTORIES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)
+}
 
 
 class Classes:
@@ -118,7 +122,7 @@ def _nested_data(value: Any, seen: set[int], known: Classes | None) -> Data:
         return int(value)
     if value is None:
         return None
-    if kind in (list, dict, OrderedDict):
+    if kind in (list, dict, OrderedDict, defaultdict):
         if id(value) in seen:
             raise NotSavedError(f"it returns or stores one {kind.__name__} in two places")
         seen.add(id(value))
@@ -127,12 +131,28 @@ def _nested_data(value: Any, seen: set[int], known: Classes | None) -> Data:
     if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
         pairs = [[key, _nested_data(item, seen, known)] for key, item in value.items()]
         return {kind.__name__: pairs}
+    if kind is defaultdict and all(type(key) in (str, int) for key in value):
+        pairs = [[key, _nested_data(item, seen, known)] for key, item in value.items()]
+        return {"defaultdict": [_factory_data(value.default_factory), pairs]}
     if issubclass(kind, tuple) and (kind.__module__ == _RETURNED or hasattr(kind, "_fields")):
         items = [_nested_data(item, seen, known) for item in value]
         if kind.__module__ == _RETURNED:
             return {"returned": [kind.__name__, items]}
         return {"named": [_class_data(kind, known), list(_fields_of(kind)), items]}
     raise NotSavedError(f"it takes or returns a {kind.__module__}.{kind.__qualname__}")
+
+
+def _factory_data(factory: Any) -> str | None:
+    if factory is None:
+        return None
+    name = getattr(factory, "__name__", "")
+    if _FACTORIES.get(name) is not factory:
+        raise NotSavedError("it takes or returns a default dictionary of another function's values")
+    return name
+
+
+def _factory_from(name: str | None) -> type | None:
+    return None if name is None else _FACTORIES[name]
 
 
 def _fields_of(kind: Any) -> tuple[str, ...]:
@@ -165,8 +185,8 @@ def _making_data(making: Making, known: Classes) -> Data:
         base = kind
     if not isinstance(base, type) or _OF_PYTHON.get(base.__name__) is not base:
         raise NotSavedError(f"it returns a {kind.__module__}.{kind.__qualname__}")
-    if base is defaultdict and keys[1] is not None:
-        raise NotSavedError("it returns a default dictionary")
+    if base is defaultdict:
+        keys = (keys[0], _factory_data(keys[1]))
     if making.base is not base:
         raise NotSavedError(f"it returns a {kind.__module__}.{kind.__qualname__} in an object")
     return {
@@ -210,15 +230,19 @@ def _nested_from(data: Data, known: Classes) -> Any:
     ((kind, items),) = data.items()
     if kind in ("dict", "OrderedDict"):
         return _OF_PYTHON[kind]((key, _nested_from(item, known)) for key, item in items)
+    if kind == "defaultdict":
+        factory, pairs = items
+        found = [(key, _nested_from(item, known)) for key, item in pairs]
+        return defaultdict(_factory_from(factory), found)
     if kind == "returned":
         name, parts = items
         return getattr(torch.return_types, name)([_nested_from(part, known) for part in parts])
     if kind == "named":
         name, fields, parts = items
-        found: Any = known.of(name)
-        if not issubclass(found, tuple) or getattr(found, "_fields", None) != tuple(fields):
+        named: Any = known.of(name)
+        if not issubclass(named, tuple) or getattr(named, "_fields", None) != tuple(fields):
             raise LookupError(f"{'.'.join(name)} has other fields")
-        return tuple.__new__(found, [_nested_from(part, known) for part in parts])
+        return tuple.__new__(named, [_nested_from(part, known) for part in parts])
     return {"tuple": tuple, "list": list}[kind]([_nested_from(item, known) for item in items])
 
 
@@ -232,11 +256,14 @@ def _making_from(data: Mapping[str, Any], known: Classes) -> Making:
     kind = _OF_PYTHON[name] if isinstance(name, str) else known.of(name)
     if not issubclass(kind, base):
         raise LookupError(f"{kind.__qualname__} is no {base.__name__}")
+    keys = scalar_from(data["keys"])
+    if base is defaultdict:
+        keys = (keys[0], _factory_from(keys[1]))
     return Making(
         kind,
         base,
         tuple(map(_ref_from, data["items"])),
-        scalar_from(data["keys"]),
+        keys,
         tuple((key, _ref_from(ref)) for key, ref in data["attributes"]),
         tuple((key, _ref_from(ref)) for key, ref in data["slots"]),
     )

@@ -170,6 +170,12 @@ class SizeHistory:
         given = leaves if numbers is None else numbers.leaves(leaves)
         return Opening(opened if sizes is None else sizes.signature, given, sizes, numbers)
 
+    def note(self, signature: Signature) -> None:
+        """Note a call that needn't be compiled; sizes and numbers of others are changes to it."""
+        self._open_numbers(signature)
+        if not (self.dynamic is False or signature.ambient.forward_mode):
+            self._changed(_skeleton(signature), signature)
+
     def _open_numbers(self, signature: Signature) -> dict[int, type]:
         """The numbers that had another value once, and may be open."""
         closed = self.dynamic is False or not config.get().open_numbers

@@ -213,6 +213,7 @@ class OpenSettings:
         log: What is computed of them.
         opened: What they are, in the order of their names: ``setting_0`` and so on.
         reads: Numbers that the function reads off tensors.
+        unread: Indices of those that no code reads which ran, once that is known.
     """
 
     def __init__(self, known: NumbersRead) -> None:
@@ -224,6 +225,7 @@ class OpenSettings:
         self.log = WrittenLog(_real_tensor)
         self.opened: list[Number] = []
         self.reads = _ReadLog(known)
+        self.unread: set[int] = set()
         self._known = known
         self._put: dict[tuple[Any, Any], int] = {}
         self._rows: list[tuple[Any, Any]] = []  # Tuples in which things stand, and the old ones.

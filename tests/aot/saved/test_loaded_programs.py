@@ -321,11 +321,6 @@ def test_a_policy_is_part_of_what_is_compared(path):
 HOLDER = types.SimpleNamespace()
 LEFT_OUT = {
     "a branch on values": (lambda x: x if x.sum() > 0 else -x, {}, "reads values"),
-    "a result and its detached self": (
-        lambda x: (y := x.sin(), y.detach()),
-        {},
-        "shares memory",
-    ),
     "an attribute": (lambda x: setattr(x, "seen", 1) or x.sin(), {}, "attribute seen"),
 }
 

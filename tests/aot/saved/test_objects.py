@@ -4,7 +4,9 @@ A module stands for the user's code, and is made anew for each world, as another
 it. Eager in the same world is the oracle.
 """
 
+import collections
 import contextlib
+import functools
 import sys
 import types
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 import funcaot
-from tests.aot.saved.reloading import compiled_function, is_loaded, misses
+from tests.aot.saved.reloading import compiled_function, is_loaded, misses, reloaded
 
 NAME = "objects_of_tests"
 SOURCE = """
@@ -250,3 +252,107 @@ def test_on_inductor(name, tmp_path):
         assert parts(compiled(given(module, name))) == parts(function(given(module, name)))
         assert is_loaded(compiled)
         assert compiled_function(compiled).settings.statistics.graphs_compiled == 0
+
+
+SCALE = 2.0
+
+
+@functools.lru_cache(maxsize=7)
+def scaled(count):
+    return count * SCALE
+
+
+@functools.cache
+def triangle(count):
+    return torch.ones(count, count).tril().sum(0)
+
+
+class Lazy:
+    @functools.cached_property
+    def factor(self):
+        return 3.0
+
+
+LAZY = Lazy()
+KEPT = {
+    "a number": lambda x: x * scaled(3),
+    "a tensor": lambda x: x * triangle(4),
+    "a property": lambda x: x * LAZY.factor,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_results_that_functools_keeps(name, tmp_path):
+    for function in (scaled, triangle):
+        function.cache_clear()
+    x = torch.arange(4.0)
+    compiled = reloaded(KEPT[name], lambda function: (function(x), function(x)), tmp_path / "one")
+    for function in (scaled, triangle):
+        function.cache_clear()
+    torch.testing.assert_close([compiled(x), compiled(x)], [KEPT[name](x)] * 2)
+    assert misses(compiled) == 0
+
+
+def test_what_a_kept_result_was_made_of_is_compared(tmp_path, monkeypatch):
+    scaled.cache_clear()
+    function, x = KEPT["a number"], torch.arange(4.0)
+    compiled = reloaded(function, lambda function: function(x), tmp_path / "one")
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    scaled.cache_clear()
+    torch.testing.assert_close(compiled(x), x * 15)
+    assert misses(compiled) == 1
+
+
+def test_a_result_that_was_kept_before_is_left_out(tmp_path):
+    scaled.cache_clear()
+    scaled(3)
+    compiled = funcaot.compile(KEPT["a number"], backend="eager")
+    compiled(torch.arange(4.0))
+    saved = compiled.save(tmp_path / "one")
+    assert not saved.programs
+    assert "scaled kept from an earlier call" in str(saved)
+
+
+LOSSES = collections.defaultdict(list)
+
+
+def logged(x):
+    loss = (x * 2).sum()
+    LOSSES["loss"].append(loss.detach())
+    return loss
+
+
+def counted(x):
+    found = collections.defaultdict(float)
+    found["sum"] += x.sum()
+    found["mean"] += x.mean()
+    return found
+
+
+def nested(x):
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    found["a"]["b"].append(x * 2)
+    return found
+
+
+@pytest.mark.parametrize("function", [logged, counted])
+def test_default_dictionaries(function, tmp_path):
+    def run(function):
+        LOSSES.clear()
+        found = [function(torch.arange(float(size))) for size in (3, 4, 4)]
+        return found, dict(LOSSES), [getattr(each, "default_factory", None) for each in found]
+
+    compiled = reloaded(function, run, tmp_path / "one")
+    ours, theirs = run(compiled), run(function)
+    assert ours[2] == theirs[2]
+    torch.testing.assert_close(ours[:2], theirs[:2])
+    assert [*map(type, ours[0])] == [*map(type, theirs[0])]
+    assert misses(compiled) == 0
+
+
+def test_a_default_dictionary_with_a_function_of_the_users_is_left_out(tmp_path):
+    compiled = funcaot.compile(nested, backend="eager")
+    compiled(torch.ones(2))
+    saved = compiled.save(tmp_path / "one")
+    assert not saved.programs
+    assert "default dictionary" in str(saved)

@@ -114,7 +114,7 @@ USER = Path(__file__).with_name("whole_step_process.py")
 
 
 def process(*arguments):
-    folder = Path(__file__).parents[3]
+    folder = Path(__file__).parents[4]
     found = subprocess.run(
         [sys.executable, str(USER), *map(str, arguments)],
         cwd=folder,
