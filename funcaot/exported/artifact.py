@@ -166,8 +166,8 @@ def captured(
             raise UnsupportedError(
                 f"{call.name} can't be exported with open sizes: it calls a part of torch that "
                 f"takes sizes as numbers{failing_at(error)} ({str(error).splitlines()[0]}).",
-                remedy="leave dynamic_shapes out, or differentiate in another way (a trace inside "
-                "of the function can't leave sizes open).",
+                remedy="differentiate in reverse mode rather than forward (jacrev(grad(f)) for "
+                "hessian(f)); or leave dynamic_shapes out.",
             ) from error
         return _described(call, forward, lifted, (arguments, leaves), sizes)
 

@@ -288,3 +288,14 @@ def test_a_refusal_names_the_op_and_the_line(function, words, tmp_path):
     line = int(str(caught.value).partition("test_refusals.py:")[2].partition(",")[0])
     code = (by_number if function is by_number else taken).__code__
     assert line == code.co_firstlineno + 2
+
+
+def test_forward_mode_over_a_gradient_under_vmap(tmp_path):
+    def laplacian(x):
+        return torch.func.vmap(torch.func.hessian(lambda point: point.square().sum()))(x)
+
+    n = Dim("n", min=2, max=64)
+    with pytest.raises(UnsupportedError, match=r"jacrev\(grad\(f\)\) for hessian\(f\)"):
+        funcaot.export(
+            laplacian, (torch.rand(5, 2),), path=tmp_path / "f.pt2", dynamic_shapes=({0: n},)
+        )

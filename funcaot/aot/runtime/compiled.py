@@ -318,7 +318,7 @@ class CompiledFunction(Generic[P, R]):
                 self.settings.statistics.cache_misses += 1
                 reason = self._cache.why_missed(signature, leaves, tried)
                 reason = reason or getattr(self.artifacts, "why", "")
-                if reason:
+                if reason and not getattr(self.artifacts, "is_first_step", False):
                     show_recompile(self.settings.name, reason)
                 answers = self._answers(leaves)
                 try:

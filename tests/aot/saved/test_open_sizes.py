@@ -1,5 +1,10 @@
 """Programs that leave sizes open come out of a file like others, and serve sizes that none saw."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -237,3 +242,32 @@ def test_transforms_of_a_loaded_function(path):
         torch.testing.assert_close(*found)
     check(compiled, pairs, 9, 1)
     assert any(type(entry).__name__ == "LoadedEntry" for entry in compiled.entries)
+
+
+@pytest.mark.slow
+def test_other_sizes_in_another_process_import_no_compiler(tmp_path):
+    """The graphs run as captured, so that what is imported is the calls' doing."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch, funcaot\n"
+        "f = funcaot.compile(torch.nn.Linear(3, 2), backend='eager', artifacts=sys.argv[1])\n"
+        "for size in (4, 5, 6):\n"
+        "    f(torch.rand(size, 3)).sum().backward()\n"
+        "f.save(sys.argv[1])\n"
+        "report = funcaot.report(f)\n"
+        "print(report.cache_misses, report.graphs_compiled, 'torch._dynamo' in sys.modules)\n"
+    )
+    folder = Path(__file__).parents[3]
+    found = [
+        subprocess.run(
+            [sys.executable, str(script), str(tmp_path / "programs")],
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=240,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert found[0][2] == "True"
+    assert found[1] == ["0", "0", "False"]
