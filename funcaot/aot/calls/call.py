@@ -179,8 +179,7 @@ class SegmentFunction:
             hidden = frozenset()
         constants = {i for i in self._constant_outputs if i not in hidden}
         constants |= self._constant_at_this_level(ctx.needs_input_grad, operands)
-        constant = [outputs[i] for i in sorted(constants)]
-        constant += outputs[made:]
+        constant = [*(outputs[i] for i in sorted(constants)), *outputs[made:]]
         if constant:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)

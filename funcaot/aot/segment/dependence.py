@@ -27,6 +27,8 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
     if output.grad_fn is None:
         return frozenset(leaves)
     reached = set(map(id, leaves_behind([output])))
-    return frozenset(
+    found = frozenset(
         index for index, leaf in leaves.items() if not leaf.is_leaf or id(leaf) in reached
     )
+    # A view that is made in no_grad requires grad as its base does, and leads nowhere.
+    return found or frozenset(leaves)
