@@ -249,8 +249,9 @@ def remade_reader(
     Raises:
         LookupError: If there is no tensor at some of these places; it says at which.
     """
-    environment = tracker.environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
-    if state is not None:
+    if state is None:
+        environment = tracker.environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
+    else:
         tracker.environment = _before(tracker)
         bags = [_bag(tracker.environment, site) for site in state.sites]
         tracker.found = tuple(zip(bags, state.changes, strict=True))
