@@ -304,22 +304,20 @@ def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
     if len(args) not in (1, 2, 3) or not _is_real(args[0]) or set(kwargs) - {"min", "max"}:
         return None
     tensor: torch.Tensor = args[0]
-    given = [value for value in (*args[1:], *kwargs.values()) if type(value) is OpenFloat]
-    if any(value.within(tensor.dtype) is None for value in given):
-        return None
 
     def limit(value: Any) -> Any:
         if type(value) is OpenFloat:
-            return value.tensor().to(tensor.dtype)
+            return value.within(tensor.dtype)
         if isinstance(value, (int, float)):
             return torch.scalar_tensor(value, dtype=tensor.dtype, device=tensor.device)
         return value
 
-    return (
-        func,
-        (tensor, *[limit(value) for value in args[1:]]),
-        {name: limit(v) for name, v in kwargs.items()},
-    )
+    limits = [limit(value) for value in args[1:]]
+    named = {name: limit(value) for name, value in kwargs.items()}
+    pairs = zip((*args[1:], *kwargs.values()), (*limits, *named.values()), strict=True)
+    if any(held is None and value is not None for value, held in pairs):
+        return None
+    return func, (tensor, *limits), named
 
 
 def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:

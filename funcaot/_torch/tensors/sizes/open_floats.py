@@ -144,19 +144,21 @@ class OpenFloat(torch.SymFloat):
         Torch refuses such a number as a limit, a factor or what a tensor is filled with.
         """
         most = torch.finfo(dtype).max
+
+        def is_beyond(number: torch.Tensor) -> torch.Tensor:
+            return (number.abs() > most) & (number.abs() < math.inf)
+
         if dtype not in (torch.float64, torch.complex128):
-            if self._asks is not None:
-                beyond = self._asks.answer(lambda: self._is_between(most, math.inf))
-            else:
-                text = f"{most!r} < abs({self._text}) < math.inf"
-                beyond = self._log.ask(text, most < abs(self._value) < math.inf)
-            if beyond:
+            text = f"{most!r} < abs({self._text}) < math.inf"
+            if self._answer(is_beyond, text, most < abs(self._value) < math.inf):
                 return None
         return self.tensor().to(dtype)
 
-    def _is_between(self, least: float, most: float) -> torch.Tensor:
-        size = self.tensor().abs()
-        return (size > least) & (size < most)
+    def _answer(self, ask: Callable[[torch.Tensor], torch.Tensor], text: str, now: bool) -> bool:
+        """What the program assumes from now on: what the graph says, or Python of an argument."""
+        if self._asks is not None:
+            return self._asks.answer(lambda: ask(self.tensor()))
+        return self._log.ask(text, now)
 
     def __float__(self) -> float:
         note_caller("float")  # The next capture of the code that calls it finds another one.
@@ -180,9 +182,7 @@ class OpenFloat(torch.SymFloat):
         return np.asarray(self.settle(), *args)
 
     def __bool__(self) -> bool:
-        if self._asks is not None:
-            return self._asks.answer(lambda: self.tensor() != 0)
-        return self._log.ask(f"bool({self._text})", bool(self._value))
+        return self._answer(lambda number: number != 0, f"bool({self._text})", bool(self._value))
 
     def __pos__(self) -> OpenFloat:
         return self
@@ -214,10 +214,8 @@ class OpenFloat(torch.SymFloat):
         return self._through(name) if self.is_read and name not in _WHOLE else NotImplemented
 
     def _asked(self, question: str) -> bool:
-        if self._asks is not None:
-            ask: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, question)
-            return self._asks.answer(lambda: ask(self.tensor()))
-        return self._log.ask(f"math.{question}({self._text})", getattr(math, question)(self._value))
+        now: bool = getattr(math, question)(self._value)
+        return self._answer(getattr(torch, question), f"math.{question}({self._text})", now)
 
     def _through(self, name: str) -> Any:
         """What a function gives as an op; Python raises where no number comes out."""

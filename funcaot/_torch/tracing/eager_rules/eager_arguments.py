@@ -12,20 +12,18 @@ from __future__ import annotations
 import functools
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.checked_values import with_checked_values
 from funcaot._torch.tracing.eager_rules.eager_shapes import refuse_index, refuse_view, zeros_of
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
 from funcaot._torch.tracing.eager_rules.number_ranges import refuse_numbers
-from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
+from funcaot._torch.tracing.eager_rules.on_zeros import few_zeros, run_on_zeros
 
 __all__ = ["as_eager_takes"]
 
@@ -88,8 +86,7 @@ def as_eager_takes(
         return args
     given = tree_map(_without_memory, list(args)), tree_map(_without_memory, dict(kwargs))
     if not go_together(*given[0], **given[1]):
-        with _disable_current_modes(), torch.no_grad():
-            func(*tree_map(zeros_of, list(args)), **tree_map(zeros_of, dict(kwargs)))
+        run_on_zeros(func, args, kwargs, zeros_of)
     if func in _ADDING and args[2].dim() == 0:
         with mode:
             return (*args[:2], aten.unsqueeze.default(args[2], 0), *args[3:])
@@ -104,9 +101,7 @@ def _refuse_shapes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         refuse_index(*args[:3])
     elif func.namespace == "aten" and _beyond(func, args, kwargs):
         try:
-            with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                func(*tree_map(few_zeros, list(args)), **tree_map(few_zeros, dict(kwargs)))
+            run_on_zeros(func, args, kwargs)
         except IndexError as error:
             if "out of range" in str(error):
                 raise IndexError(*error.args) from None
@@ -165,9 +160,7 @@ def _refuse_dtypes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     small = sum(math.prod(map(present_number, tensor.shape)) for tensor in tensors) <= _SMALL
     zeros = zeros_of if small else few_zeros
     try:
-        with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            func(*tree_map(zeros, list(args)), **tree_map(zeros, dict(kwargs)))
+        run_on_zeros(func, args, kwargs, zeros)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if _ABOUT_DTYPES.search(str(error)):
             raise type(error)(*error.args) from None

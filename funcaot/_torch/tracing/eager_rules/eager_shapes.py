@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from funcaot._torch.tracing.eager_rules.eager_strides import present_number
-from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
+from funcaot._torch.tracing.eager_rules.on_zeros import few_zeros
 
 __all__ = ["mask_shape", "refuse_index", "refuse_masks", "refuse_view", "zeros_of"]
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from funcaot._torch.tracing.eager_rules.refused_writes import few_zeros
+from funcaot._torch.tracing.eager_rules.on_zeros import run_on_zeros
 
 __all__ = ["refuse_numbers"]
 
@@ -44,9 +42,7 @@ def refuse_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     place = _SIZES.get(func)
     given = [() if index == place else value for index, value in enumerate(args)]
     try:
-        with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            func(*tree_map(few_zeros, given), **tree_map(few_zeros, dict(kwargs)))
+        run_on_zeros(func, given, kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         if "without overflow" in str(error):
             raise RuntimeError(*error.args) from None
@@ -74,8 +70,7 @@ def _least_of_dtypes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     leaves = tree_leaves((list(args), dict(kwargs)))
     dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}
     dtypes |= {leaf for leaf in leaves if isinstance(leaf, torch.dtype)}
-    found = [_largest(dtype) for dtype in dtypes or {torch.get_default_dtype()}]
-    return min(found, default=math.inf)
+    return min(map(_largest, dtypes or {torch.get_default_dtype()}))
 
 
 def _largest(dtype: torch.dtype) -> float:

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from funcaot._torch.tensors.ops import written_arguments
+from funcaot._torch.tracing.eager_rules.on_zeros import run_on_zeros
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot.errors import UnsupportedError
 
-__all__ = ["few_zeros", "refuse_writes", "turned_elsewhere"]
+__all__ = ["refuse_writes", "turned_elsewhere"]
 
 
 def refuse_writes(
@@ -69,8 +69,7 @@ def _refuse_lossy_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, An
     if func.namespace != "aten" or draws or not _may_not_fit(func, args, kwargs):
         return
     try:
-        with _disable_current_modes(), torch.no_grad():
-            func(*tree_map(few_zeros, list(args)), **tree_map(few_zeros, dict(kwargs)))
+        run_on_zeros(func, args, kwargs)
     except (RuntimeError, NotImplementedError) as error:
         if "can't be cast to" in str(error):
             raise RuntimeError(*error.args) from None
@@ -101,16 +100,6 @@ def _kind(dtype: torch.dtype) -> int:
     if dtype.is_floating_point:
         return 2
     return 0 if dtype is torch.bool else 1
-
-
-def few_zeros(value: Any) -> Any:
-    """A few zeros, in as many dimensions, for a tensor; dimensions that were equal stay so."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value.node.hint
-    if not isinstance(value, torch.Tensor):
-        return value
-    sizes = [size if isinstance(size, int) else size.node.hint for size in value.shape]
-    return torch.zeros([min(size, 2) for size in sizes], dtype=value.dtype)
 
 
 def turned_elsewhere(func: Any) -> UnsupportedError:
