@@ -6,6 +6,7 @@ import os
 import types
 from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import torch
 
@@ -13,8 +14,9 @@ import funcaot.errors as _own
 from funcaot import config
 from funcaot.errors import FuncaotError, GraphError, StageError
 
-__all__ = ["is_users_file", "shortened"]
+__all__ = ["is_users_file", "shortened", "without_frames"]
 
+Raised = TypeVar("Raised", bound=BaseException)
 _SKIPPED = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(_own.__file__)) + os.sep,
@@ -44,6 +46,21 @@ def shortened(error: BaseException) -> BaseException:
             trace = found.__traceback__
             found.__traceback__ = _of_user(trace, None if refused else trace)
             found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return error
+
+
+def without_frames(error: Raised) -> Raised:
+    """An error that is kept and not raised, which no longer holds what its frames hold.
+
+    The frames of a capture hold the call's tensors. An error in a variable of one of these frames
+    would keep them until the collector of cycles runs.
+    """
+    found: BaseException | None = error
+    for _ in range(_LINKS):
+        if found is None:
+            break
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
     return error
 
 

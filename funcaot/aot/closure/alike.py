@@ -31,7 +31,7 @@ from funcaot.aot.closure.children import (
 )
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.environment import Environment
-from funcaot.aot.closure.ran import is_users
+from funcaot.aot.closure.ran import is_plain_object
 from funcaot.aot.closure.walk import Walk
 
 __all__ = ["alike", "kept_in", "keys_in", "may_be_another", "reached_by"]
@@ -64,7 +64,7 @@ def is_plain(kind: type) -> bool:
     takes_over = any("__torch_function__" in vars(each) for each in kind.__mro__)
     if takes_over or not _NEVER_IN.isdisjoint(kind.__mro__):
         return False
-    if _OF_PYTHON_IN.isdisjoint(kind.__mro__) and not is_users(kind):
+    if _OF_PYTHON_IN.isdisjoint(kind.__mro__) and not is_plain_object(kind):
         return False
     layout: type | None = kind
     while layout is not None and layout.__flags__ & _HEAP:

@@ -26,7 +26,7 @@ from funcaot.aot.closure.kept_results import tensors_kept
 from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.named.inherited import names_inherited, slots_inherited
-from funcaot.aot.closure.ran import is_users
+from funcaot.aot.closure.ran import is_plain_object, is_users
 
 MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -346,9 +346,12 @@ def classes_of(kind: type) -> Iterator[tuple[int, type]]:
 
 def slots_of(holder: Any) -> list[str]:
     """The names of an object's slots."""
+    if isinstance(holder, types.FunctionType | types.ModuleType):
+        return []
     return [
         name
-        for _, kind in users_classes(holder)
+        for kind in type(holder).__mro__
+        if is_plain_object(kind)
         for name, member in vars(kind).items()
         if isinstance(member, types.MemberDescriptorType)
     ]

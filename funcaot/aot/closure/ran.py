@@ -38,9 +38,12 @@ _READING_LIBRARIES = (
     "torch.nn.",
     "torch.optim.",
     "torch.distributions.",
+    "torch.utils.data.",
     "torch.amp.",
     "torch.ao.",
 )
+# Torch's classes of plain objects, all of whose code is read.
+_OBJECTS_OF_TORCH = ("torch.distributions.", "torch.utils.data.", "torch.testing.")
 _OF_TORCH = {
     "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "optree",
     "typing_extensions",  # It puts functions of its own into the module typing.
@@ -93,6 +96,11 @@ def is_users(kind: type) -> bool:
         # It is made by a call, and named after the module of its metaclass.
         return any(is_users(base) for base in kind.__bases__)
     return module != "builtins" and not is_library(module)
+
+
+def is_plain_object(kind: type) -> bool:
+    """Whether a class is the user's, or one of torch whose objects are as plain as a user's."""
+    return module_of(kind).startswith(_OBJECTS_OF_TORCH) or is_users(kind)
 
 
 def is_torchs(function: types.FunctionType) -> bool:

@@ -50,7 +50,7 @@ from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.known.sizes_of_values import Answers, SizesNeededError, answering
 from funcaot.backends.compiler import Compiler
 from funcaot.base.qualified_names import named
-from funcaot.base.tracebacks import shortened
+from funcaot.base.tracebacks import shortened, without_frames
 from funcaot.classes.premise import PremiseFailed
 from funcaot.derivatives.table import load_rules
 from funcaot.errors import StageError, UnsupportedError
@@ -327,7 +327,7 @@ class CompiledFunction(Generic[P, R]):
                     if answers is not None and answers.reached is not None:
                         raise SizesNeededError  # The function caught it.
                 except FirstStepError as error:
-                    raised = self.refusals.of_first_step(self.settings.name, error)
+                    raised = self.refusals.of_first_step(self.settings.name, without_frames(error))
                 except SizesNeededError:
                     self.settings.statistics.cache_misses -= 1
                     if isinstance(self.function, Answered):
@@ -337,7 +337,7 @@ class CompiledFunction(Generic[P, R]):
                     error = self.refusals.noted(signature, failed)
                     if not (is_of_function(error) or self._runs_uncaptured(signature, error)):
                         raise error  # noqa: B904 (it is the same, or was made in its place)
-                    raised = error
+                    raised = without_frames(error)
                 if found is not None:
                     self.refusals.first_steps = 0
                     found[0].reason, found[0].made_for = reason, signature

@@ -1,5 +1,10 @@
 """An exception anywhere leaves nothing behind: no mode, no level, no entry; the next call works."""
 
+import contextlib
+import gc
+import random
+import weakref
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -156,3 +161,47 @@ def test_a_failed_check_of_values_raises_as_in_eager():
     assert_close(compiled(torch.eye(2)), torch.eye(2))
     with pytest.raises(torch.linalg.LinAlgError):
         compiled(-torch.eye(2))
+
+
+def first_step_of_an_optimizer():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([parameter])
+
+    def step(x):
+        parameter.grad = x
+        optimizer.step()
+        parameter.grad = None
+
+    return step
+
+
+def raised_by_the_user():
+    return failing([1])
+
+
+def raised_by_eager():
+    return lambda x: x + torch.ones(7)
+
+
+def run_as_it_is():
+    return lambda x: x * random.random()
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.CaptureWarning")
+@pytest.mark.parametrize(
+    "make", [first_step_of_an_optimizer, raised_by_the_user, raised_by_eager, run_as_it_is]
+)
+def test_a_call_that_runs_as_it_is_keeps_no_tensor_of_its_capture(make):
+    # Else the memory of gradients is held until the collector of cycles runs.
+    funcaot.compile(torch.sin, backend="eager")(torch.ones(2))
+    compiled, x = funcaot.compile(make(), backend="eager", fullgraph=False), torch.ones(3)
+    kept = weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(BoomError, RuntimeError):
+            compiled(x)
+        del x
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -92,7 +92,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(_TENSOR.__format__), python_values.formatted),
     Row(of(_TENSOR.__repr__), python_values.as_text),
     Row(of(_TENSOR.__deepcopy__), with_arguments(python_values.copied)),
-    Row(of(torch.tensor, torch.as_tensor), with_arguments(python_values.assembled)),
+    Row(of(torch.tensor, torch.as_tensor, torch.asarray), with_arguments(python_values.assembled)),
     Row(of(_TENSOR.new_tensor), with_arguments(python_values.assembled_like)),
     Row(named("polygamma_"), writing.write_polygamma),
     Row(of(torch.masked_select, _TENSOR.masked_select), masks.select_by_indices),

@@ -27,6 +27,7 @@ FUNCTIONS = {
     "another dtype": lambda x: x * torch.tensor((CONSTANT[0], 2.7), dtype=torch.float64),
     "wider dtype": lambda x: x * torch.tensor([CONSTANT.double()[0], 1]),
     "as_tensor": lambda x: x * torch.as_tensor([x.sum(), 1.0]),
+    "asarray": lambda x: x * torch.asarray([x.sum(), 1.0]),
     "new_tensor": lambda x: x * x.new_tensor([CONSTANT[0], x.sum()]),
     "copy": lambda x: x * copy.deepcopy(CONSTANT),
     "copies": lambda x: x * sum(copy.deepcopy([CONSTANT, (CONSTANT, 2.0)])[1]),
