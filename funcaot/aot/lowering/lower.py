@@ -22,6 +22,7 @@ from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
 from funcaot.aot.lowering.opaque_parts import between_opaque
+from funcaot.aot.lowering.premises_first import premises_first
 from funcaot.aot.lowering.strided_windows import by_elements
 from funcaot.aot.tape.tape import Tape
 from funcaot.backends import eager
@@ -127,6 +128,7 @@ def compile_checked(module: fx.GraphModule, request: Request, contract: Contract
     """
     compiler, writes = request.compiler, request.writes
     kind, name = request.graph.kind, request.name
+    premises_first(module)
     if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
         run = between_opaque(module, lambda part: _compile_part(part, compiler, kind, name))
         kept = Executable(run, contract, settles=False)
