@@ -47,7 +47,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         tensor([0., 0., 0.])
     """
     signature = files.read_signature(path)
-    name = os.path.abspath(path)
+    name = os.path.abspath(os.fsdecode(path))
     found = torch.__version__
     if _release(signature.torch) != _release(found):
         raise ArtifactError(
