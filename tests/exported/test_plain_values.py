@@ -53,7 +53,9 @@ CASES = {
     "a view of another dtype": lambda x: ((y := x * 2), y.view(torch.int64), x.view(torch.int32)),
     "code that asks by identity": by_identity,
     "what torch.compile was given": torch.compile(lambda x: x * 2, backend="eager"),
-    "a module that torch.compile was given": torch.compile(nn.Linear(3, 2).double(), backend="eager"),
+    "a module that torch.compile was given": torch.compile(
+        nn.Linear(3, 2).double(), backend="eager"
+    ),
 }
 
 

@@ -57,7 +57,7 @@ def class_in_the_way(tensor: torch.Tensor) -> str | None:
         return f"a tensor of class {type(tensor).__name__}"
     if tensor.is_nested:
         return "a nested tensor"
-    functorch = torch._C._functorch
+    functorch: Any = torch._C._functorch  # type: ignore
     if functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
         return "a tensor of a transform that has ended"
     return None
