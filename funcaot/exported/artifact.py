@@ -79,6 +79,7 @@ class Arguments:
         self.tree: Tree = {"kind": "tuple", "items": items}
         for tensor, name in zip(self.tensors, self.names, strict=True):
             refusals.refuse_tensor(tensor, name, call.name)
+            refusals.refuse_class(tensor, name, call.name)
 
     def _leaf(self, leaf: Any, path: str) -> dict[str, Any]:
         if not isinstance(leaf, torch.Tensor):
@@ -256,7 +257,8 @@ def _refuse(
     first = len(names) - len(lifted)
     for tensor, path in zip(lifted, names[first:], strict=True):
         refusals.refuse_tensor(tensor, path, name)
-    reached = [] if forward.reader is None else forward.reader.positions
+        refusals.refuse_class(tensor, path, name)
+    reached = [] if forward.reader is None else forward.reader.reached_otherwise
     arguments = {slot.argument: i for i, slot in enumerate(forward.capture.inputs)}
     for position in reached:
         if position in arguments:

@@ -80,8 +80,15 @@ def _can_be_called(function: Any) -> bool:
     return callable(function) and not isinstance(function, type)
 
 
+_TRACED_BY_DYNAMO = "_torchdynamo_orig_callable"
+
+
 def _original(function: Any) -> Any:
-    """What was compiled, if it is something that funcaot compiled."""
+    """What was compiled, if it is something that funcaot or torch compiled."""
+    attribute = "_orig_mod" if isinstance(function, torch.nn.Module) else _TRACED_BY_DYNAMO
+    inner = getattr(function, attribute, None)
+    if callable(inner):  # It was given to torch.compile.
+        return _original(inner)
     if isinstance(function, torch.nn.Module):
         compiled = compiled_of(function)
         return function if compiled is None else compiled.function.module

@@ -1,10 +1,15 @@
-"""Sizes that depend on open dims, as JSON: a number, a name, or ``[op, left, right]``."""
+"""Sizes that depend on open dims, as JSON: a number, a name, or ``[op, left, right]``.
+
+Arguments of views may also be dtypes, ``{"dtype": "int64"}``.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 _OPS = {
     "+": operator.add,
@@ -19,6 +24,8 @@ _OPS = {
 def value(expression: Any, sizes: Mapping[str, int]) -> Any:
     """The number that an expression stands for; lists of arguments keep their structure."""
     if isinstance(expression, dict):
+        if "dtype" in expression:
+            return getattr(torch, expression["dtype"])
         return _value(expression["size"], sizes)
     if isinstance(expression, list):
         return [value(item, sizes) for item in expression]

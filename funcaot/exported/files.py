@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from funcaot._torch.tensors.artifacts import MODEL
+from funcaot.base.plain_files import require_file
 from funcaot.errors import ArtifactError
 from funcaot.exported.signature import ArtifactSignature, foreign
 
@@ -40,7 +41,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         ArtifactError: If the folder can't be written to, or the file can't be put in its place.
     """
-    given = Path(path)
+    given = Path(os.fsdecode(path))
     if given.suffix != SUFFIX:
         raise ArtifactError(
             "funcaot.export can't write to a path like this.",
@@ -54,6 +55,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_folder:
         raise _unwritable(target, "it is a folder")
     with _writing(target):
+        require_file(target)
         folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
     try:
         made = folder / target.name
@@ -69,8 +71,8 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
 
     Of a link it is what that names.
     """
-    with _writing(Path(path)):
-        return Path(os.path.realpath(path))
+    with _writing(Path(os.fsdecode(path))):
+        return Path(os.path.realpath(os.fsdecode(path)))
 
 
 @contextlib.contextmanager
@@ -151,8 +153,9 @@ def read_signature(path: str | os.PathLike[str]) -> ArtifactSignature:
     Raises:
         ArtifactError: If there is no such file, or it isn't an artifact, or it is damaged.
     """
-    name = os.fspath(path)
+    name = os.fsdecode(path)
     try:
+        require_file(name)
         with zipfile.ZipFile(name) as package:
             damaged = None
             names = [found for found in package.namelist() if found.endswith(f"/{_NAME}")]

@@ -47,7 +47,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         tensor([0., 0., 0.])
     """
     signature = files.read_signature(path)
-    name = os.path.abspath(path)
+    name = os.path.abspath(os.fsdecode(path))
     found = torch.__version__
     if _release(signature.torch) != _release(found):
         raise ArtifactError(
@@ -252,7 +252,10 @@ class _Program:
 
     def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the compiled graph; what it returns shares memory with nothing else."""
-        given = {operand.untyped_storage().data_ptr() for operand in operands} - {0}
+        given = {operand.untyped_storage().data_ptr() for operand in operands}
+        if 0 in given:
+            given.remove(0)
+            self._require_memory(operands)
         if artifacts.casts_automatically():
             with torch.autocast("cpu", enabled=False):
                 found = self._ran(operands)
@@ -265,6 +268,18 @@ class _Program:
             if output.numel():
                 given.add(place)
         return outputs
+
+    def _require_memory(self, operands: Sequence[torch.Tensor]) -> None:
+        """Compiled code would read from where there is nothing."""
+        for (kind, index, check), operand in zip(self._operands, operands, strict=True):
+            if operand.numel() and not operand.untyped_storage().data_ptr():
+                raise ArgumentError(
+                    f"{self._what} was given {kind} {index}, {check.tensor}, whose memory was "
+                    "freed.",
+                    expected="a tensor with its values",
+                    got="a storage of 0 bytes",
+                    remedy="gather it first, where FSDP or the like freed it.",
+                )
 
     def _ran(self, operands: list[torch.Tensor]) -> Sequence[Any]:
         try:
@@ -322,6 +337,9 @@ class _Check:
         if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
             got = given.layout if isinstance(given, torch.Tensor) else type(given).__name__
             raise self._refused("a tensor", str(got), "pass a dense tensor.")
+        found = artifacts.class_in_the_way(given)
+        if found is not None:
+            raise self._refused("a plain tensor", found, "pass what it stands for as one.")
         if given.dtype is not self._dtype:
             raise self._differs(given, f"pass it as {self.tensor.name}.to({self._dtype}).")
         if given.device != self._device:

@@ -55,6 +55,8 @@ class ResultPlan:
         structure = tree_unflatten(list(map(_Position, positions)), captured.tree)
 
         def leaf(found: Any, path: str) -> dict[str, Any]:
+            if trees.is_value(found):  # A constant in a structure with open sizes.
+                return self._value(found, path)
             if not isinstance(found, _Position):
                 raise UnsupportedError(
                     f"{self._name} returns a {type(found).__name__} at {path or 'the top'}, which "
@@ -85,6 +87,9 @@ class ResultPlan:
         number = shapes.expression_of(found)
         if shapes.is_expression(number):
             return {"kind": "size", "size": {"size": self._expression(number)}}
+        if type(found) is torch.Size:
+            items = [self._value(size, f"{path}[{at}]") for at, size in enumerate(found)]
+            return {"kind": "shape", "items": items}
         if found is None:
             return {"kind": "none"}
         return trees.value(number, path, f"The result of {self._name}")
@@ -150,6 +155,8 @@ class ResultPlan:
             return {"size": self._expression(number)}
         if number is None or type(number) in (int, bool, float):
             return number
+        if isinstance(number, torch.dtype):
+            return {"dtype": str(number).removeprefix("torch.")}
         raise UnsupportedError(
             f"{self._name} returns a view that an artifact can't make: an argument of it is "
             f"{found!r}.",
@@ -188,11 +195,13 @@ class ResultPlan:
         return self.joined("*", sympy.Tuple(*[base] * int(exponent)))
 
 
-class _Position:
-    """Stands for an output in a structure."""
+class _Position(int):
+    """Stands for an output in a structure; a number, since a ``torch.Size`` takes no others."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    @property
+    def index(self) -> int:
+        """That of the output."""
+        return int(self)
 
 
 _OPERATIONS: dict[str, Callable[[ResultPlan, Any], Any]] = {

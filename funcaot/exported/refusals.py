@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.tensors import artifacts
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.capture.facts import Fact
@@ -32,11 +33,16 @@ def refuse_effects(forward: Forward, slots: Sequence[str], name: str) -> None:
     """
     captured, effects = forward.capture, forward.effects
     for mutation in effects.mutations:
-        raise _refused(
-            f"{name} changes {_slot(slots, mutation.index)} ({mutation})",
+        remedy = (
             "return the new value, and let the caller write it; call eval() on a module whose "
-            "running statistics change.",
+            "running statistics change."
         )
+        if "requires_grad_" in str(mutation):
+            remedy = (
+                "pass an example that requires grad already, for which nothing is changed; or "
+                "differentiate by x.detach().requires_grad_()."
+            )
+        raise _refused(f"{name} changes {_slot(slots, mutation.index)} ({mutation})", remedy)
     if captured.gradients is not None:
         raise _refused(
             f"{name} reads or writes `.grad`, or steps an optimizer",
@@ -182,6 +188,19 @@ def refuse_tensor(tensor: torch.Tensor, where: str, name: str, *, inside: bool =
         raise _refused(
             f"{name} has a tensor on {tensor.device}: {where}",
             "export with tensors on the CPU; artifacts for other devices aren't supported yet.",
+        )
+
+
+def refuse_class(tensor: torch.Tensor, where: str, name: str) -> None:
+    """Refuse a tensor whose class has a say in what is computed with it.
+
+    Raises:
+        UnsupportedError: It names the class.
+    """
+    found = artifacts.class_in_the_way(tensor)
+    if found is not None:
+        raise _refused(
+            f"{name} has {found}: {where}", "pass a plain tensor (x.as_subclass(torch.Tensor))."
         )
 
 

@@ -2,7 +2,7 @@
 
 A node is a dictionary with a ``kind``: ``tensor`` (``index``), ``value`` (``type``, ``text``),
 ``size`` (an expression of dims), ``none``, ``tuple``, ``list``, ``namedtuple`` (``type``,
-``fields``) with ``items``, or ``dict`` with ``keys`` and ``items``.
+``fields``) or ``shape`` (a ``torch.Size``) with ``items``, or ``dict`` with ``keys`` and ``items``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,29 @@ from funcaot.exported import expressions
 
 Leaf = Callable[[Any, str], dict[str, Any]]
 
-_SCALARS = (bool, int, float, complex, str)
+_SETTINGS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_SCALARS = (bool, int, float, complex, str, *_SETTINGS)
 _KEYS = (str, int)
-_PARSERS = {"int": int, "float": float, "complex": complex, "bool": "True".__eq__, "str": str}
+
+
+def _setting(text: str) -> Any:
+    """``torch.float64`` and the like."""
+    found = getattr(torch, text.removeprefix("torch."), None)
+    if not isinstance(found, _SETTINGS):
+        raise ValueError(text)
+    return found
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "bool": "True".__eq__,
+    "str": str,
+    "device": torch.device,
+    **dict.fromkeys(("dtype", "layout", "memory_format"), _setting),
+}
+_SEQUENCES = {"tuple": tuple, "list": list, "shape": torch.Size}
 
 
 def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any]:
@@ -48,11 +68,12 @@ def described(structure: Any, leaf: Leaf, path: str, what: str) -> dict[str, Any
         ]
         name = f"{kind.__module__}:{kind.__qualname__}"
         return {"kind": "namedtuple", "type": name, "fields": names, "items": items}
-    if kind in (tuple, list):
+    if kind in _SEQUENCES.values():
         items = [
             described(item, leaf, f"{path}[{index}]", what) for index, item in enumerate(structure)
         ]
-        return {"kind": kind.__name__, "items": items}
+        name = next(name for name, known in _SEQUENCES.items() if known is kind)
+        return {"kind": name, "items": items}
     if kind in (dict, OrderedDict):
         return _dictionary_described(structure, leaf, path, what)
     return leaf(structure, path)
@@ -80,13 +101,18 @@ def _dictionary_described(
     return {"kind": "dict", "ordered": ordered, "keys": list(structure), "items": items}
 
 
+def is_value(leaf: Any) -> bool:
+    """Whether a leaf isn't a tensor and can be written as JSON."""
+    return type(leaf) in _SCALARS
+
+
 def value(leaf: Any, path: str, what: str) -> dict[str, Any]:
     """A leaf that isn't a tensor as JSON.
 
     Raises:
         UnsupportedError: For what has no text that it can be read from again.
     """
-    if type(leaf) not in _SCALARS:
+    if not is_value(leaf):
         raise UnsupportedError(
             f"{what} has {type(leaf).__name__} at {path}, which an artifact can't hold.",
             expected="tensors, numbers, strings, booleans and None, in tuples, named tuples, lists "
@@ -97,7 +123,7 @@ def value(leaf: Any, path: str, what: str) -> dict[str, Any]:
 
 
 def _text(leaf: Any) -> str:
-    return leaf if isinstance(leaf, str) else repr(leaf)
+    return str(leaf) if isinstance(leaf, str | torch.device) else repr(leaf)
 
 
 def leaves_of(tree: dict[str, Any], given: Any, what: str, path: str = "") -> Iterator[Any]:
@@ -182,7 +208,7 @@ def builder(tree: dict[str, Any]) -> Callable[[Sequence[Any], Mapping[str, int]]
         constant = None if kind == "none" else _PARSERS[tree["type"]](tree["text"])
         return lambda tensors, sizes: constant
     parts = [builder(item) for item in tree["items"]]
-    make: Callable[..., Any] = {"tuple": tuple, "list": list}.get(kind, tuple)
+    make: Callable[..., Any] = _SEQUENCES.get(kind, tuple)
     if kind == "dict":
         make = functools.partial(
             _dictionary, OrderedDict if tree["ordered"] else dict, tree["keys"]

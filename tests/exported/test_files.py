@@ -43,6 +43,7 @@ def write(path, name="first", text="data"):
 def test_what_is_written_is_read_again(tmp_path):
     write(tmp_path / "a.pt2")
     assert files.read_signature(tmp_path / "a.pt2") == signature("first")
+    assert files.read_signature(os.fsencode(tmp_path / "a.pt2")) == signature("first")
     assert (tmp_path / "a.pt2").stat().st_mode & 0o777 == 0o666 & ~umask()
 
 
@@ -138,6 +139,17 @@ def test_a_path_that_cant_be_written_is_refused_before_anything_else(tmp_path, p
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match=words):
         funcaot.export(called, (torch.ones(3),), path=tmp_path / path)
+
+
+def test_a_pipe_or_a_socket_is_left_alone(tmp_path):
+    """A rename would put a file in its place, and to read a pipe waits for a writer."""
+    path = tmp_path / "a.pt2"
+    os.mkfifo(path)
+    with pytest.raises(ArtifactError, match="can't be written: it is a device, a pipe or a socket"):
+        funcaot.export(called, (torch.ones(3),), path=path)
+    with pytest.raises(ArtifactError, match="can't be read: it is a device, a pipe or a socket"):
+        funcaot.load(path)
+    assert path.is_fifo()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")

@@ -107,6 +107,40 @@ def test_one_program_serves_all_sizes(case):
     assert funcaot.report(compiled).cache_misses == 1
 
 
+# What potentials and losses end with: a sum gives these a gradient without a tangent.
+ENDS = (
+    *("tanh", "sigmoid", "gelu", "elu", "celu", "selu", "softplus", "logsigmoid", "hardswish"),
+    *("tanhshrink", "softsign", "mish", "silu", "relu", "relu6", "leaky_relu"),
+)
+LOSSES = "mse_loss", "smooth_l1_loss", "kl_div", "binary_cross_entropy"
+
+
+def ending(name):
+    found = getattr(nn.functional, name, None) or getattr(torch, name)
+    if name not in LOSSES:
+        return lambda x: found(x - 0.5).sum()
+    return lambda x: found(x.softmax(-1), x.detach().flip(0).softmax(-1), reduction="sum")
+
+
+@pytest.mark.parametrize("name", [*ENDS, *LOSSES])
+def test_a_gradient_without_a_tangent_leaves_sizes_open(name):
+    """An op's backward is given zeros without memory; torch makes them by sizes as numbers."""
+    function = pushed(torch.func.grad(ending(name)))
+    compiled = funcaot.compile(function, backend="eager", dynamic=True)
+    for x in [*ROWS, ROWS[0]]:
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-10, atol=1e-10)
+    assert funcaot.report(compiled).cache_misses == 1
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_a_hessian_of_gelu_leaves_sizes_open(approximate):
+    function = torch.func.hessian(lambda x: nn.functional.gelu(x, approximate=approximate).sum())
+    compiled = funcaot.compile(function, backend="eager", dynamic=True)
+    for x in [*ROWS, ROWS[0]]:
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-10, atol=1e-10)
+    assert funcaot.report(compiled).cache_misses == 1
+
+
 ZEROS = {
     "sum": lambda zero, x: zero + x,
     "sum, the other way round": lambda zero, x: torch.add(x, zero, alpha=3),

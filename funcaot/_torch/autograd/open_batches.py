@@ -231,6 +231,21 @@ def _of_images(op: OpOverload, rank: int = 4) -> Rule:
     return rule
 
 
+def _elementwise(op: OpOverload) -> Rule:
+    """An op on tensors of one shape."""
+
+    def rule(size: int, *given: Given, **named: Given) -> Tensor:
+        tensors = [each for each in given if isinstance(each[0], Tensor)]
+        if len({_rank(each) for each in tensors}) > 1:
+            raise _NotTreatedError
+        operands = [
+            _first(each, size) if isinstance(each[0], Tensor) else each[0] for each in given
+        ]
+        return op(*operands, **{name: value for name, (value, _) in named.items()})
+
+    return rule
+
+
 def _convolution_backward(
     size: int, gradient: Given, tensor: Given, weight: Given, *rest: Given
 ) -> tuple[Tensor | None, ...]:
@@ -293,6 +308,7 @@ _RULES: dict[OpOverload, Rule] = {
     _aten.cummaxmin_backward.default: _cummaxmin_backward,
     _aten.diag_embed.default: _diag_embed,
     _aten.diagonal_backward.default: _diagonal_backward,
+    _aten.gelu_backward.default: _elementwise(_aten.gelu_backward.default),
     _aten.index_add.default: _index_add,
     _aten.index_copy.default: _index_copy,
     _aten.index_select.default: _index_select,

@@ -44,6 +44,25 @@ def carries_tangents() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def class_in_the_way(tensor: torch.Tensor) -> str | None:
+    """What a tensor is, if its memory isn't simply that of its values; None for most.
+
+    Compiled code reads memory: of a wrapper it would read none, and a class with a
+    ``__torch_function__`` isn't asked.
+    """
+    if type(tensor) not in _PLAIN:
+        return f"a tensor of class {type(tensor).__name__}"
+    if tensor.is_nested:
+        return "a nested tensor"
+    functorch: Any = torch._C._functorch  # type: ignore
+    if functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
+        return "a tensor of a transform that has ended"
+    return None
+
+
 def is_view(op: Any) -> bool:
     """Whether an op only makes views of its first argument."""
     schema = op._schema

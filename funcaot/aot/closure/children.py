@@ -110,9 +110,8 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         yield Step("{0}({parent})", "", in_context(holder), (in_context,))
     elif is_compiled(holder):
         # Not its cache.
-        parts = {
-            name: vars(holder)[name] for name in ("function", "module") if name in vars(holder)
-        }
+        own = dictionary_of(holder) or {}
+        parts = {name: own[name] for name in ("function", "module") if name in own}
         yield from entries(parts, "{parent}.__dict__")
     elif isinstance(holder, CONTAINERS):
         yield from _of_container(holder)

@@ -79,6 +79,7 @@ class Reader:
         reached: Finds the tensors that were closed over whatever else is as it was.
         optimizers: Those that the code that ran leads to, by where they were found.
         numbers: The numbers that may be others in each call, by where they were found.
+        reached_otherwise: Tensors among the leaves of the arguments that are also closed over.
     """
 
     read: Callable[[tuple[Any, ...]], tuple[torch.Tensor, ...] | None]
@@ -92,6 +93,7 @@ class Reader:
     reached: ReachedTensors | None = None
     optimizers: tuple[tuple[Key, weakref.ref[torch.optim.Optimizer]], ...] = ()
     numbers: NamedNumbers = field(default_factory=NamedNumbers)
+    reached_otherwise: tuple[int, ...] = ()
 
     def __call__(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -149,7 +151,21 @@ def make_reader(
     reader = _reader(writer, values, positions, tensors)
     found = reached_tensors(environment, root, positions, tensors)
     left_open = tracker.open.left_open
-    return replace(reader, leaves_open=left_open, reached=found, numbers=numbers), stored
+    known = {
+        "leaves_open": left_open,
+        "reached": found,
+        "numbers": numbers,
+        "reached_otherwise": _reached_otherwise(environment, leaves),
+    }
+    return replace(reader, **known), stored
+
+
+def _reached_otherwise(environment: Environment, leaves: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(
+        position
+        for position, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and environment.places.get(id(leaf))
+    )
 
 
 def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:

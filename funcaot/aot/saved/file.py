@@ -22,6 +22,7 @@ from typing import Any
 from funcaot.aot.saved import key
 from funcaot.aot.saved.errors import NotLoadedError
 from funcaot.aot.saved.executables import Contents
+from funcaot.base.plain_files import require_file
 from funcaot.errors import ArtifactError
 
 _MAGIC = b"funcaot programs 1\n"
@@ -46,6 +47,7 @@ def write(path: str | os.PathLike[str], data: Any, blobs: Mapping[str, bytes]) -
     target = Path(path)
     try:
         target = Path(os.path.realpath(path))  # what a link names, not the link
+        require_file(target)
         handle, made = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -73,6 +75,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Contents]:
         NotLoadedError: If there is none, or it is damaged, or was signed by somebody else.
     """
     try:
+        require_file(path)
         whole = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         raise NotLoadedError(f"the file can't be read: {_reason(error)}") from error

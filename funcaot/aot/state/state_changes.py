@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.number_tensors import kind_of
 from funcaot._torch.tensors.sizes.written_numbers import holds_written, is_written
 from funcaot._torch.tracing import tracing
@@ -282,7 +283,7 @@ def holds_tensor(value: Any) -> bool:
 
 def hides_tensor(value: Any) -> bool:
     """Whether an object that isn't a container has tensors of a capture in it."""
-    if isinstance(value, torch.Tensor | types.ModuleType | type):
+    if isinstance(value, (torch.Tensor, types.ModuleType, type, *shapes.SYMBOLIC_NUMBERS)):
         return False
     if holds_traced(value):
         return True

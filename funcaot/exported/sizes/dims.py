@@ -93,17 +93,59 @@ def _arguments(call: ExportedCall, dynamic_shapes: Any) -> Iterator[tuple[str, A
             named = sum(not place.startswith("args[") for place in places)
             by_name[rest] = f"arguments {rest!r}", call.args[named:]
         by_name |= {key: (f"argument {key!r}", value) for key, value in call.kwargs.items()}
+        for key, value in _bound(call).items():
+            by_name.setdefault(key, (f"arguments {key!r}", value))
         for key, spec in dynamic_shapes.items():
             if key not in by_name:
                 expected = f"names among {list(by_name)}"
                 raise _bad(call.name, "dynamic_shapes", expected, repr(key))
             yield (*by_name[key], spec)
         return
+    bound = _bound(call)
+    if _are_for(bound, dynamic_shapes, call):
+        for (key, given), spec in zip(bound.items(), dynamic_shapes, strict=True):
+            yield f"argument {key!r}", given, spec
+        return
     if not isinstance(dynamic_shapes, tuple | list) or len(dynamic_shapes) > len(call.args):
         expected = f"a dictionary by name, or a tuple for the {len(call.args)} positional arguments"
         raise _bad(call.name, "dynamic_shapes", expected, repr(dynamic_shapes))
     for index, (given, spec) in enumerate(zip(call.args, dynamic_shapes, strict=False)):
         yield f"argument {index}", given, spec
+
+
+def _bound(call: ExportedCall) -> dict[str, Any]:
+    """The arguments as the function takes them, so that those of ``*args`` are one tuple."""
+    target = call.owner.forward if isinstance(call.owner, torch.nn.Module) else call.owner
+    try:
+        return dict(inspect.signature(target).bind(*call.args, **call.kwargs).arguments)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _are_for(bound: Mapping[str, Any], specs: Any, call: ExportedCall) -> bool:
+    """Whether a tuple specifies arguments as the function takes them, and not one by one."""
+    if not isinstance(specs, tuple | list) or len(specs) != len(bound):
+        return False
+    if len(bound) == len(call.args) and all(map(_is_same, bound.values(), call.args)):
+        return False
+    rest = [
+        (given, spec)
+        for given, spec in zip(bound.values(), specs, strict=True)
+        if type(given) is tuple and not any(given is each for each in call.args)
+    ]
+    return all(
+        spec is None
+        or (
+            isinstance(spec, tuple | list)
+            and len(spec) == len(given)
+            and all(each is None or isinstance(each, Mapping | tuple | list) for each in spec)
+        )
+        for given, spec in rest
+    )
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    return first is second
 
 
 def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[str], str | None]:

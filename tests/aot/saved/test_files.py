@@ -459,3 +459,14 @@ def test_a_link_that_leads_to_no_folder(tmp_path):
     with pytest.raises(ArtifactError, match="can't be written"):
         saved(tmp_path / "latest")
     assert (tmp_path / "latest").is_symlink()
+
+
+def test_a_pipe_is_left_alone(tmp_path):
+    """A rename would put a file in its place, and to read it waits for a writer."""
+    path = tmp_path / "programs"
+    os.mkfifo(path)
+    compiled = loaded(path)
+    assert misses(compiled) == 1
+    with pytest.raises(ArtifactError, match="it is a device, a pipe or a socket"):
+        compiled.save(path)
+    assert path.is_fifo()
