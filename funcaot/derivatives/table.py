@@ -66,7 +66,6 @@ _RULES = (
     "distances.cdist",
     "distances.pdist",
     "elementwise.dropout",
-    "elementwise.floor_divide",
     "elementwise.glu",
     "elementwise.hardsigmoid",
     "elementwise.igamma",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,12 +37,27 @@ def _zeta(s: Tensor, q: Tensor) -> Tensor:
     return torch.where((s > 1) & (q > 0), found, math.nan).to(dtype)
 
 
-register(
-    Derivative(
-        torch.ops.aten.special_zeta.default,
-        _zeta,
-        jvp=transposed(_zeta),
-        reverse=False,
-        lacking=frozenset({"self"}),
+def _zeta_of_number(s: Tensor, q: float) -> Tensor:
+    return _zeta(s, torch.tensor(q, dtype=s.dtype, device=s.device))
+
+
+for _op, _formula in (
+    (torch.ops.aten.special_zeta.default, _zeta),
+    (torch.ops.aten.special_zeta.other_scalar, _zeta_of_number),
+):
+    register(
+        Derivative(
+            _op,
+            _formula,
+            jvp=transposed(_formula),
+            reverse=False,
+            lacking=frozenset({"self"}),
+        )
     )
-)
+
+
+def _pushed(tangents: Sequence[Any], s: float, q: Tensor) -> Tensor:
+    return -s * torch.special.zeta(s + 1, q) * tangents[1]
+
+
+register(Derivative(torch.ops.aten.special_zeta.self_scalar, jvp=_pushed, reverse=False))
