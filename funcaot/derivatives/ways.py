@@ -12,11 +12,11 @@ from torch.autograd import forward_ad
 from funcaot._torch.autograd.autograd import tangent_of
 from funcaot._torch.levels.functorch import (
     begun_at_level,
-    differentiates_at_a_new_level,
     leaves_at_level,
     transforms_active,
     unwrap_if_dead,
 )
+from funcaot._torch.levels.innermost import differentiates_at_a_new_level
 
 __all__ = ["entered", "gradient_of", "gradients_of", "transposed"]
 

@@ -80,7 +80,6 @@ __all__ = [
     "broadcast_to_and_flatten",
     "coerce_cinterpreter",
     "current_dispatch_mode",
-    "differentiates_at_a_new_level",
     "differentiating_levels",
     "disable_dispatch_modes",
     "dispatch_mode_count",
@@ -310,12 +309,6 @@ def begun_at_level(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
     level = interpreter.level()
     return wrap_for_grad(unwrap_for_grad(tensor, level), level)
-
-
-def differentiates_at_a_new_level() -> bool:
-    """Whether the level in progress is one of a transform that records nothing itself."""
-    interpreter = peek_interpreter_stack()
-    return interpreter is not None and interpreter.key() == TransformType.Vmap
 
 
 def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
