@@ -22,6 +22,7 @@ from funcaot._torch.autograd.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
     forward_grad_enabled,
+    gradients_are_differentiated,
     in_dual_level,
 )
 from funcaot._torch.autograd.op_kernels import (
@@ -281,9 +282,9 @@ _by_torch = _ByTorch()
 
 
 @contextmanager
-def _formula_of(rule: Derivative, create_graph: bool) -> Iterator[Callable[..., Any]]:
+def _formula_of(rule: Derivative, again: bool) -> Iterator[Callable[..., Any]]:
     """What is differentiated for an op's gradients."""
-    if create_graph or not rule.later:
+    if again or not rule.later:
         yield rule.formula  # type: ignore[misc]
         return
     before, _by_torch.op = _by_torch.op, rule.op
@@ -307,7 +308,7 @@ def _pulled_by_formula(
         args, kwargs = call.fill(filled)
         return formula(*args, **kwargs)
 
-    with _formula_of(call.rule, torch.is_grad_enabled()) as formula:
+    with _formula_of(call.rule, gradients_are_differentiated()) as formula:
         found = gradients_of(outputs, [tensors[place] for place in places], cotangents, others)
     by_place = dict(zip(places, found, strict=True))
     return [by_place.get(index) for index in range(len(tensors))]

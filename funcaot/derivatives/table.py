@@ -73,6 +73,7 @@ _RULES = (
     "elementwise.zeta",
     "losses.ctc",
     "losses.huber",
+    "losses.linear_cross_entropy",
     "losses.multi_margin",
     "losses.multilabel_margin",
     "losses.soft_margin",

@@ -71,6 +71,19 @@ def reflectors(x):
     return torch.cat([packed.reshape(-1), scales.reshape(-1)])
 
 
+def chunked(x, layer, bias, *, reduction):
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=True)
+    return F.linear_cross_entropy(
+        x,
+        layer,
+        torch.tensor([0, 2, 1, 2, 0]),
+        linear_bias=bias,
+        weight=torch.tensor([0.5, 1.0, 2.0], dtype=x.dtype),
+        reduction=reduction,
+        options=options,
+    )
+
+
 def matrix_of(x):
     """A matrix far from a singular one."""
     return x @ x.mT + 2 * torch.eye(x.shape[-1], dtype=x.dtype) + x.triu(1)
@@ -152,6 +165,12 @@ CALLS = {
     "bag_mean": Call(partial(bag, mode="mean"), ((4, 3),)),
     "bag_max": Call(partial(bag, mode="max"), ((4, 3),)),
     "bag_weighted": Call(weighted_bag, ((4, 3), (6,))),
+    **{
+        f"chunked_cross_entropy_{reduction}": Call(
+            partial(chunked, reduction=reduction), ((5, 2), (3, 2), (3,))
+        )
+        for reduction in (("mean", "sum", "none") if hasattr(F, "linear_cross_entropy") else ())
+    },
     "soft_margin": Call(
         lambda x: F.soft_margin_loss(x, torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=x.dtype)),
         ((4,),),

@@ -1,7 +1,7 @@
 """``igamma`` and ``igammac`` by their first argument: the integral, on nodes of Gauss.
 
-With ``t = x exp(v)`` the integral of ``t ** (a - 1) exp(-t)`` is one of the exponential of a concave
-function. Of its two parts the one is computed over which that function falls from the boundary on,
+With ``t = x exp(v)`` the integral of ``t ** (a - 1) exp(-t)`` is one of the exponential of a
+concave function. Of its two parts the one is computed over which that function falls from the boundary on,
 so that a small part is right to its own last digits.
 """
 
@@ -54,9 +54,7 @@ def _integral(a: Tensor, x: Tensor, sign: Tensor) -> Tensor:
         for _ in range(12):
             fallen, slope = _fallen(a, x, sign, width)
             width = width - (fallen - _NOTHING) / slope
-    places, weights = (
-        torch.tensor(values, dtype=a.dtype, device=a.device) for values in _nodes()
-    )
+    places, weights = (torch.tensor(values, dtype=a.dtype, device=a.device) for values in _nodes())
     fallen, _ = _fallen(
         a.unsqueeze(-1), x.unsqueeze(-1), sign.unsqueeze(-1), width.unsqueeze(-1) * places
     )

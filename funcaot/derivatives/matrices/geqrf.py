@@ -41,6 +41,4 @@ def _reflectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return rest, torch.cat(scales, -1)
 
 
-register(
-    Derivative(torch.ops.aten.geqrf.default, _reflectors, jvp=transposed(_reflectors))
-)
+register(Derivative(torch.ops.aten.geqrf.default, _reflectors, jvp=transposed(_reflectors)))

@@ -36,9 +36,7 @@ def _edges(x: Tensor, bins: int, given: Sequence[float] | None) -> Tensor:
     return torch.where(steps < (bins + 1) // 2, low + step * steps, high - step * (bins - steps))
 
 
-def _counted(
-    points: Tensor, edges: Sequence[Tensor], weight: Maybe, density: bool
-) -> Tensor:
+def _counted(points: Tensor, edges: Sequence[Tensor], weight: Maybe, density: bool) -> Tensor:
     """The weights in each bin; the last dimension of the points is that of the bins."""
     shape = [edge.shape[0] - 1 for edge in edges]
     place = torch.zeros(points.shape[:-1], dtype=torch.long, device=points.device)
@@ -67,7 +65,7 @@ def _by_count(
     x: Tensor,
     bins: int = 100,
     *,
-    range: Sequence[float] | None = None,  # noqa: A002  (the op's name)
+    range: Sequence[float] | None = None,
     weight: Maybe = None,
     density: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -85,7 +83,7 @@ def _all_edges(
     x: Tensor,
     bins: Sequence[int],
     *,
-    range: Sequence[float] | None = None,  # noqa: A002
+    range: Sequence[float] | None = None,
     weight: Maybe = None,
     density: bool = False,
 ) -> tuple[Tensor, ...]:

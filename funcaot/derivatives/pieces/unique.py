@@ -80,9 +80,7 @@ def _of_the_call(dim: int, *_: Any, **__: Any) -> int:
     return dim
 
 
-def _if_given(
-    inverse: bool = False, count: bool = False, dim: int | None = None
-) -> int | None:
+def _if_given(inverse: bool = False, count: bool = False, dim: int | None = None) -> int | None:
     return dim
 
 

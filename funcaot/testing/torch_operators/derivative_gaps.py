@@ -80,6 +80,15 @@ WHY_NOT: dict[str, str] = {
     "_segment_reduce*": "products of segments, where an element may be zero",
     "to_sparse": "a sparse tangent; torch's forward mode has none",
     "nextafter": "a neighbour among floating-point numbers, which isn't a function of reals",
+    "_batch_norm_with_update": "writes to running statistics that all examples share",
+    "as_strided_scatter": "goes by places in memory, which differ in a batch",
+    "column_stack": "an op of several dimensions; `torch.cat` and `stack` have `vmap`",
+    "equal": "answers with one value of Python for all examples",
+    "narrow": "a start that is a tensor has to be read as a number",
+    "tensor_split": "sections that are a tensor have to be read as numbers",
+    "nn.functional.rrelu": "draws random numbers, in place of an argument",
+    "nonzero": "sizes that values decide, which differ between examples",
+    "histogramdd": "edges that differ between examples; a loop, and `torch.stack`",
     "nonzero_static": "returns indices, which have no derivative",
     "randint_like": "draws integers, whatever it is given",
     "randint": "draws integers, whatever it is given",
@@ -95,6 +104,8 @@ PUT_RIGHT: dict[str, str] = {
     "which is NaN",
     "`weight_norm` by the first or last dimension": "the second order: norms are taken for "
     "constants",
+    "`linear_cross_entropy` in chunks": "the second order, and forward mode: gradients are "
+    "taken for constants",
     "`scatter_reduce` by products": "forward mode: it is taken for a constant",
 }
 # Raises in torch beyond what the table asks for; these have rules, too.
@@ -189,8 +200,8 @@ def derivatives_page(gaps: Sequence[DerivativeGap], constant: Sequence[str] = ()
         "# Derivatives that torch lacks",
         "",
         f"Asked of each operator of torch {torch.__version__.split('+')[0]}'s `op_db` on the CPU:",
-        "its gradient, the gradient of that in reverse and in forward mode, forward mode, and `vmap`",
-        "(where torch neither has a rule nor loops). Listed is what eager torch says is",
+        "its gradient, the gradient of that in reverse and in forward mode, forward mode, and",
+        "`vmap`, where torch neither has a rule nor loops. Listed is what eager torch says is",
         "not implemented. *rule*: `funcaot.derivatives` has one, which is used in compiled",
         "functions and inside of `funcaot.install()`. Attention, whose eager gaps depend on the",
         "kernel that is chosen, has rules for all of them.",
