@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
-from funcaot._torch.autograd.autograd import in_dual_level
 from funcaot._torch.levels.functorch import transforms_active
 from funcaot._torch.patches import applied, is_usable
 from funcaot.base.scopes import SharedPatch, holding
@@ -61,11 +61,15 @@ class _Check:
         if _this_thread.captures and query.device.type in _WITHOUT_GRADIENTS:
             return
         # What scores are changed by may require grad where the operands don't.
-        moves = torch.is_grad_enabled() or transforms_active() or in_dual_level()
+        moves = torch.is_grad_enabled() or transforms_active() or _in_dual_level()
         if _formulas and not _this_thread.captures and moves:
             _this_thread.asked = True
             return
         self.original(query, key, value)
+
+
+def _in_dual_level() -> bool:
+    return forward_ad._current_level >= 0
 
 
 class _Switch:

@@ -1,8 +1,8 @@
 """``igamma`` and ``igammac`` by their first argument: the integral, on nodes of Gauss.
 
 With ``t = x exp(v)`` the integral of ``t ** (a - 1) exp(-t)`` is one of the exponential of a
-concave function. Of its two parts the one is computed over which that function falls from the boundary on,
-so that a small part is right to its own last digits.
+concave function. Of its two parts the one is computed over which that function falls from the
+boundary on, so that a small part is right to its own last digits.
 """
 
 from __future__ import annotations

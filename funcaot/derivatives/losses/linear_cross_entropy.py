@@ -29,11 +29,9 @@ def _of_the_whole(
     target: Tensor,
     bias: Maybe,
     weight: Maybe,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float = 0.0,
-    *_: Any,
+    *rest: Any,
 ) -> Tensor:
+    reduction, ignore_index, label_smoothing = (*rest, 0.0)[:3]
     return torch.nn.functional.cross_entropy(
         torch.nn.functional.linear(x, layer, bias),
         target,

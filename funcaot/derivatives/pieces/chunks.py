@@ -11,7 +11,8 @@ from torch import Tensor
 from funcaot.derivatives.table import Derivative, register
 from funcaot.derivatives.ways import transposed
 
-_OP = torch.ops.aten._chunk_cat.default
+aten = torch.ops.aten
+_OP = aten._chunk_cat.default
 
 
 def _laid(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
