@@ -365,6 +365,19 @@ PATCHES: tuple[Patch, ...] = (
         "tests/derivatives/test_flex_attention.py",
     ),
     Patch(
+        "uncompiled flex attention",
+        "funcaot/_torch/levels/flex_attention.py",
+        (
+            Target(
+                "torch.nn.attention.flex_attention:_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG",
+            ),
+            Target("torch._higher_order_ops.flex_attention:FlexAttentionHOP.__call__"),
+        ),
+        "flex_attention compiles itself, and its operator has a gradient of the first order.",
+        "inside of install, flex_attention has the derivatives that torch has",
+        "tests/derivatives/levels/test_uncompiled_flex_attention.py",
+    ),
+    Patch(
         "mathematics",
         "funcaot/_torch/tensors/sizes/written_numbers.py",
         (Target("math:sqrt"),),

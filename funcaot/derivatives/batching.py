@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from funcaot._torch.levels import functorch
+from funcaot.derivatives.arguments import has_tensors
 from funcaot.derivatives.table import Derivative
 
 __all__ = ["batched_kernel"]
@@ -20,7 +21,10 @@ def batched_kernel(rule: Derivative) -> Callable[..., Any]:
         interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
         level = interpreter.level()
 
-        def inner(value: Any) -> tuple[Any, int | None]:
+        def inner(value: Any) -> tuple[Any, Any]:
+            if has_tensors(value):
+                parts = [inner(part) for part in value]
+                return [part for part, _ in parts], [dim for _, dim in parts]
             if not isinstance(value, Tensor):
                 return value, None
             return functorch.unwrap_batch_dimension(value, level)

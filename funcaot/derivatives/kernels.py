@@ -22,6 +22,7 @@ from funcaot._torch.autograd.autograd import (
     SingleLevelFunction,
     compiled_autograd_key,
     forward_grad_enabled,
+    gradients_are_differentiated,
     in_dual_level,
 )
 from funcaot._torch.autograd.op_kernels import (
@@ -33,7 +34,7 @@ from funcaot._torch.autograd.op_kernels import (
     schema_of,
     torch_kernel,
 )
-from funcaot._torch.levels.functorch import leaves_at_level, single_level_functions_allowed
+from funcaot._torch.levels.functorch import single_level_functions_allowed
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 from funcaot.classes.opaque import current_captor
@@ -41,7 +42,7 @@ from funcaot.derivatives.arguments import flat, has_tensors, lacks, with_tensors
 from funcaot.derivatives.batching import batched_kernel
 from funcaot.derivatives.custom_ops import forward_rules
 from funcaot.derivatives.table import Derivative, derivatives, on_change
-from funcaot.derivatives.ways import entered, transposed
+from funcaot.derivatives.ways import gradients_of, transposed
 from funcaot.errors import MissingRuleError, RuleError
 
 __all__ = ["install_derivatives", "uninstall_derivatives", "with_derivatives"]
@@ -281,9 +282,9 @@ _by_torch = _ByTorch()
 
 
 @contextmanager
-def _formula_of(rule: Derivative, create_graph: bool) -> Iterator[Callable[..., Any]]:
+def _formula_of(rule: Derivative, again: bool) -> Iterator[Callable[..., Any]]:
     """What is differentiated for an op's gradients."""
-    if create_graph or not rule.later:
+    if again or not rule.later:
         yield rule.formula  # type: ignore[misc]
         return
     before, _by_torch.op = _by_torch.op, rule.op
@@ -297,33 +298,20 @@ def _pulled_by_formula(
     call: _Call, needed: Sequence[bool], cotangents: Sequence[Maybe], tensors: Sequence[Tensor]
 ) -> list[Maybe]:
     """The gradients by differentiating the formula, which is run once more for it."""
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), leaves_at_level(), _formula_of(call.rule, create_graph) as formula:
-        inner = [
-            entered(tensor, connected=create_graph) if wanted else tensor
-            for tensor, wanted in zip(tensors, needed, strict=True)
-        ]
-        args, kwargs = call.fill(inner)
-        outputs = formula(*args, **kwargs)
-        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-        pairs = [
-            (output, cotangent)
-            for output, cotangent in zip(outputs, cotangents, strict=False)
-            if cotangent is not None and output is not None and output.requires_grad
-        ]
-        active = [tensor for tensor, wanted in zip(inner, needed, strict=True) if wanted]
-        if not pairs:
-            return [None] * len(tensors)
-        found = iter(
-            torch.autograd.grad(
-                [output for output, _ in pairs],
-                active,
-                [cotangent for _, cotangent in pairs],
-                create_graph=create_graph,
-                allow_unused=True,
-            )
-        )
-    return [next(found) if wanted else None for wanted in needed]
+    places = [index for index, wanted in enumerate(needed) if wanted]
+    others = [tensor for tensor, wanted in zip(tensors, needed, strict=True) if not wanted]
+
+    def outputs(*inner: Tensor) -> Any:
+        filled = list(tensors)
+        for place, tensor in zip(places, inner, strict=True):
+            filled[place] = tensor
+        args, kwargs = call.fill(filled)
+        return formula(*args, **kwargs)
+
+    with _formula_of(call.rule, gradients_are_differentiated()) as formula:
+        found = gradients_of(outputs, [tensors[place] for place in places], cotangents, others)
+    by_place = dict(zip(places, found, strict=True))
+    return [by_place.get(index) for index in range(len(tensors))]
 
 
 def _pulled_by_torch(

@@ -43,7 +43,8 @@ class Derivative:
         later: Whether torch's own formula is right for the op's derivative, and wrong for those
             after it: it serves where nothing is differentiated once more.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
-            and their dimensions; None leaves it to torch.
+            and their dimensions; of a list of tensors there is a list of dimensions. None leaves
+            it to torch.
     """
 
     op: OpOverload
@@ -67,23 +68,29 @@ _RULES = (
     "elementwise.dropout",
     "elementwise.glu",
     "elementwise.hardsigmoid",
+    "elementwise.igamma",
     "elementwise.steps",
+    "elementwise.zeta",
     "losses.ctc",
     "losses.huber",
+    "losses.linear_cross_entropy",
     "losses.multi_margin",
     "losses.multilabel_margin",
     "losses.soft_margin",
     "matrices.cholesky",
     "matrices.det",
+    "matrices.geqrf",
     "matrices.ormqr",
     "matrices.solved",
     "normalization.batch_norm",
     "normalization.layer_norm",
     "normalization.weight_norm",
     "pieces.broadcast",
+    "pieces.chunks",
     "pieces.cumulated_products",
     "pieces.embedding_bag",
     "pieces.extremes",
+    "pieces.histogram",
     "pieces.index_reduce",
     "pieces.masked_select",
     "pieces.packed",
@@ -91,6 +98,7 @@ _RULES = (
     "pieces.real_spectra",
     "pieces.scatter_reduce",
     "pieces.segment_reduce",
+    "pieces.unique",
     "sampling.grid_sampler",
 )
 _table: dict[OpOverload, Derivative] = {}

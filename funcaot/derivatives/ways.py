@@ -10,10 +10,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from funcaot._torch.autograd.autograd import tangent_of
-from funcaot._torch.levels.functorch import begun_at_level, leaves_at_level
-from funcaot.errors import MissingRuleError
+from funcaot._torch.levels.functorch import (
+    begun_at_level,
+    leaves_at_level,
+    transforms_active,
+    unwrap_if_dead,
+)
+from funcaot._torch.levels.innermost import differentiates_at_a_new_level
 
-__all__ = ["entered", "gradient_of", "transposed"]
+__all__ = ["entered", "gradient_of", "gradients_of", "transposed"]
 
 Maybe: TypeAlias = Tensor | None
 
@@ -27,8 +32,8 @@ def transposed(op: Callable[..., Any]) -> Callable[..., Any]:
 
     def jvp(tangents: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Maybe, ...]:
         with torch.enable_grad(), leaves_at_level():
-            inner, moving = _moving(tangents, args)
-            outputs = op(*inner, **kwargs)
+            inner, named, moving = _moving(tangents, args, kwargs)
+            outputs = op(*inner, **named)
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
             reached = [i for i, v in enumerate(outputs) if _differentiable(v)]
             if not reached or not moving:
@@ -59,18 +64,13 @@ def transposed(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moving(
-    tangents: Sequence[Any], args: Sequence[Any]
-) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
+    tangents: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any], list[tuple[Tensor, Tensor]]]:
     """The arguments with new tensors for those that move, and each of these with its tangent."""
+    inner, named, moving = list(args), dict(kwargs), []
+    by_name: dict[str, Any] = {}
     if tangents and isinstance(tangents[-1], dict):
-        names = [name for name, tangent in tangents[-1].items() if tangent is not None]
-        raise MissingRuleError(
-            f"An op was differentiated in forward mode by its keywords {', '.join(names)}.",
-            expected="tangents of positional arguments",
-            got="one of a keyword",
-            remedy="register a jvp that takes it, with funcaot.register_derivative.",
-        )
-    inner, moving = list(args), []
+        *tangents, by_name = tangents
     for index, tangent in enumerate(tangents):
         if isinstance(tangent, Tensor):
             inner[index] = entered(args[index])
@@ -81,7 +81,11 @@ def _moving(
                 if part is not None:
                     inner[index][place] = entered(args[index][place])
                     moving.append((inner[index][place], part))
-    return inner, moving
+    for name, tangent in by_name.items():
+        if tangent is not None:
+            named[name] = entered(kwargs[name])
+            moving.append((named[name], tangent))
+    return inner, named, moving
 
 
 def entered(tensor: Tensor, *, connected: bool = True) -> Tensor:
@@ -91,6 +95,8 @@ def entered(tensor: Tensor, *, connected: bool = True) -> Tensor:
         tensor: Of the level in progress.
         connected: Whether the derivative is itself differentiated by ``tensor``.
     """
+    # Of a level that has ended, as what a function of ``torch.func.vjp`` was recorded at.
+    tensor = unwrap_if_dead(tensor)
     if connected:
         view = tensor.view_as(tensor)
         if view.requires_grad:
@@ -107,8 +113,73 @@ def _differentiable(value: Any) -> bool:
 
 def gradient_of(function: Callable[..., Tensor], primal: Tensor, cotangent: Tensor) -> Tensor:
     """The gradient of a function of one tensor, which can be differentiated again."""
+    with torch.enable_grad():
+        (gradient,) = gradients_of(function, [primal], [cotangent])
+    return torch.zeros_like(primal) if gradient is None else gradient
+
+
+def gradients_of(
+    function: Callable[..., Any],
+    primals: Sequence[Tensor],
+    cotangents: Sequence[Maybe],
+    also: Sequence[Tensor] = (),
+) -> list[Maybe]:
+    """The gradients of a function, wherever the backward that asks for them runs.
+
+    They can be differentiated again where grad mode is on.
+
+    Args:
+        function: Of the primals; gives a tensor or several, None among them.
+        primals: Of the level in progress, of those below, or of one that has ended.
+        cotangents: One per output, None for zero.
+        also: What else the function depends on, besides the cotangents.
+    """
+    primals = [unwrap_if_dead(primal) for primal in primals]
+    if differentiates_at_a_new_level():
+        return _at_a_new_level(function, primals, cotangents)
+    again = torch.is_grad_enabled()
+    if again and not transforms_active():
+        # Where nothing is recorded, the leaves that are made here would be.
+        given = [unwrap_if_dead(value) for value in (*cotangents, *also) if value is not None]
+        again = any(value.requires_grad for value in (*primals, *given))
     with torch.enable_grad(), leaves_at_level():
-        inner = entered(primal)
-        output = function(inner)
-        (gradient,) = torch.autograd.grad(output, inner, cotangent, create_graph=True)
-    return gradient
+        inner = [entered(primal, connected=again) for primal in primals]
+        outputs = function(*inner)
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        pairs = [
+            (output, cotangent)
+            for output, cotangent in zip(outputs, cotangents, strict=False)
+            if cotangent is not None and output is not None and output.requires_grad
+        ]
+        if not pairs:
+            return [None] * len(primals)
+        found = torch.autograd.grad(
+            [output for output, _ in pairs],
+            inner,
+            [cotangent for _, cotangent in pairs],
+            create_graph=again,
+            allow_unused=True,
+        )
+    return list(found)
+
+
+def _at_a_new_level(
+    function: Callable[..., Any], primals: Sequence[Tensor], cotangents: Sequence[Maybe]
+) -> list[Maybe]:
+    """The same where the level in progress records nothing, as the one of a ``vmap``."""
+    reached: list[int] = []
+
+    def differentiable(*inner: Tensor) -> tuple[Tensor, ...]:
+        outputs = function(*inner)
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        asked = zip(outputs, cotangents, strict=False)
+        reached[:] = [
+            index
+            for index, (output, cotangent) in enumerate(asked)
+            if output is not None and cotangent is not None
+        ]
+        return tuple(outputs[index] for index in reached)
+
+    with torch.enable_grad():
+        _, pull = torch.func.vjp(differentiable, *primals)
+    return list(pull(tuple(cotangents[index] for index in reached)))

@@ -10,9 +10,14 @@ from types import TracebackType
 from typing import Any
 
 from funcaot._torch.calls.interception import replaced_apply, require_interception
+from funcaot._torch.levels.flex_attention import (
+    install_flex_attention,
+    uninstall_flex_attention,
+)
 from funcaot.base.scopes import SharedPatch, holding
 from funcaot.classes.class_cache import forget_classes
 from funcaot.derivatives import custom_ops
+from funcaot.derivatives.attention.flexible import flexible_attention
 from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
 from funcaot.functions.function import Function, custom_function_call
 from funcaot.transforms.forms.without_levels import register_interception
@@ -68,6 +73,8 @@ def _replaced() -> Any:
 
 
 _patch = SharedPatch(lambda: _replaced().install(), lambda: _replaced().undo())
+# Of each install, whether torch looked as it was known.
+_flex_attentions: list[bool] = []
 _when_uninstalled: list[Callable[[], None]] = []
 
 
@@ -113,6 +120,7 @@ def install() -> contextlib.AbstractContextManager[None]:
     require_interception()
     _patch.install()
     install_derivatives()
+    _flex_attentions.append(install_flex_attention(flexible_attention))
     return _Installation()
 
 
@@ -135,6 +143,8 @@ def uninstall() -> None:
     installed = _patch.is_installed
     _patch.uninstall()
     uninstall_derivatives()
+    if _flex_attentions and _flex_attentions.pop():
+        uninstall_flex_attention()
     if not _patch.is_installed:
         if installed:
             forget_classes()

@@ -55,6 +55,35 @@ def grid(picture, places, *, mode="bilinear"):
     return F.grid_sample(picture, places * 0.8, mode=mode, align_corners=False)
 
 
+def counted(x, weight, *, density, **keywords):
+    """The counts, and the edges that the least and the largest element move."""
+    hist, edges = torch.histogram(x, weight=weight.square(), density=density, **keywords)
+    return torch.cat([hist, edges])
+
+
+def counted_in_two(x, weight):
+    hist, edges = torch.histogramdd(x, [2, 3], weight=weight.square(), density=True)
+    return torch.cat([hist.reshape(-1), *edges])
+
+
+def reflectors(x):
+    packed, scales = torch.geqrf(x)
+    return torch.cat([packed.reshape(-1), scales.reshape(-1)])
+
+
+def chunked(x, layer, bias, *, reduction):
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=True)
+    return F.linear_cross_entropy(
+        x,
+        layer,
+        torch.tensor([0, 2, 1, 2, 0]),
+        linear_bias=bias,
+        weight=torch.tensor([0.5, 1.0, 2.0], dtype=x.dtype),
+        reduction=reduction,
+        options=options,
+    )
+
+
 def matrix_of(x):
     """A matrix far from a singular one."""
     return x @ x.mT + 2 * torch.eye(x.shape[-1], dtype=x.dtype) + x.triu(1)
@@ -67,6 +96,8 @@ def batch_norm(x, weight=None, bias=None, *, trains=True):
     return F.batch_norm(x, mean, variance, weight, bias, training=trains)
 
 
+PLACES = torch.tensor([0, 2, 1, 2, 0])
+EDGES = torch.tensor([-1.0, -0.2, 0.5, 0.9], dtype=torch.float64)
 TARGETS = torch.tensor([[1, 2, 2], [3, 1, 0]])
 LENGTHS = torch.tensor([2, 3])
 special = torch.special
@@ -85,6 +116,32 @@ CALLS = {
     },
     "hardsigmoid": Call(lambda x: F.hardsigmoid(x * 4), ((7,),)),
     "heaviside": Call(heaviside, ((3,),)),
+    "zeta": Call(torch.special.zeta, ((5,), (5,)), shift=1.5, positive=True, tolerance=1e-4),
+    "zeta_of_numbers": Call(
+        lambda x: torch.special.zeta(x, 2.5) + torch.special.zeta(3.5, x), ((5,),), shift=2.5
+    ),
+    "igamma": Call(torch.special.gammainc, ((5,), (4, 1)), shift=0.6, positive=True),
+    "igamma_of_much": Call(
+        lambda a, x: torch.special.gammainc(3 + 9 * a, 6 * x), ((5,), (5,)), positive=True
+    ),
+    "igammac": Call(torch.special.gammaincc, ((5,), (4, 1)), shift=0.6, positive=True),
+    "unique": Call(lambda x: torch.unique(x[PLACES]) * x.sum(), ((3,),)),
+    "unique_of_rows": Call(
+        lambda x: torch.unique(x[PLACES], dim=0, return_counts=True)[0].sin(), ((3, 2),)
+    ),
+    "unique_of_runs": Call(
+        lambda x: torch.unique_consecutive(x[PLACES].repeat_interleave(2)), ((3,),)
+    ),
+    "unique_of_runs_of_columns": Call(
+        lambda x: torch.unique_consecutive(x[:, PLACES.repeat_interleave(2)], dim=1), ((2, 3),)
+    ),
+    "chunk_cat": Call(lambda x, y: torch._chunk_cat([x, y], 0, 2), ((3, 2), (2, 2, 2))),
+    "histogram": Call(partial(counted, bins=3, density=False), ((7,), (7,))),
+    "histogram_density": Call(partial(counted, bins=3, density=True), ((7,), (7,))),
+    "histogram_edges": Call(partial(counted, bins=EDGES, density=True), ((7,), (7,))),
+    "histogramdd": Call(counted_in_two, ((7, 2), (7,))),
+    "geqrf": Call(reflectors, ((4, 3),), tolerance=1e-5),
+    "geqrf_wide": Call(reflectors, ((2, 3, 4),), tolerance=1e-5),
     "ctc": Call(partial(ctc, targets=TARGETS, lengths=[3, 2]), ((6, 2, 4),)),
     "ctc_mean": Call(partial(ctc, targets=TARGETS, lengths=[2, 1], reduction="mean"), ((6, 2, 4),)),
     "ctc_joined": Call(
@@ -108,6 +165,12 @@ CALLS = {
     "bag_mean": Call(partial(bag, mode="mean"), ((4, 3),)),
     "bag_max": Call(partial(bag, mode="max"), ((4, 3),)),
     "bag_weighted": Call(weighted_bag, ((4, 3), (6,))),
+    **{
+        f"chunked_cross_entropy_{reduction}": Call(
+            partial(chunked, reduction=reduction), ((5, 2), (3, 2), (3,))
+        )
+        for reduction in (("mean", "sum", "none") if hasattr(F, "linear_cross_entropy") else ())
+    },
     "soft_margin": Call(
         lambda x: F.soft_margin_loss(x, torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=x.dtype)),
         ((4,),),

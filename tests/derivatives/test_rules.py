@@ -194,7 +194,7 @@ def test_formulas_are_the_ops():
             found.add(rule.op)
             again = rule.formula(*args, **kwargs)
             again = again if isinstance(again, tuple) else (again,)
-            result = result if isinstance(result, tuple) else (result,)
+            result = result if isinstance(result, tuple | list) else (result,)
             for one, other in zip(again, result, strict=True):
                 if one is not None:
                     one, other = one.detach(), other.detach()

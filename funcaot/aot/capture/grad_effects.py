@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.innermost import lacks_a_rule_here
 from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
@@ -271,6 +272,11 @@ class GradientTracker(TorchFunctionMode):
         if isinstance(func, HigherOrderOperator) and func.name() in _IN_PYTHON:
             with self:  # what runs inside is the user's
                 return _run_in_python(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator) and lacks_a_rule_here(func):
+            raise UnsupportedError(
+                f"The higher-order operator {func.name()} is used under a transform.",
+                remedy="call it outside of the transform, or make its derivative a Function.",
+            )
         for value in tree_flatten((args, kwargs))[0]:
             if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)

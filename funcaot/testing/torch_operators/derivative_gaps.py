@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from funcaot.functions.interception import install
+from funcaot.testing.program import TensorFunction, is_differentiable, weights_like
 from funcaot.testing.torch_operators.operators import (
     Call,
     backward,
@@ -24,36 +25,70 @@ from funcaot.testing.torch_operators.operators import (
     double_backward,
     dtype_for,
     jvp,
+    vmap,
 )
 from funcaot.testing.torch_operators.torch_opinfo import full_name, samples_of
 
 __all__ = ["WHY_NOT", "DerivativeGap", "derivatives_page", "find_gaps", "reason_for"]
 
+SAMPLES = 4
+_LACKING = (
+    "is not implemented",
+    "that does not support it",
+    "has not been implemented yet",
+    "Batching rule not implemented",
+    "does not yet have a batching rule",
+    "do not yet support",
+    "must override the setup_context staticmethod",
+)
+
+
+def forward_over_reverse(function: TensorFunction, call: Call) -> tuple[torch.Tensor, ...]:
+    """The gradient, pushed forward along every differentiable argument."""
+
+    def gradient(*moving: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def outputs(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            filled = list(call.primals)
+            for index, value in zip(call.argnums, values, strict=True):
+                filled[index] = value
+            return tuple(out for out in function(*filled) if is_differentiable(out))
+
+        found, pull = torch.func.vjp(outputs, *moving)
+        return pull(tuple(weights_like(output.detach(), 0.2) for output in found))
+
+    primals = tuple(call.primals[index] for index in call.argnums)
+    tangents = tuple(weights_like(primal, 0.9) for primal in primals)
+    return torch.func.jvp(gradient, primals, tangents)[1]
+
+
 STEPS: dict[str, Callable[..., Any]] = {
     "first order": backward,
     "second order": double_backward,
     "forward mode": jvp,
+    "forward over reverse": forward_over_reverse,
+    "vmap": vmap,
 }
-SAMPLES = 3
-_LACKING = ("is not implemented", "that does not support it", "has not been implemented yet")
 
 # Patterns of operators that still have a gap, with the reason.
 WHY_NOT: dict[str, str] = {
-    "igamma*": "the derivative by the first argument is a series that torch has no op for",
-    "special.zeta": "the derivative by the first argument is a series that torch has no op for",
     "linspace*": "ends given as tensors, which torch's gradient takes for constants",
     "torch._scaled_mm*": "products of quantised numbers, which have no derivative",
-    "floor_divide": "constant between jumps; `torch.div` that rounds down has derivatives",
-    "geqrf": "not unique where the matrix is singular, and its reflectors are no smooth function; "
-    "`torch.linalg.qr` has derivatives",
+    "floor_divide": "constant between jumps, and torch can't hand the number of `x // 2` to a rule "
+    "at a level of a transform; `torch.div` that rounds down has derivatives",
     "linalg.ldl*": "a factorisation with pivots, whose solve would need the pivots undone; "
     "`torch.linalg.solve` has derivatives",
-    "histogram*": "counts: constant between jumps, and the weights' part isn't done yet",
     "_segment_reduce*": "products of segments, where an element may be zero",
-    "unique*": "the values of a sorted set; not done yet: gather by the inverse instead",
-    "_chunk_cat": "an op of distributed training on lists of tensors; not done yet",
     "to_sparse": "a sparse tangent; torch's forward mode has none",
     "nextafter": "a neighbour among floating-point numbers, which isn't a function of reals",
+    "_batch_norm_with_update": "writes to running statistics that all examples share",
+    "as_strided_scatter": "goes by places in memory, which differ in a batch",
+    "column_stack": "an op of several dimensions; `torch.cat` and `stack` have `vmap`",
+    "equal": "answers with one value of Python for all examples",
+    "narrow": "a start that is a tensor has to be read as a number",
+    "tensor_split": "sections that are a tensor have to be read as numbers",
+    "nn.functional.rrelu": "draws random numbers, in place of an argument",
+    "nonzero": "sizes that values decide, which differ between examples",
+    "histogramdd": "edges that differ between examples; a loop, and `torch.stack`",
     "nonzero_static": "returns indices, which have no derivative",
     "randint_like": "draws integers, whatever it is given",
     "randint": "draws integers, whatever it is given",
@@ -69,6 +104,8 @@ PUT_RIGHT: dict[str, str] = {
     "which is NaN",
     "`weight_norm` by the first or last dimension": "the second order: norms are taken for "
     "constants",
+    "`linear_cross_entropy` in chunks": "the second order, and forward mode: gradients are "
+    "taken for constants",
     "`scatter_reduce` by products": "forward mode: it is taken for a constant",
 }
 # Raises in torch beyond what the table asks for; these have rules, too.
@@ -163,7 +200,8 @@ def derivatives_page(gaps: Sequence[DerivativeGap], constant: Sequence[str] = ()
         "# Derivatives that torch lacks",
         "",
         f"Asked of each operator of torch {torch.__version__.split('+')[0]}'s `op_db` on the CPU:",
-        "its gradient, the gradient of that, and forward mode. Listed is what eager torch says is",
+        "its gradient, the gradient of that in reverse and in forward mode, forward mode, and",
+        "`vmap`, where torch neither has a rule nor loops. Listed is what eager torch says is",
         "not implemented. *rule*: `funcaot.derivatives` has one, which is used in compiled",
         "functions and inside of `funcaot.install()`. Attention, whose eager gaps depend on the",
         "kernel that is chosen, has rules for all of them.",
