@@ -31,7 +31,8 @@ def _of_the_whole(
     weight: Maybe,
     *rest: Any,
 ) -> Tensor:
-    reduction, ignore_index, label_smoothing = (*rest, 0.0)[:3]
+    settings: Any = (*rest, 0.0)  # The number for smoothing may be left out.
+    reduction, ignore_index, label_smoothing = settings[:3]
     return torch.nn.functional.cross_entropy(
         torch.nn.functional.linear(x, layer, bias),
         target,

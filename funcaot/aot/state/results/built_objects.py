@@ -27,7 +27,7 @@ from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
 from funcaot.aot.closure.look import dictionary_of, in_slot
-from funcaot.aot.closure.ran import is_users
+from funcaot.aot.closure.ran import is_plain_object
 from funcaot.aot.state.results.new_objects import (
     OF_ONE_CALL,
     held_elsewhere,
@@ -264,7 +264,7 @@ class _Walk:
 
     def _plain(self, value: Any, base: Any, path: str) -> Ref:
         """A new object without tensors, or one that can't be made again."""
-        by_itself = base is None or (own_ways(type(value)) and not is_users(type(value)))
+        by_itself = base is None or (own_ways(type(value)) and not is_plain_object(type(value)))
         recipe = recipe_of_library(value) if by_itself else None
         stays = id(value) in self._held or isinstance(value, OF_ONE_CALL)
         if stays or (by_itself and recipe is None):
