@@ -74,6 +74,7 @@ SAMPLED = {
         "test_of_functions": 2,
         "test_own_kernels": 3,
         "test_parallel_options": 5,
+        "test_pulls": 3,
         "test_raised": 3,
         "test_reinterpreted": 5,
         "test_requiring_grad": 2,

@@ -253,3 +253,6 @@ CALLS = {
         )
     },
 }
+
+# Torch can't call these for a batch: values decide a size, or there is no rule.
+UNBATCHED = tuple(name for name in CALLS if name.startswith(("unique", "histogramdd")))

@@ -44,16 +44,21 @@ def _fallen(a: Tensor, x: Tensor, sign: Tensor, w: Tensor) -> tuple[Tensor, Tens
     return x * grown - a * sign * w, sign * (x * (grown + 1) - a)
 
 
+def _width(a: Tensor, x: Tensor, sign: Tensor) -> Tensor:
+    """How far from the boundary the exponential is nothing; no derivative goes through it."""
+    # Newton's method on a convex function, begun where it is too large.
+    to_left = torch.minimum(2 + _NOTHING / a, (2 * _NOTHING / a).sqrt() * 2 + 2 * _NOTHING / a)
+    to_right = torch.minimum((2 * _NOTHING / x).sqrt(), torch.log1p(2 * _NOTHING / x) + 2)
+    width = torch.where(sign < 0, to_left + _NOTHING, to_right)
+    for _ in range(12):
+        fallen, slope = _fallen(a, x, sign, width)
+        width = width - (fallen - _NOTHING) / slope
+    return width
+
+
 def _integral(a: Tensor, x: Tensor, sign: Tensor) -> Tensor:
     """From the boundary on, to the left or to the right, in units of the value there."""
-    with torch.no_grad():
-        # Newton's method on a convex function, begun where it is too large.
-        to_left = torch.minimum(2 + _NOTHING / a, (2 * _NOTHING / a).sqrt() * 2 + 2 * _NOTHING / a)
-        to_right = torch.minimum((2 * _NOTHING / x).sqrt(), torch.log1p(2 * _NOTHING / x) + 2)
-        width = torch.where(sign < 0, to_left + _NOTHING, to_right)
-        for _ in range(12):
-            fallen, slope = _fallen(a, x, sign, width)
-            width = width - (fallen - _NOTHING) / slope
+    width = _width(a.detach(), x.detach(), sign)
     places, weights = (torch.tensor(values, dtype=a.dtype, device=a.device) for values in _nodes())
     fallen, _ = _fallen(
         a.unsqueeze(-1), x.unsqueeze(-1), sign.unsqueeze(-1), width.unsqueeze(-1) * places

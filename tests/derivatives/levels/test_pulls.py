@@ -9,14 +9,12 @@ import torch
 import funcaot
 import funcaot.derivatives.special
 from funcaot.testing.derivatives import FiniteDifferences
-from tests.derivatives.cases import CALLS
+from tests.derivatives.cases import CALLS, UNBATCHED
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:index_reduce"),
     pytest.mark.filterwarnings("ignore:There is a performance drop"),
 ]
-# Sizes that values decide, which torch doesn't batch.
-UNBATCHED = tuple(name for name in CALLS if name.startswith(("unique", "histogramdd")))
 # Torch decides what to compute by what requires grad, and says where levels disagree.
 DECIDED = ("chunked_cross_entropy_mean", "chunked_cross_entropy_sum")
 BATCHED = [name for name in CALLS if name not in UNBATCHED + DECIDED]
