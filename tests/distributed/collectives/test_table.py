@@ -105,7 +105,13 @@ _PARTS = {
 }
 
 
-@pytest.mark.parametrize("part", _PARTS)
+# Minutes each; derivatives of fewer are in test_collectives.
+_LONG = ("writes, waited for", "derivatives")
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(each, marks=[pytest.mark.long] * (each in _LONG)) for each in _PARTS]
+)
 def test_on_the_hostile_backend(ranks: Ranks, part):
     function, *flags = _PARTS[part]
     ranks.run(function, "hostile", *flags, deadline=300)
