@@ -42,7 +42,7 @@ from funcaot.derivatives.arguments import flat, has_tensors, lacks, with_tensors
 from funcaot.derivatives.batching import batched_kernel
 from funcaot.derivatives.custom_ops import forward_rules
 from funcaot.derivatives.table import Derivative, derivatives, on_change
-from funcaot.derivatives.ways import gradients_of, transposed
+from funcaot.derivatives.ways import gradients_at, transposed
 from funcaot.errors import MissingRuleError, RuleError
 
 __all__ = ["install_derivatives", "uninstall_derivatives", "with_derivatives"]
@@ -299,18 +299,13 @@ def _pulled_by_formula(
 ) -> list[Maybe]:
     """The gradients by differentiating the formula, which is run once more for it."""
     places = [index for index, wanted in enumerate(needed) if wanted]
-    others = [tensor for tensor, wanted in zip(tensors, needed, strict=True) if not wanted]
 
-    def outputs(*inner: Tensor) -> Any:
-        filled = list(tensors)
-        for place, tensor in zip(places, inner, strict=True):
-            filled[place] = tensor
+    def outputs(*filled: Tensor) -> Any:
         args, kwargs = call.fill(filled)
         return formula(*args, **kwargs)
 
     with _formula_of(call.rule, gradients_are_differentiated()) as formula:
-        found = gradients_of(outputs, [tensors[place] for place in places], cotangents, others)
-    by_place = dict(zip(places, found, strict=True))
+        by_place = gradients_at(places, outputs, tensors, cotangents)
     return [by_place.get(index) for index in range(len(tensors))]
 
 

@@ -18,7 +18,7 @@ from funcaot._torch.levels.functorch import (
 )
 from funcaot._torch.levels.innermost import differentiates_at_a_new_level
 
-__all__ = ["entered", "gradient_of", "gradients_of", "transposed"]
+__all__ = ["entered", "gradient_of", "gradients_at", "gradients_of", "transposed"]
 
 Maybe: TypeAlias = Tensor | None
 
@@ -33,8 +33,7 @@ def transposed(op: Callable[..., Any]) -> Callable[..., Any]:
     def jvp(tangents: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Maybe, ...]:
         with torch.enable_grad(), leaves_at_level():
             inner, named, moving = _moving(tangents, args, kwargs)
-            outputs = op(*inner, **named)
-            outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+            outputs = _several(op(*inner, **named))
             reached = [i for i, v in enumerate(outputs) if _differentiable(v)]
             if not reached or not moving:
                 return (None,) * len(outputs)
@@ -111,11 +110,38 @@ def _differentiable(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
+def _several(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, tuple | list) else (outputs,)
+
+
 def gradient_of(function: Callable[..., Tensor], primal: Tensor, cotangent: Tensor) -> Tensor:
     """The gradient of a function of one tensor, which can be differentiated again."""
     with torch.enable_grad():
         (gradient,) = gradients_of(function, [primal], [cotangent])
     return torch.zeros_like(primal) if gradient is None else gradient
+
+
+def gradients_at(
+    places: Sequence[int],
+    function: Callable[..., Any],
+    values: Sequence[Any],
+    cotangents: Sequence[Maybe],
+) -> dict[int, Maybe]:
+    """The gradients of a function of values by those at some places; see ``gradients_of``."""
+
+    def of_these(*inner: Tensor) -> Any:
+        filled = list(values)
+        for place, value in zip(places, inner, strict=True):
+            filled[place] = value
+        return function(*filled)
+
+    others = [
+        value
+        for place, value in enumerate(values)
+        if place not in places and isinstance(value, Tensor)
+    ]
+    found = gradients_of(of_these, [values[place] for place in places], cotangents, others)
+    return dict(zip(places, found, strict=True))
 
 
 def gradients_of(
@@ -144,8 +170,7 @@ def gradients_of(
         again = any(value.requires_grad for value in (*primals, *given))
     with torch.enable_grad(), leaves_at_level():
         inner = [entered(primal, connected=again) for primal in primals]
-        outputs = function(*inner)
-        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        outputs = _several(function(*inner))
         pairs = [
             (output, cotangent)
             for output, cotangent in zip(outputs, cotangents, strict=False)
@@ -170,8 +195,7 @@ def _at_a_new_level(
     reached: list[int] = []
 
     def differentiable(*inner: Tensor) -> tuple[Tensor, ...]:
-        outputs = function(*inner)
-        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        outputs = _several(function(*inner))
         asked = zip(outputs, cotangents, strict=False)
         reached[:] = [
             index

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from funcaot._torch.autograd.autograd import gradients_are_differentiated
 from funcaot.derivatives.table import Derivative, register
-from funcaot.derivatives.ways import gradients_of, transposed
+from funcaot.derivatives.ways import gradients_at, transposed
 
 Maybe = Tensor | None
 # Of the operands that have a gradient: input, weight of the layer, bias of the layer.
@@ -68,14 +68,8 @@ def _vjp(
             found[place] = result * arriving if place in places else None
         return found
 
-    def loss(*moving: Tensor) -> Tensor:
-        filled = list(args)
-        for place, value in zip(places, moving, strict=True):
-            filled[place] = value
-        return _of_the_whole(*filled)
-
-    gradients = gradients_of(loss, [args[place] for place in places], [arriving])
-    for place, gradient in zip(places, gradients, strict=True):
+    gradients = gradients_at(places, _of_the_whole, args, [arriving])
+    for place, gradient in gradients.items():
         found[place] = gradient
     return found
 

@@ -17,8 +17,8 @@ _OP = aten._chunk_cat.default
 
 def _laid(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
     found = []
+    dim = dim % tensors[0].dim()
     for tensor in tensors:
-        dim = dim % tensor.dim()
         size = tensor.shape[dim]
         chunk = -(-size // num_chunks)
         behind = [0, 0] * (tensor.dim() - 1 - dim)

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,7 +127,7 @@ def _are_for(bound: Mapping[str, Any], specs: Any, call: ExportedCall) -> bool:
     """Whether a tuple specifies arguments as the function takes them, and not one by one."""
     if not isinstance(specs, tuple | list) or len(specs) != len(bound):
         return False
-    if len(bound) == len(call.args) and all(map(_is_same, bound.values(), call.args)):
+    if len(bound) == len(call.args) and all(map(operator.is_, bound.values(), call.args)):
         return False
     rest = [
         (given, spec)
@@ -142,10 +143,6 @@ def _are_for(bound: Mapping[str, Any], specs: Any, call: ExportedCall) -> bool:
         )
         for given, spec in rest
     )
-
-
-def _is_same(first: Any, second: Any) -> bool:
-    return first is second
 
 
 def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[str], str | None]:
