@@ -36,7 +36,8 @@ def _code_of(found: Any) -> Any:
 _looked_at: dict[Target, _Seen] = {}
 
 
-@dataclass(frozen=True)
+# By identity, as hashing what they say took most of the time of a look.
+@dataclass(frozen=True, eq=False)
 class Target:
     """A place in torch that a patch changes or counts on.
 

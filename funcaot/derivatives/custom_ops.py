@@ -7,7 +7,7 @@ and forward mode is the transpose of what ``register_autograd`` was given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from funcaot._torch.autograd.op_kernels import (
     OpOverload,
     draws_at_random,
     op_name,
-    ops_of_users,
     schema_of,
 )
 from funcaot._torch.levels.functorch import single_level_functions_allowed
@@ -29,7 +28,7 @@ from funcaot.derivatives.table import Derivative
 from funcaot.derivatives.ways import transposed
 from funcaot.errors import MissingRuleError
 
-__all__ = ["MODULE", "apply_at_level", "forward_rules"]
+__all__ = ["MODULE", "apply_at_level", "forward_rule"]
 
 # Where torch makes the Functions of such ops.
 MODULE = "torch._library.autograd"
@@ -61,11 +60,9 @@ def _single_level(function: Any) -> Any:
     return type(function.__name__, (SingleLevelFunction,), members)
 
 
-def forward_rules(known: set[OpOverload]) -> Iterator[Derivative]:
-    """A rule for forward mode of each op of users that the table has none for."""
-    for op in ops_of_users():
-        if op not in known:
-            yield Derivative(op, jvp=_forward(op), reverse=False)
+def forward_rule(op: OpOverload) -> Derivative:
+    """A rule for forward mode of an op that the table has none for."""
+    return Derivative(op, jvp=_forward(op), reverse=False)
 
 
 def _forward(op: OpOverload) -> Callable[..., Any]:

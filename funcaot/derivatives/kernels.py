@@ -27,11 +27,14 @@ from funcaot._torch.autograd.autograd import (
 )
 from funcaot._torch.autograd.op_kernels import (
     KernelLibrary,
+    OpOverload,
     devices,
     has_own_kernel,
     op_name,
+    ops_of_users,
     run_below,
     schema_of,
+    stays,
     torch_kernel,
 )
 from funcaot._torch.levels.functorch import single_level_functions_allowed
@@ -40,7 +43,7 @@ from funcaot.base.scopes import SharedPatch
 from funcaot.classes.opaque import current_captor
 from funcaot.derivatives.arguments import flat, has_tensors, lacks, with_tensors
 from funcaot.derivatives.batching import batched_kernel
-from funcaot.derivatives.custom_ops import forward_rules
+from funcaot.derivatives.custom_ops import forward_rule
 from funcaot.derivatives.table import Derivative, derivatives, on_change
 from funcaot.derivatives.ways import gradients_at, transposed
 from funcaot.errors import MissingRuleError, RuleError
@@ -432,6 +435,7 @@ class _Installed:
     def __init__(self) -> None:
         self._library = KernelLibrary()
         self._kernels: dict[Any, dict[str, Any]] | None = None
+        self._staying: dict[Any, dict[str, Any]] = {}
         on_change(self._changed)
 
     def change(self) -> None:
@@ -441,8 +445,17 @@ class _Installed:
         if self._kernels is None:
             self._kernels = {rule.op: _kernels_of(rule) for rule in derivatives()}
         # Looked for each time, as torch tells nobody of a new op.
-        rules = forward_rules(set(self._kernels))
-        self._library.install({**self._kernels, **{rule.op: _kernels_of(rule) for rule in rules}})
+        others = {op: self._of_other(op) for op in ops_of_users() if op not in self._kernels}
+        self._library.install({**self._kernels, **others})
+
+    def _of_other(self, op: OpOverload) -> dict[str, Any]:
+        """The kernels of an op that the table has no rule for."""
+        kernels = self._staying.get(op)
+        if kernels is None:
+            kernels = _kernels_of(forward_rule(op))
+            if stays(op):
+                self._staying[op] = kernels
+        return kernels
 
     def undo(self) -> None:
         """Bring torch's own back."""

@@ -28,6 +28,7 @@ __all__ = [
     "ops_of_users",
     "run_below",
     "schema_of",
+    "stays",
     "torch_kernel",
 ]
 
@@ -78,12 +79,32 @@ class KernelLibrary:
 _OF_TORCH = {"aten", "debug_mode_ops", "debugprims", "export", "funcaot", "prims", "rngprims"}
 
 
+# Namespaces of ops that torch registers once, as if it were a user, and nobody again.
+_STAYING = {
+    "_c10d_functional",
+    "_c10d_functional_autograd",
+    "flex_lib",
+    "onnx",
+    "onnx_symbolic",
+    "quantized_decomposed",
+    "streams",
+    "symm_mem",
+    "torch_nn",
+}
+
+
+def stays(op: OpOverload) -> bool:
+    """Whether the kernels of an op are sure to stay what they are."""
+    return op.namespace in _STAYING
+
+
 def ops_of_users() -> list[OpOverload]:
     """Ops that ``torch.library`` gave a kernel of autograd in Python, with or without a formula."""
     found = []
-    for place in tuple(registered_kernels):
-        namespace, name, key = place.split("/")
-        if key != "Autograd" or namespace in _OF_TORCH:
+    places = [place for place in tuple(registered_kernels) if place.endswith("/Autograd")]
+    for place in places:
+        namespace, name, _ = place.split("/")
+        if namespace in _OF_TORCH:
             continue
         packet = getattr(getattr(torch.ops, namespace), name.split(".")[0], None)
         overload = name.split(".")[1] if "." in name else "default"

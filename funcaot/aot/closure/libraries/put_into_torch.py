@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import is_
 from typing import Any
 
 import torch
@@ -37,16 +38,32 @@ _MODULES = (
 _OF_TORCH = {"typing_extensions"}
 
 
+# What a module or class held when nothing of a user's was there.
+_held_of_torch: dict[str, list[Any]] = {}
+
+
 def put_into_torch() -> str:
     """Each place in torch that holds something of a user's, and what; empty as a rule."""
     found: list[str] = []
     for name in _MODULES:
         module = sys.modules.get(name)
-        for key, value in list(vars(module).items()) if module is not None else ():
-            found += _told(f"{name}.{key}", value)
-    for key, value in list(vars(torch.Tensor).items()):
-        found += _told(f"torch.Tensor.{key}", value)
+        if module is not None:
+            found += _put_into(name, vars(module))
+    found += _put_into("torch.Tensor", vars(torch.Tensor))
     return ", ".join(sorted(found))
+
+
+def _put_into(name: str, held: Mapping[str, Any]) -> list[str]:
+    """The same of one module or class; a look at it is short while it holds the same objects."""
+    places = list(held.items())
+    values = [value for _, value in places]
+    before = _held_of_torch.get(name)
+    if before is not None and len(before) == len(values) and all(map(is_, before, values)):
+        return []
+    found = [line for key, value in places for line in _told(f"{name}.{key}", value)]
+    if not found:
+        _held_of_torch[name] = values
+    return found
 
 
 def _is_users(module: str) -> bool:
