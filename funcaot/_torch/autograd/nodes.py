@@ -41,8 +41,12 @@ def is_leaf(node: Any) -> bool:
 
 def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
     """Every node of the autograd graph behind some tensors, each once."""
+    return nodes_behind([out.grad_fn for out in reversed(outputs) if out.grad_fn is not None])
+
+
+def nodes_behind(pending: list[Any]) -> Iterator[Any]:
+    """Some nodes, of which the last one comes first, and every node behind them, each once."""
     seen: set[Any] = set()
-    pending = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
     while pending:
         function = pending.pop()
         if function in seen:
@@ -50,6 +54,12 @@ def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         seen.add(function)
         yield function
         pending.extend(parent for parent, _ in function.next_functions if parent is not None)
+
+
+def edges_behind(output: torch.Tensor) -> Iterator[tuple[Any, int]]:
+    """Every edge of the autograd graph behind a tensor, by the node and its output."""
+    for node in autograd_nodes([output]):
+        yield from (edge for edge in node.next_functions if edge[0] is not None)
 
 
 def leaves_behind(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -36,6 +36,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.dynamic import Opening
+from funcaot.aot.signature.histories import History
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.structure import pattern_of
@@ -103,6 +104,7 @@ class Capture:
         attached: Attributes and hooks that it left on inputs and on fresh outputs.
         absent: Attributes that it looked for, by argument, and that weren't there.
         facts: What else it read of real inputs.
+        histories: Which inputs it differentiates by which.
         pattern: Which inner tensors of wrappers among the inputs are one object.
     """
 
@@ -121,6 +123,7 @@ class Capture:
     attached: AllAttached = NOTHING_ATTACHED
     absent: tuple[tuple[int, str], ...] = ()
     facts: tuple[Fact, ...] = ()
+    histories: tuple[History, ...] = ()
     pattern: tuple[int, ...] = ()
 
     @property
@@ -250,6 +253,7 @@ def capture(
         attached=attached,
         absent=tuple(attributes.missing),
         facts=entrance.facts.noted(lifting.lifted),
+        histories=entrance.facts.histories(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch.tracing.tracing import disable_current_modes
+from funcaot.aot.signature.histories import History, Place, led_by
 
 __all__ = ["FACTS", "Fact", "Facts", "changed_of", "fact_of", "hold"]
 
@@ -102,6 +103,7 @@ class Facts:
         """Start with nothing read."""
         self._real: dict[int, tuple[torch.Tensor, int | None]] = {}
         self._read: dict[tuple[int, str], Any] = {}
+        self._histories: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
 
     def enter(self, real: torch.Tensor, seen: torch.Tensor, argument: int | None) -> None:
         """Remember what a tensor of the capture stands for."""
@@ -116,6 +118,33 @@ class Facts:
     def know(self, seen: Any) -> bool:
         """Whether a tensor of the capture stands for an input."""
         return id(seen) in self._real
+
+    def note_history(
+        self, behind: list[torch.Tensor], by: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Note that the program takes for granted that no tensor was made of one of others.
+
+        Args:
+            behind: Tensors of the capture that stand for inputs.
+            by: Others of these.
+
+        Returns:
+            One that was, and what it was made of; None if there is none.
+        """
+        self._histories.append((behind, by))
+        found = led_by(*([self._real[id(seen)][0] for seen in side] for side in (behind, by)))
+        return None if found is None else (behind[found[0]], by[found[1]])
+
+    def histories(self, lifted: Sequence[torch.Tensor]) -> tuple[History, ...]:
+        """What was noted of them; of real tensors that the function closes over, in order."""
+        places = {id(real): place for place, real in enumerate(lifted)}
+
+        def place(seen: torch.Tensor) -> Place:
+            real, argument = self._real[id(seen)]
+            return Place(argument is not None, places[id(real)] if argument is None else argument)
+
+        noted = [History(*(tuple(map(place, s)) for s in sides)) for sides in self._histories]
+        return tuple(dict.fromkeys(noted))
 
     def noted(self, lifted: Sequence[torch.Tensor]) -> tuple[Fact, ...]:
         """All that was read.

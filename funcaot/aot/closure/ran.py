@@ -57,6 +57,8 @@ _RANDOM_STATES = frozenset(
 # What pytest writes into the asserts of tests leads to everything that pytest holds.
 _OF_TESTS = {"pytest", "_pytest", "pluggy"}
 _LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *_OF_TESTS}
+# Torch's functions that hold tensors of the user's, whom they are given to.
+_MADE_FOR_USERS = {("torch._functorch.eager_transforms", "linearize.<locals>.jvp_fn")}
 _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
 # Python's functions that have other threads run something.
 _TO_THREADS = {
@@ -112,7 +114,11 @@ def is_torchs(function: types.FunctionType) -> bool:
     module = module_of(function)
     if not (is_machinery(module) or module.partition(".")[0] == "torch"):
         return False
-    if function.__closure__ is None or function.__globals__.get("__name__") == module:
+    if function.__closure__ is None:
+        return True
+    if (module, function.__qualname__) in _MADE_FOR_USERS:
+        return False
+    if function.__globals__.get("__name__") == module:
         return True
     named = getattr(sys.modules.get(module), function.__name__, None)
     return named is function

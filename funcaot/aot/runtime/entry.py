@@ -177,6 +177,8 @@ class Entry:
             return None
         if not hold(self.capture.facts, leaves, tensors):
             return None
+        if any(history.is_led(leaves, tensors) for history in self.capture.histories):
+            return None
         if tuple(map(class_that_acts, tensors)) != self.forward.lifted_classes:
             return None
         identities = {id(tensor) for tensor in tensors}

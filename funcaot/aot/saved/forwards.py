@@ -63,6 +63,7 @@ from funcaot.aot.segment.backward import Backward, BackwardKey
 from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
+from funcaot.aot.signature.histories import History, Place
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
 from funcaot.backends import eager, inductor
 
@@ -193,6 +194,9 @@ def forward_data(
         "leaves_grad_mode": captured.leaves_grad_mode,
         "absent": [list(pair) for pair in captured.absent],
         "facts": [list(fact) for fact in captured.facts],
+        "histories": [
+            [[list(place) for place in side] for side in history] for history in captured.histories
+        ],
         "reads_data": captured.events.reads_data,
         "grown": sorted(forward.grown),
         "unreached": sorted(derived.unreached),
@@ -419,6 +423,10 @@ def _capture_from(
         gradients=gradients,
         absent=tuple((position, name) for position, name in data["absent"]),
         facts=tuple(Fact(*fact) for fact in data["facts"]),
+        histories=tuple(
+            History(*(tuple(Place(*place) for place in side) for side in history))
+            for history in data["histories"]
+        ),
     )
 
 

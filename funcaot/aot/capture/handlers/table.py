@@ -15,9 +15,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.handlers import (
     constants,
     data_dependent_ops,
-    detaching,
     idle_dropout,
-    inside,
     masks,
     open_sizes,
     python_values,
@@ -27,6 +25,7 @@ from funcaot.aot.capture.handlers import (
     splitting,
     writing,
 )
+from funcaot.aot.capture.handlers.autograd import detaching, differentiating, inside
 from funcaot.aot.capture.handlers.call import Call, Handler, InProgress
 from funcaot.aot.capture.handlers.jagged import attention
 from funcaot.aot.capture.handlers.memory import outs, placing, reshaping, storages
@@ -99,6 +98,8 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(_TENSOR.__getitem__, _TENSOR.__setitem__), masks.with_indices),
     # What can't be seen afterwards is noted, or refused.
     Row(of(*inside.OF_AUTOGRAD), inside.refuse),
+    Row(of(torch.autograd.grad, torch.autograd.backward), differentiating.with_own_numbers),
+    Row(of(torch.autograd.grad), differentiating.note),
     Row(named(*writes.RESHAPING), reshaping.reshape),
     Row(named("detach_", "requires_grad_"), detaching.start_or_stop_requiring_grad),
     Row(of(_REQUIRES_GRAD.__set__), detaching.set_requiring_grad),

@@ -168,6 +168,10 @@ class _Writer:
             name = (self.names if fact.is_argument else self.lifted_names)[fact.position]
             read = self.source.constant(partial(fact_of, name=fact.name), "fact")
             require(self.source, f"{read}({name}) == {fact.value!r}")
+        for history in self.entry.capture.histories:
+            is_led = self.source.constant(history.is_led, "is_led")
+            both = f"[{listed(self.names)}], [{listed(self.lifted_names)}]"
+            require(self.source, f"not {is_led}({both})")
 
     def _write_lifted(self) -> None:
         read, gradients = self.entry.forward.reader, self.entry.capture.gradients

@@ -71,6 +71,30 @@ def test_gradients(program):
         same(*both, rtol=1e-4, atol=1e-5)
 
 
+MADE_OUTSIDE = {
+    "itself": lambda push: push,
+    "called": lambda push: lambda t: push(t) * 2,
+    "for each": lambda push: lambda t: vmap(push)(torch.stack([t, t * 3])),
+}
+
+
+@pytest.mark.parametrize("was_called", [False, True])
+@pytest.mark.parametrize("used", MADE_OUTSIDE)
+def test_made_outside(used, was_called):
+    """Torch computes its constants in the first call, into parameters of a module."""
+    x = made(0, 3, 3, grad=False)
+    push = linearize(torch.tanh, x)[1]
+    if was_called:
+        push(x)
+    compiled = funcaot.compile(MADE_OUTSIDE[used](push), backend=COMPILER)
+    expected = MADE_OUTSIDE[used](by_jvp(torch.tanh, x)[1])
+    for seed in range(1, 4):
+        t = made(seed, 3, 3, grad=False)
+        same(compiled(t), expected(t), rtol=1e-4, atol=1e-5)
+        same(vmap(compiled)(t[None]), vmap(expected)(t[None]), rtol=1e-4, atol=1e-5)
+    same(push(x), by_jvp(torch.tanh, x)[1](x), rtol=1e-4, atol=1e-5)
+
+
 def test_what_does_not_fit_raises_as_in_eager():
     def wrong(x):
         return linearize(torch.sin, x)[1](x[0])

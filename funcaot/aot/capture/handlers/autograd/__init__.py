@@ -1,0 +1,1 @@
+"""What a capture does with functions of torch about gradients; ``table`` has a row for each."""
