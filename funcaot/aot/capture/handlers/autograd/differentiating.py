@@ -82,7 +82,7 @@ def _tensor_of(given: Any, capture: InProgress) -> Any:
     if not isinstance(given, GradientEdge):
         return given
     if is_leaf(given.node):
-        return given.node.variable
+        return getattr(given.node, "variable", None)
     with tracing.without_torch_function():
         inputs = [slot.tensor for slot in capture.inputs]
         return next((tensor for tensor in inputs if tensor.grad_fn is given.node), None)
