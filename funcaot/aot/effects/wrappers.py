@@ -35,7 +35,7 @@ from funcaot.aot.subclasses.structure import (
     paths_inside,
     paths_of,
 )
-from funcaot.aot.tape.memory.views import whole_of
+from funcaot.aot.tape.memory.views import shown_from
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -323,12 +323,14 @@ class Memory:
                 self._refuse(value, "an input")
 
     def _goes_through(self, part: torch.Tensor) -> bool:
-        """Whether what is inside of a result is an input, or integers that an input has."""
+        """Whether what is inside of a result is an input, or a view of one."""
         if any(part is given for given in self._given):
             return True
         node = self._tape.node_of(part)
-        whole = None if node is None else whole_of(node)
-        return whole is not None and any(self._tape.node_of(each) is whole for each in self._given)
+        shown = None if node is None else shown_from(node)
+        if shown is None or part.grad_fn is not None:
+            return False
+        return any(self._tape.node_of(each) is shown[0] for each in self._given)
 
     def _refuse(self, value: torch.Tensor, owner: str) -> None:
         kind = f"a {type(value).__name__}" if is_wrapper(value) else "a tensor"

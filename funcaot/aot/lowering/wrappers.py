@@ -21,10 +21,12 @@ from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper
-from funcaot.aot.tape.memory.views import SAME, whole_of
+from funcaot.aot.tape.memory.views import DETACHED, View, shown_from
 from funcaot.errors import GraphError
 
 __all__ = ["Peeled", "peeled"]
+
+ALONE = View((DETACHED,), recorded=False)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Given:
         path: The attributes that lead to the tensor.
         again: The name of another object that shows the same memory, one in each call; empty if it
             is the tensor itself.
+        view: How that object is made.
     """
 
     operand: int
     path: tuple[str, ...] = ()
     again: str = ""
+    view: View | None = None
 
     def of(self, operands: Sequence[Any]) -> Any:
         """The tensor itself."""
@@ -51,10 +55,10 @@ class Given:
 
     def once(self, operands: Sequence[Any], made: dict[str, Any]) -> Any:
         """The tensor, or the object that stands for it in this call."""
-        if not self.again:
+        if self.view is None:
             return self.of(operands)
         if self.again not in made:
-            made[self.again] = SAME(self.of(operands))
+            made[self.again] = self.view(self.of(operands))
         return made[self.again]
 
 
@@ -234,14 +238,19 @@ class _Peeling:
         return self._computed(value)
 
     def _source_inside(self, value: Any, *, detached: bool) -> Source:
-        """An input is wrapped as it is, which no graph's result is."""
+        """An input, or a view of one, is wrapped as it is, which no graph's result is."""
         if value in self.sources:
-            return self.sources[value]
-        whole = whole_of(value) if isinstance(value, fx.Node) else None
-        if whole is None or whole not in self.sources:
+            source = self.sources[value]
+            if detached and graphs.value_of(value).is_floating_point():
+                return replace(source, again=f"{value.name} detached", view=ALONE)
+            return source
+        shown = shown_from(value) if isinstance(value, fx.Node) else None
+        if shown is None or shown[0] not in self.sources:
             source = self._source(value)
             return Detached(source) if detached and isinstance(source, int) else source
-        return replace(self.sources[whole], again=graphs.without_aliases(value).name)
+        whole, view = shown
+        name = graphs.without_aliases(value).name
+        return replace(self.sources[whole], again=name, view=view)
 
     def _computed(self, node: fx.Node) -> int:
         return self.wanted.setdefault(node, len(self.wanted))
