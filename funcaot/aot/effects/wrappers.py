@@ -288,6 +288,16 @@ class Memory:
         related = [each for each in found if autograd.shares_version(each[1], value)]
         return next(iter(related or found), None)
 
+    def shows_part(self, value: torch.Tensor) -> bool:
+        """Whether a tensor shows what is inside of an input, as it came.
+
+        The node of a graph can return such a view, as a Function does of what it takes out of a
+        wrapper (``to_local``).
+        """
+        node = self._tape.node_of(value)
+        shown = None if node is None else shown_from(node)
+        return shown is not None and is_part(shown[0]) and value.is_floating_point()
+
     def holds(self, key: int) -> bool:
         """Whether this memory is inside of an input."""
         return key in self._inputs

@@ -184,7 +184,8 @@ class _Peeling:
             else:
                 self.copies[node] = self.graph.node_copy(node, self._copy_of)
         values = next(iter(reversed(nodes))).args[0]
-        found = tuple(self._source(value) for value in values)
+        shown = self.outer.roles.shown
+        found = tuple(self._result(value, shown=i in shown) for i, value in enumerate(values))
         alone = {source for source in found if isinstance(source, int)}
         results = tuple(_only_where_shown(source, alone) for source in found)
         self.graph.output(tuple(self.copies[node] for node in self.wanted))
@@ -220,6 +221,15 @@ class _Peeling:
         for user in node.users:
             if not (is_part(user) or is_wrapped(user) or user.op == "output"):
                 self._copy_of(node)
+
+    def _result(self, value: Any, *, shown: bool) -> Source:
+        """A result; what a caller gets of an input's inside is in that memory (``to_local``)."""
+        if shown and isinstance(value, fx.Node) and not is_wrapper(graphs.value_of(value)):
+            node = graphs.without_aliases(value)  # A graph detaches what it returns.
+            found = (node, ALONE) if is_part(node) else shown_from(node)
+            if found is not None and is_part(found[0]) and found[0] in self.sources:
+                return replace(self.sources[found[0]], again=value.name, view=found[1])
+        return self._source(value)
 
     def _source(self, value: Any) -> Source:
         if not isinstance(value, fx.Node):

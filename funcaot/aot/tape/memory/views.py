@@ -14,6 +14,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.tensors.sizes import ragged, shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense
+from funcaot.aot.subclasses.nodes import is_part
 from funcaot.aot.tape.memory.strided_views import extent
 
 aten = torch.ops.aten
@@ -170,13 +171,16 @@ def shown_from(node: fx.Node) -> tuple[fx.Node, View] | None:
     None for what shows its own, and where open sizes decide what is seen. A class makes its wrappers
     below autograd, so nothing of the view is recorded but that of integers.
     """
-    root, value = graphs.view_root(node), graphs.value_of(node)
+    root, value = node, graphs.value_of(node)
+    while not is_part(root) and (source := graphs.view_source(root)) is not None:
+        root = source
     if root is node or not isinstance(value, torch.Tensor):
         return None
     whole = graphs.value_of(root)
     if type(whole) is not type(value) or whole.layout is not torch.strided:
         return None
-    steps = chain(root, node)
+    path = _path(root, node)
+    steps = None if path is None else path[0]
     if _place(whole) == _place(value):
         alone = any(step.is_detach for step in steps or ())
         steps = (DETACHED if alone and value.is_floating_point() else SAME,)
