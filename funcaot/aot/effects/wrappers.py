@@ -324,7 +324,7 @@ class Memory:
         if not is_wrapper(value) and self.part_with(value) is not None:
             return
         for key, part in storages_of(value):
-            if is_wrapper(value) and self._goes_through(part):
+            if is_wrapper(value) and self._goes_through(part, alone=value._base is None):
                 continue
             whole, owner = self._owners.get(key, (part, ""))
             if key in self._inputs or part is not whole:
@@ -332,13 +332,16 @@ class Memory:
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")
 
-    def _goes_through(self, part: torch.Tensor) -> bool:
-        """Whether what is inside of a result is an input, or a view of one."""
+    def _goes_through(self, part: torch.Tensor, *, alone: bool) -> bool:
+        """Whether what is inside of a result is an input, or a view of one.
+
+        Where the result is itself a view for autograd (not alone), of integers only.
+        """
         if any(part is given for given in self._given):
             return True
         node = self._tape.node_of(part)
         shown = None if node is None else shown_from(node)
-        if shown is None or part.grad_fn is not None:
+        if shown is None or part.grad_fn is not None or (part.is_floating_point() and not alone):
             return False
         return any(self._tape.node_of(each) is shown[0] for each in self._given)
 

@@ -236,9 +236,10 @@ class _Peeling:
             return None
         if is_wrapped(value):
             inside = parts_of(value)
-            detached = value.meta.get("detached", ()) or [False] * len(inside)
-            pairs = zip(inside, detached, strict=False)
-            sources = tuple(self._source_inside(part, detached=known) for part, known in pairs)
+            names = ("detached", "apart")
+            told = [value.meta.get(name, ()) or [False] * len(inside) for name in names]
+            pairs = zip(inside, *told, strict=False)
+            sources = tuple(self._source_inside(part, *known) for part, *known in pairs)
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
             return Made(value.target, sources, sizes)  # type: ignore[arg-type]
         if is_wrapper(graphs.value_of(value)):
@@ -247,7 +248,7 @@ class _Peeling:
             return self.sources[value]
         return self._computed(value)
 
-    def _source_inside(self, value: Any, *, detached: bool) -> Source:
+    def _source_inside(self, value: Any, detached: bool, apart: bool) -> Source:  # noqa: FBT001
         """An input, or a view of one, is wrapped as it is, which no graph's result is."""
         if value in self.sources:
             source = self.sources[value]
@@ -259,6 +260,8 @@ class _Peeling:
             source = self._source(value)
             return Detached(source) if detached and isinstance(source, int) else source
         whole, view = shown
+        if apart and graphs.value_of(value).is_floating_point() and view != ALONE:
+            view = replace(view, steps=(DETACHED, *view.steps))
         name = graphs.without_aliases(value).name
         return replace(self.sources[whole], again=name, view=view)
 

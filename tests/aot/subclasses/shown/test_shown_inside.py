@@ -78,6 +78,7 @@ PLAIN = {
 WRAPPED = {
     f"inside, {name}": lambda x, _, v=view: Inside.apply(x, v) for name, view in VIEWS.items()
 }
+WRAPPED["parts turned"] = lambda x, _: TwoTensor(x.a.t(), x.b.detach().t())
 WRAPPED["wrapped again"] = lambda x, _: Tripled.apply(x)
 WRAPPED["wrapped again, and used"] = lambda x, _: ((y := Tripled.apply(x)), y.sin(), x * 2)
 PLACED = {
