@@ -248,7 +248,7 @@ class _Peeling:
             return self.sources[value]
         return self._computed(value)
 
-    def _source_inside(self, value: Any, detached: bool, apart: bool) -> Source:  # noqa: FBT001
+    def _source_inside(self, value: Any, detached: bool, apart: bool) -> Source:
         """An input, or a view of one, is wrapped as it is, which no graph's result is."""
         if value in self.sources:
             source = self.sources[value]

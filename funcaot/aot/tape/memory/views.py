@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes import ragged, shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense
@@ -168,7 +168,7 @@ def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
 def shown_from(node: fx.Node) -> tuple[fx.Node, View] | None:
     """The node whose memory a node shows, and the view that shows it to a wrapper's class.
 
-    None for what shows its own, and where open sizes decide what is seen. A class makes its wrappers
+    None for what shows its own, and where open sizes decide what is seen. A class makes wrappers
     below autograd, so nothing of the view is recorded but that of integers.
     """
     root, value = node, graphs.value_of(node)
@@ -198,7 +198,7 @@ def _place(value: torch.Tensor) -> tuple[Any, ...]:
 def _is_closed(step: ViewStep) -> bool:
     """Whether a step says the same in every call."""
     kinds = (int, float, bool, type(None), torch.dtype)
-    values = pytree.tree_leaves((step.arguments, step.keywords))
+    values = tree_flatten((step.arguments, step.keywords))[0]
     return all(isinstance(value, kinds) for value in values)
 
 

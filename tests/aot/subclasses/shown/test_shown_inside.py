@@ -12,7 +12,6 @@ from funcaot.aot.subclasses.structure import leaves_of
 from tests.aot.subclasses.kinds import TwoTensor, made, same, two
 from tests.hostile import COMPILER
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:To construct DTensor")
 
 
