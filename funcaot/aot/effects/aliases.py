@@ -16,12 +16,11 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.own_classes import class_of
 from funcaot.aot.capture.capture import Capture, Input, geometry_of
 from funcaot.aot.closure.lazy import is_iterator, is_view
-from funcaot.aot.effects.actions.start_requiring_grad import StartRequiringGrad
-from funcaot.aot.effects.actions.stop_requiring_grad import StopRequiringGrad
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.made_again import made_again
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.refused_views import view_of_a_function
+from funcaot.aot.effects.required import attribute_changes
 from funcaot.aot.effects.wrappers import Memory
 from funcaot.aot.graph import graphs
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
@@ -45,6 +44,7 @@ class Results:
         self.name = name
         self.tensors: list[torch.Tensor] = []
         self._positions: dict[tuple[fx.Node, bool], int] = {}
+        self._inputs = frozenset(id(slot.tensor) for slot in capture.slots)
 
     def node(self, tensor: torch.Tensor) -> fx.Node:
         """The node of a tensor that must have been computed in the capture."""
@@ -58,6 +58,8 @@ class Results:
 
     def of(self, tensor: torch.Tensor) -> int:
         """The position of a tensor as autograd knows it."""
+        if is_wrapper(tensor) and tensor.grad_fn is not None and id(tensor) not in self._inputs:
+            self.tape.wrappers.set_apart(tensor)
         key = (self.node(tensor), tensor.requires_grad)
         known = self._positions.get(key)
         if known is not None:
@@ -223,6 +225,8 @@ class Aliases:
         owner = self.owners.get(key) or self.wrapped.part_with(value)
         if owner is None:
             return self._own(key, value)
+        if _has_grad_fn(value) and self.wrapped.shows_part(value):
+            return Origin(result=self.results.of(value))
         return self._alias(*owner, value)
 
     def _joined_start(self, value: torch.Tensor) -> int | None:
@@ -272,6 +276,8 @@ class Aliases:
             key = tracing.storage_key(value)
             if autograd.passes_through(value) and self._owns(key, value):
                 return self._own(key, value)
+            if self.wrapped.shows_part(value):
+                return Origin(result=self.results.of(value))
             raise view_of_a_function(self.name, value)
         steps = self._steps(base, value)
         if differentiable:
@@ -483,17 +489,3 @@ def _has_grad_fn(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         # A view made in no_grad whose base was written to: autograd forbids to look.
         return False
-
-
-def attribute_changes(
-    slot: Input,
-) -> tuple[StartRequiringGrad | None, StopRequiringGrad | None]:
-    """Changes of ``requires_grad`` that aren't the consequence of a write."""
-    tensor, required = slot.tensor, slot.spec.requires_grad
-    if slot.kind in ("member", "joined"):
-        return None, None
-    if tensor.requires_grad and not required and tensor.is_leaf:
-        return StartRequiringGrad(), None
-    if required and not tensor.requires_grad:
-        return None, StopRequiringGrad(slot.spec.is_leaf)
-    return None, None

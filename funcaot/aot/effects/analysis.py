@@ -28,8 +28,9 @@ from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.actions.reshape import Reshape
 from funcaot.aot.effects.actions.set_storage import SetStorage
 from funcaot.aot.effects.actions.take_gradient import TakeGradient
-from funcaot.aot.effects.aliases import Aliases, Results, attribute_changes, describe
+from funcaot.aot.effects.aliases import Aliases, Results, describe
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
+from funcaot.aot.effects.required import attribute_changes
 from funcaot.aot.effects.wrappers import written_inside
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.frontier import frontier

@@ -35,7 +35,7 @@ from funcaot.aot.subclasses.structure import (
     paths_inside,
     paths_of,
 )
-from funcaot.aot.tape.memory.views import whole_of
+from funcaot.aot.tape.memory.views import shown_from
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
 from funcaot.errors import UnsupportedError
 
@@ -288,6 +288,16 @@ class Memory:
         related = [each for each in found if autograd.shares_version(each[1], value)]
         return next(iter(related or found), None)
 
+    def shows_part(self, value: torch.Tensor) -> bool:
+        """Whether a tensor shows what is inside of an input, as it came.
+
+        The node of a graph can return such a view, as a Function does of what it takes out of a
+        wrapper (``to_local``).
+        """
+        node = self._tape.node_of(value)
+        shown = None if node is None else shown_from(node)
+        return shown is not None and is_part(shown[0]) and value.is_floating_point()
+
     def holds(self, key: int) -> bool:
         """Whether this memory is inside of an input."""
         return key in self._inputs
@@ -314,7 +324,7 @@ class Memory:
         if not is_wrapper(value) and self.part_with(value) is not None:
             return
         for key, part in storages_of(value):
-            if is_wrapper(value) and self._goes_through(part):
+            if is_wrapper(value) and self._goes_through(part, alone=value._base is None):
                 continue
             whole, owner = self._owners.get(key, (part, ""))
             if key in self._inputs or part is not whole:
@@ -322,13 +332,18 @@ class Memory:
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")
 
-    def _goes_through(self, part: torch.Tensor) -> bool:
-        """Whether what is inside of a result is an input, or integers that an input has."""
+    def _goes_through(self, part: torch.Tensor, *, alone: bool) -> bool:
+        """Whether what is inside of a result is an input, or a view of one.
+
+        Where the result is itself a view for autograd (not alone), of integers only.
+        """
         if any(part is given for given in self._given):
             return True
         node = self._tape.node_of(part)
-        whole = None if node is None else whole_of(node)
-        return whole is not None and any(self._tape.node_of(each) is whole for each in self._given)
+        shown = None if node is None else shown_from(node)
+        if shown is None or part.grad_fn is not None or (part.is_floating_point() and not alone):
+            return False
+        return any(self._tape.node_of(each) is shown[0] for each in self._given)
 
     def _refuse(self, value: torch.Tensor, owner: str) -> None:
         kind = f"a {type(value).__name__}" if is_wrapper(value) else "a tensor"

@@ -129,9 +129,18 @@ def extract(
             copies[node].meta["detached"] = [
                 part.target in _ALIASES and part not in visible for part in parts
             ]
+            copies[node].meta["apart"] = [*map(_has_detach, parts)]
         copies[node].target = RENAMED.get(node.target, node.target)
     graph.output(tuple(copies[node] for node in wanted))
     return forget_source_with(fx.GraphModule(root, graph))
+
+
+def _has_detach(view: fx.Node) -> bool:
+    """Whether autograd doesn't know what a node is a view of."""
+    node: fx.Node | None = view
+    while node is not None and node.target is not aten.detach.default:
+        node = view_source(node)
+    return node is not None
 
 
 def _open_sizes(root: torch.nn.Module, nodes: Iterable[fx.Node]) -> list[fx.Node]:

@@ -21,10 +21,12 @@ from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper
-from funcaot.aot.tape.memory.views import SAME, whole_of
+from funcaot.aot.tape.memory.views import DETACHED, View, shown_from
 from funcaot.errors import GraphError
 
 __all__ = ["Peeled", "peeled"]
+
+ALONE = View((DETACHED,), recorded=False)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Given:
         path: The attributes that lead to the tensor.
         again: The name of another object that shows the same memory, one in each call; empty if it
             is the tensor itself.
+        view: How that object is made.
     """
 
     operand: int
     path: tuple[str, ...] = ()
     again: str = ""
+    view: View | None = None
 
     def of(self, operands: Sequence[Any]) -> Any:
         """The tensor itself."""
@@ -51,10 +55,10 @@ class Given:
 
     def once(self, operands: Sequence[Any], made: dict[str, Any]) -> Any:
         """The tensor, or the object that stands for it in this call."""
-        if not self.again:
+        if self.view is None:
             return self.of(operands)
         if self.again not in made:
-            made[self.again] = SAME(self.of(operands))
+            made[self.again] = self.view(self.of(operands))
         return made[self.again]
 
 
@@ -180,7 +184,8 @@ class _Peeling:
             else:
                 self.copies[node] = self.graph.node_copy(node, self._copy_of)
         values = next(iter(reversed(nodes))).args[0]
-        found = tuple(self._source(value) for value in values)
+        shown = self.outer.roles.shown
+        found = tuple(self._result(value, shown=i in shown) for i, value in enumerate(values))
         alone = {source for source in found if isinstance(source, int)}
         results = tuple(_only_where_shown(source, alone) for source in found)
         self.graph.output(tuple(self.copies[node] for node in self.wanted))
@@ -217,14 +222,24 @@ class _Peeling:
             if not (is_part(user) or is_wrapped(user) or user.op == "output"):
                 self._copy_of(node)
 
+    def _result(self, value: Any, *, shown: bool) -> Source:
+        """A result; what a caller gets of an input's inside is in that memory (``to_local``)."""
+        if shown and isinstance(value, fx.Node) and not is_wrapper(graphs.value_of(value)):
+            node = graphs.without_aliases(value)  # A graph detaches what it returns.
+            found = (node, ALONE) if is_part(node) else shown_from(node)
+            if found is not None and is_part(found[0]) and found[0] in self.sources:
+                return replace(self.sources[found[0]], again=value.name, view=found[1])
+        return self._source(value)
+
     def _source(self, value: Any) -> Source:
         if not isinstance(value, fx.Node):
             return None
         if is_wrapped(value):
             inside = parts_of(value)
-            detached = value.meta.get("detached", ()) or [False] * len(inside)
-            pairs = zip(inside, detached, strict=False)
-            sources = tuple(self._source_inside(part, detached=known) for part, known in pairs)
+            names = ("detached", "apart")
+            told = [value.meta.get(name, ()) or [False] * len(inside) for name in names]
+            pairs = zip(inside, *told, strict=False)
+            sources = tuple(self._source_inside(part, *known) for part, *known in pairs)
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
             return Made(value.target, sources, sizes)  # type: ignore[arg-type]
         if is_wrapper(graphs.value_of(value)):
@@ -233,15 +248,22 @@ class _Peeling:
             return self.sources[value]
         return self._computed(value)
 
-    def _source_inside(self, value: Any, *, detached: bool) -> Source:
-        """An input is wrapped as it is, which no graph's result is."""
+    def _source_inside(self, value: Any, detached: bool, apart: bool) -> Source:
+        """An input, or a view of one, is wrapped as it is, which no graph's result is."""
         if value in self.sources:
-            return self.sources[value]
-        whole = whole_of(value) if isinstance(value, fx.Node) else None
-        if whole is None or whole not in self.sources:
+            source = self.sources[value]
+            if detached and graphs.value_of(value).is_floating_point():
+                return replace(source, again=f"{value.name} detached", view=ALONE)
+            return source
+        shown = shown_from(value) if isinstance(value, fx.Node) else None
+        if shown is None or shown[0] not in self.sources:
             source = self._source(value)
             return Detached(source) if detached and isinstance(source, int) else source
-        return replace(self.sources[whole], again=graphs.without_aliases(value).name)
+        whole, view = shown
+        if apart and graphs.value_of(value).is_floating_point() and view != ALONE:
+            view = replace(view, steps=(DETACHED, *view.steps))
+        name = graphs.without_aliases(value).name
+        return replace(self.sources[whole], again=name, view=view)
 
     def _computed(self, node: fx.Node) -> int:
         return self.wanted.setdefault(node, len(self.wanted))

@@ -17,6 +17,7 @@ from funcaot._torch.distributed import made_alike
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.subclasses.metadata import Outer, frozen, refuse_hidden_sizes, resized
+from funcaot.errors import UnsupportedError
 
 __all__ = [
     "Structure",
@@ -85,6 +86,8 @@ class Structure:
         context, others = held.sized(shape, stride)
         named = {**dict(zip(self.names, parts, strict=True)), **others}
         made = kind.__tensor_unflatten__(named, context, torch.Size(shape), tuple(stride))
+        if type(made) is not kind:
+            raise _of_another_class(kind, type(made))
         with tracing.without_torch_function():
             graded = made.requires_grad
         if graded:
@@ -149,6 +152,14 @@ class _Held:
 
     def __hash__(self) -> int:
         return 0
+
+
+def _of_another_class(kind: type, made: type) -> UnsupportedError:
+    return UnsupportedError(
+        f"{kind.__name__}.__tensor_unflatten__ makes a {made.__name__}, so programs would lose the "
+        "class.",
+        remedy=f"define __tensor_unflatten__ in {kind.__name__}, too.",
+    )
 
 
 def is_wrapper(value: Any) -> bool:

@@ -65,6 +65,7 @@ class Wrappers:
         self._fake_value = fake_value
         self._sizes = sizes
         self._nodes: dict[Hashable, fx.Node] = {}
+        self._apart: dict[int, tuple[torch.Tensor, Hashable, fx.Node]] = {}
         self._by_parts: dict[tuple[fx.Node, ...], fx.Node] = {}
         self._entered: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._parts: dict[fx.Node, tuple[fx.Node, ...]] = {}
@@ -174,12 +175,27 @@ class Wrappers:
         if None in parts:
             return None
         key = self._key(wrapper, parts)
-        found = self._nodes.get(key)
+        _, known, apart = self._apart.get(id(wrapper), (None, None, None))
+        found = apart if known == key else self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = self._wrapped(wrapper, parts)
             self._parts[found] = tuple(parts)
             self._by_parts.setdefault(tuple(map(graphs.without_aliases, parts)), found)
         return found
+
+    def set_apart(self, wrapper: torch.Tensor) -> None:
+        """Give a wrapper a node of its own, where it is an input for all but its history.
+
+        A Function made it of what is inside of the input; returned as that input, it would have
+        the derivative of the input.
+        """
+        node = self.node_of(wrapper)
+        if node is None or node.op != "placeholder":
+            return
+        parts = self._nodes_of(wrapper)
+        made = self._wrapped(wrapper, parts)
+        self._parts[made] = tuple(parts)
+        self._apart[id(wrapper)] = wrapper, self._key(wrapper, parts), made
 
     def _nodes_of(self, wrapper: torch.Tensor) -> list[Any]:
         structure = _structure(spec_of(wrapper))

@@ -30,6 +30,10 @@ class Unfaithful(TwoTensor):
         return Unfaithful(inner["a"].contiguous(), inner["b"].contiguous())
 
 
+class Inherited(TwoTensor):
+    """Its results are of its class, and what is made of their parts isn't."""
+
+
 class TensorsInMetadata(TwoTensor):
     def __tensor_flatten__(self):
         return ["a", "b"], torch.ones(3)
@@ -61,16 +65,6 @@ REFUSED = {
         lambda: (pair(),),
         "shares memory with a part of",
     ),
-    "an input around other views": (
-        lambda x: TwoTensor(x.a.t(), x.b.t()),
-        lambda: (pair(),),
-        "shares memory with a part of",
-    ),
-    "view of an input inside": (
-        lambda x: TwoTensor(x.t(), x.t() * 2),
-        lambda: (made(0, 3, 4, grad=False),),
-        "shares memory with an input",
-    ),
     "written input inside": (
         lambda x: TwoTensor(x.add_(1), x * 2),
         lambda: (made(0, 3, 4, grad=False),),
@@ -101,6 +95,16 @@ REFUSED = {
         lambda x: x * 2,
         lambda: (Unfaithful(torch.ones(2, 3).t(), torch.ones(2, 3).t()),),
         "A Unfaithful of stride",
+    ),
+    "class that gets lost": (
+        lambda x: x * 2,
+        lambda: (Inherited(torch.ones(3), torch.ones(3)),),
+        "makes a TwoTensor",
+    ),
+    "class of what is made inside that gets lost": (
+        lambda x: Inherited(x * 2, x * 3),
+        lambda: (torch.ones(3),),
+        "makes a TwoTensor",
     ),
     "tensors in metadata": (
         lambda x: x * 2,

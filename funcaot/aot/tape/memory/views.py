@@ -10,9 +10,11 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes import ragged, shapes
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense
+from funcaot.aot.subclasses.nodes import is_part
 from funcaot.aot.tape.memory.strided_views import extent
 
 aten = torch.ops.aten
@@ -51,6 +53,8 @@ class ViewStep:
 
 # A new object with nothing changed: what ``x[...]`` or ``x.view_as(x)`` is.
 SAME = ViewStep(aten.alias.default, (), ())
+# The same memory, of which autograd knows nothing but how often it was written to.
+DETACHED = ViewStep(aten.detach.default, (), ())
 
 
 @dataclass(frozen=True)
@@ -161,22 +165,41 @@ def chain(base: fx.Node, result: fx.Node) -> tuple[ViewStep, ...] | None:
     return steps if met_base else _remainder(to_base[0], steps)
 
 
-def whole_of(node: fx.Node) -> fx.Node | None:
-    """The integers that a node is another object of, with all elements where they are.
+def shown_from(node: fx.Node) -> tuple[fx.Node, View] | None:
+    """The node whose memory a node shows, and the view that shows it to a wrapper's class.
 
-    None for anything else.
+    None for what shows its own, and where open sizes decide what is seen. A class makes wrappers
+    below autograd, so nothing of the view is recorded but that of integers.
     """
-    root, value = graphs.view_root(node), graphs.value_of(node)
-    if root is node or not isinstance(value, torch.Tensor) or value.is_floating_point():
+    root, value = node, graphs.value_of(node)
+    while not is_part(root) and (source := graphs.view_source(root)) is not None:
+        root = source
+    if root is node or not isinstance(value, torch.Tensor):
         return None
     whole = graphs.value_of(root)
     if type(whole) is not type(value) or whole.layout is not torch.strided:
         return None
-    looks = [
-        (each.dtype, *ragged.numbers_of((*each.shape, *each.stride(), each.storage_offset())))
-        for each in (whole, value)
-    ]
-    return root if looks[0] == looks[1] else None
+    path = _path(root, node)
+    steps = None if path is None else path[0]
+    if _place(whole) == _place(value):
+        alone = any(step.is_detach for step in steps or ())
+        steps = (DETACHED if alone and value.is_floating_point() else SAME,)
+    elif steps is None or not all(map(_is_closed, steps)):
+        return None
+    return root, View(steps, recorded=not value.is_floating_point())
+
+
+def _place(value: torch.Tensor) -> tuple[Any, ...]:
+    """What is seen of a storage, and how."""
+    numbers = ragged.numbers_of((*value.shape, *value.stride(), value.storage_offset()))
+    return value.dtype, value.is_conj(), value.is_neg(), *numbers
+
+
+def _is_closed(step: ViewStep) -> bool:
+    """Whether a step says the same in every call."""
+    kinds = (int, float, bool, type(None), torch.dtype)
+    values = tree_flatten((step.arguments, step.keywords))[0]
+    return all(isinstance(value, kinds) for value in values)
 
 
 def _path(
