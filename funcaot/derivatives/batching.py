@@ -14,8 +14,8 @@ from funcaot.derivatives.table import Derivative
 __all__ = ["batched_kernel"]
 
 
-def batched_kernel(rule: Derivative) -> Callable[..., Any]:
-    """What runs for an op at the key of a batched tensor."""
+def batched_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """What runs for an op at the key of a batched tensor; the original is torch's, if it has one."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
@@ -32,12 +32,15 @@ def batched_kernel(rule: Derivative) -> Callable[..., Any]:
         pairs = [inner(value) for value in args]
         named = {name: inner(value) for name, value in kwargs.items()}
         with functorch.below_this_vmap():
-            outputs, dimensions = rule.batched(  # type: ignore[misc]
+            found = rule.batched(  # type: ignore[misc]
                 interpreter.batch_size(),
                 (tuple(dim for _, dim in pairs), {name: d for name, (_, d) in named.items()}),
                 *(value for value, _ in pairs),
                 **{name: value for name, (value, _) in named.items()},
             )
+        if found is NotImplemented:
+            return original(keyset, *args, **kwargs)  # type: ignore[misc]
+        outputs, dimensions = found
         wrapped: tuple[Any, ...] = tuple(
             output
             if dimension is None or output is None

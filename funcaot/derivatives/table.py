@@ -43,8 +43,8 @@ class Derivative:
         later: Whether torch's own formula is right for the op's derivative, and wrong for those
             after it: it serves where nothing is differentiated once more.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
-            and their dimensions; of a list of tensors there is a list of dimensions. None leaves
-            it to torch.
+            and their dimensions, or NotImplemented for what torch's own rule gives; of a list of
+            tensors there is a list of dimensions. None leaves it to torch.
     """
 
     op: OpOverload
@@ -79,6 +79,7 @@ _RULES = (
     "losses.soft_margin",
     "matrices.cholesky",
     "matrices.det",
+    "matrices.eigen",
     "matrices.geqrf",
     "matrices.ormqr",
     "matrices.solved",
