@@ -81,6 +81,7 @@ _RULES = (
     "matrices.det",
     "matrices.eigen",
     "matrices.geqrf",
+    "matrices.ldl",
     "matrices.ormqr",
     "matrices.solved",
     "normalization.batch_norm",

@@ -47,9 +47,9 @@ def mixed(h, found):
     return h * 0.6 + sums.tanh().reshape(3, 4)
 
 
-def program(seed):
+def program(seed, most=4):
     rng = random.Random(seed)
-    return Program(tuple(rng.choice(MAKERS)(rng) for _ in range(rng.randint(1, 4))))
+    return Program(tuple(rng.choice(MAKERS)(rng) for _ in range(rng.randint(1, most))))
 
 
 def operands(seed, size=2, dtype=torch.float64):
