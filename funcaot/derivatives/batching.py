@@ -41,12 +41,15 @@ def batched_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Cal
         if found is NotImplemented:
             return original(keyset, *args, **kwargs)  # type: ignore[misc]
         outputs, dimensions = found
-        wrapped: tuple[Any, ...] = tuple(
-            output
-            if dimension is None or output is None
-            else functorch.add_batch_dimension(output, dimension, level)
-            for output, dimension in zip(outputs, dimensions, strict=True)
-        )
+
+        def outer(output: Any, dimension: Any) -> Any:
+            if isinstance(output, list):
+                return [outer(*pair) for pair in zip(output, dimension, strict=True)]
+            if dimension is None or output is None:
+                return output
+            return functorch.add_batch_dimension(output, dimension, level)
+
+        wrapped = tuple(outer(*pair) for pair in zip(outputs, dimensions, strict=True))
         return wrapped if len(wrapped) != 1 else wrapped[0]
 
     return kernel

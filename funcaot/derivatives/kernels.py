@@ -460,7 +460,8 @@ class _Installed:
 
 def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
     kernels: dict[str, Callable[..., Any]] = {}
-    for device in devices():
+    composed = rule.formula is None and rule.vjp is None and rule.jvp is None
+    for device in () if composed else devices():
         key = f"Autograd{device}"
         if has_own_kernel(rule.op, key) and (rule.later or not rule.reverse):
             continue  # It is composed of other ops, or knows its derivative itself.

@@ -44,7 +44,8 @@ class Derivative:
             after it: it serves where nothing is differentiated once more.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
             and their dimensions, or NotImplemented for what torch's own rule gives; of a list of
-            tensors there is a list of dimensions. None leaves it to torch.
+            tensors there is a list of dimensions. None leaves it to torch. A rule with nothing
+            else is for an op that is composed of others.
     """
 
     op: OpOverload
