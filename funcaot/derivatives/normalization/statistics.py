@@ -38,11 +38,11 @@ def in_front(tensor: Maybe, dim: int | None) -> Maybe:
     return tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
 
 
-def of_batch(
-    found: Sequence[Maybe], size: int
-) -> tuple[tuple[Maybe, ...], tuple[int | None, ...]]:
+def of_batch(found: Sequence[Maybe], size: int) -> tuple[tuple[Maybe, ...], tuple[int | None, ...]]:
     """Results that have their batch in front, as a rule of ``vmap`` returns them."""
-    spread = [None if tensor is None else tensor.expand(size, *tensor.shape[1:]) for tensor in found]
+    spread = [
+        None if tensor is None else tensor.expand(size, *tensor.shape[1:]) for tensor in found
+    ]
     return tuple(spread), tuple(None if tensor is None else 0 for tensor in spread)
 
 

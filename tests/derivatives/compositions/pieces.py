@@ -176,9 +176,7 @@ def ctc(rng):
 
     def fused(h, p):
         lengths = torch.full((3,), targets.shape[1])
-        return F.ctc_loss(
-            logits(h, p), targets, torch.full((3,), 6), lengths, reduction="none"
-        )
+        return F.ctc_loss(logits(h, p), targets, torch.full((3,), 6), lengths, reduction="none")
 
     return made("ctc", fused, lambda h, p: plain.ctc(logits(h, p), targets), batches=False)
 
@@ -474,16 +472,16 @@ def products(rng):
             return plain.cumulated(h + p, 1)
         if kind == "scatter":
             rows = [p[0, 0], p[0, 1], p[0, 2]]
-            first = torch.stack([rows[0][0] * h[0, :, 0].cumprod(0)[-1],
-                                 rows[0][1], rows[0][2],
-                                 rows[0][3] * h[0, 0, 3] * h[0, 1, 3] * h[0, 2, 3]])
-            del first
             low = h[0, 0] * h[0, 1] * h[0, 2]
             ones = torch.ones_like(low)
             at = torch.tensor([True, False, False, True])
-            return torch.stack([
-                rows[0] * torch.where(at, low, ones), rows[1] * torch.where(at, ones, low), rows[2]
-            ])
+            return torch.stack(
+                [
+                    rows[0] * torch.where(at, low, ones),
+                    rows[1] * torch.where(at, ones, low),
+                    rows[2],
+                ]
+            )
         if kind == "index":
             return torch.stack([(p[0, 0] + h[0, 0]) / 2, p[0, 1], (p[0, 2] + h[0, 1]) / 2])
         if kind == "segment":
@@ -519,7 +517,9 @@ class Cube(torch.autograd.Function):
 
 
 def ordinary(rng):
-    kind = rng.choice(["matmul", "inplace", "views", "function", "detach", "softmax", "where", "conv"])
+    kind = rng.choice(
+        ["matmul", "inplace", "views", "function", "detach", "softmax", "where", "conv"]
+    )
 
     def fused(h, p):
         if kind == "matmul":

@@ -264,6 +264,10 @@ def difference(found, wanted):
     assert len(found) == len(wanted)
     assert [f.shape for f in found] == [w.shape for w in wanted]
     scale = 1 + max(float(w.abs().max()) for w in wanted)
-    return max(
-        float((f.double() - w.double()).abs().nan_to_num(1e9).max()) for f, w in zip(found, wanted, strict=True)
-    ) / scale
+    return (
+        max(
+            float((f.double() - w.double()).abs().nan_to_num(1e9).max())
+            for f, w in zip(found, wanted, strict=True)
+        )
+        / scale
+    )
