@@ -15,7 +15,7 @@ __all__ = ["batched_kernel"]
 
 
 def batched_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What runs for an op at the key of a batched tensor; the original is torch's, if it has one."""
+    """What runs for an op at the key of a batched tensor; the original is torch's, if any."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())

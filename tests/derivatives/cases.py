@@ -95,7 +95,8 @@ def symmetric_factors(x):
 
 
 def symmetric_solution(x, right):
-    factors, pivots = torch.linalg.ldl_factor(x - 0.9 * torch.diag_embed(x.diagonal()))
+    far = torch.eye(4, dtype=x.dtype).flip(0) * 6  # from a singular one, with pivots of two
+    factors, pivots = torch.linalg.ldl_factor(x + far)
     return torch.linalg.ldl_solve(factors, pivots, right)
 
 

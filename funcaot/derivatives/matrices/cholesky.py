@@ -1,4 +1,4 @@
-"""Forward mode of ``cholesky_inverse``, which torch gets wrong, and of the deprecated ``cholesky``."""
+"""Forward mode of ``cholesky_inverse``, which torch gets wrong, and of the old ``cholesky``."""
 
 from __future__ import annotations
 

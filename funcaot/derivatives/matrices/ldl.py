@@ -32,7 +32,7 @@ def _mirrored(lower: Tensor, hermitian: bool) -> Tensor:
 
 
 def _steps(pivots: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each column whether a step begins with it, whether it takes two, and the order of rows."""
+    """For each column: whether a step begins there, whether it takes two, the order of rows."""
     size = pivots.shape[-1]
     rows = torch.arange(size, device=pivots.device)
     begins = torch.ones_like(pivots[..., 0], dtype=torch.bool)

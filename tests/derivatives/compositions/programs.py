@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.derivatives.compositions.pieces import MAKERS, Piece
+from tests.derivatives.compositions.piece import Piece
+from tests.derivatives.compositions.pieces import MAKERS
 
 
 @dataclass(frozen=True)
