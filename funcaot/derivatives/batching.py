@@ -14,8 +14,8 @@ from funcaot.derivatives.table import Derivative
 __all__ = ["batched_kernel"]
 
 
-def batched_kernel(rule: Derivative) -> Callable[..., Any]:
-    """What runs for an op at the key of a batched tensor."""
+def batched_kernel(rule: Derivative, original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """What runs for an op at the key of a batched tensor; the original is torch's, if any."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
@@ -32,18 +32,24 @@ def batched_kernel(rule: Derivative) -> Callable[..., Any]:
         pairs = [inner(value) for value in args]
         named = {name: inner(value) for name, value in kwargs.items()}
         with functorch.below_this_vmap():
-            outputs, dimensions = rule.batched(  # type: ignore[misc]
+            found = rule.batched(  # type: ignore[misc]
                 interpreter.batch_size(),
                 (tuple(dim for _, dim in pairs), {name: d for name, (_, d) in named.items()}),
                 *(value for value, _ in pairs),
                 **{name: value for name, (value, _) in named.items()},
             )
-        wrapped: tuple[Any, ...] = tuple(
-            output
-            if dimension is None or output is None
-            else functorch.add_batch_dimension(output, dimension, level)
-            for output, dimension in zip(outputs, dimensions, strict=True)
-        )
+        if found is NotImplemented:
+            return original(keyset, *args, **kwargs)  # type: ignore[misc]
+        outputs, dimensions = found
+
+        def outer(output: Any, dimension: Any) -> Any:
+            if isinstance(output, list):
+                return [outer(*pair) for pair in zip(output, dimension, strict=True)]
+            if dimension is None or output is None:
+                return output
+            return functorch.add_batch_dimension(output, dimension, level)
+
+        wrapped = tuple(outer(*pair) for pair in zip(outputs, dimensions, strict=True))
         return wrapped if len(wrapped) != 1 else wrapped[0]
 
     return kernel

@@ -24,6 +24,7 @@ from funcaot._torch.autograd.autograd import (
     forward_grad_enabled,
     gradients_are_differentiated,
     in_dual_level,
+    is_zero_tensor,
 )
 from funcaot._torch.autograd.op_kernels import (
     KernelLibrary,
@@ -197,6 +198,8 @@ def _laid(tangent: Maybe, like: Tensor, shape: Any, strides: Any, dtype: torch.d
         return like.new_empty_strided(shape, strides, dtype=dtype).zero_()
     if tangent.stride() == strides:
         return tangent
+    # The tangent may be of a batch that the operand isn't of; and may have no memory.
+    like = like if is_zero_tensor(tangent) else tangent
     return like.new_empty_strided(shape, strides, dtype=dtype).copy_(tangent)
 
 
@@ -470,7 +473,8 @@ class _Installed:
 
 def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
     kernels: dict[str, Callable[..., Any]] = {}
-    for device in devices():
+    composed = rule.formula is None and rule.vjp is None and rule.jvp is None
+    for device in () if composed else devices():
         key = f"Autograd{device}"
         if has_own_kernel(rule.op, key) and (rule.later or not rule.reverse):
             continue  # It is composed of other ops, or knows its derivative itself.
@@ -478,7 +482,8 @@ def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
         if original is not None:
             kernels[key] = _autograd_kernel(rule, original)
     if rule.batched is not None:
-        kernels["FuncTorchBatched"] = batched_kernel(rule)
+        original = torch_kernel(rule.op, "FuncTorchBatched")
+        kernels["FuncTorchBatched"] = batched_kernel(rule, original)
     return kernels
 
 

@@ -43,8 +43,9 @@ class Derivative:
         later: Whether torch's own formula is right for the op's derivative, and wrong for those
             after it: it serves where nothing is differentiated once more.
         batched: How ``vmap`` calls it: ``batched(size, in_dims, *args, **kwargs)`` gives outputs
-            and their dimensions; of a list of tensors there is a list of dimensions. None leaves
-            it to torch.
+            and their dimensions, or NotImplemented for what torch's own rule gives; of a list of
+            tensors there is a list of dimensions. None leaves it to torch. A rule with nothing
+            else is for an op that is composed of others.
     """
 
     op: OpOverload
@@ -79,7 +80,9 @@ _RULES = (
     "losses.soft_margin",
     "matrices.cholesky",
     "matrices.det",
+    "matrices.eigen",
     "matrices.geqrf",
+    "matrices.ldl",
     "matrices.ormqr",
     "matrices.solved",
     "normalization.batch_norm",

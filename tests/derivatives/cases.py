@@ -89,6 +89,17 @@ def matrix_of(x):
     return x @ x.mT + 2 * torch.eye(x.shape[-1], dtype=x.dtype) + x.triu(1)
 
 
+def symmetric_factors(x):
+    """Of a matrix with blocks of two by two among its pivots."""
+    return torch.linalg.ldl_factor(x - 0.9 * torch.diag_embed(x.diagonal())).LD
+
+
+def symmetric_solution(x, right):
+    far = torch.eye(4, dtype=x.dtype).flip(0) * 6  # from a singular one, with pivots of two
+    factors, pivots = torch.linalg.ldl_factor(x + far)
+    return torch.linalg.ldl_solve(factors, pivots, right)
+
+
 def batch_norm(x, weight=None, bias=None, *, trains=True):
     mean = variance = None  # which vmap couldn't write to
     if not trains:
@@ -186,6 +197,10 @@ CALLS = {
     "householder": Call(
         lambda a, tau: torch.linalg.householder_product(a, tau), ((4, 3), (3,)), tolerance=1e-5
     ),
+    "ldl_factor": Call(symmetric_factors, ((4, 4),), tolerance=1e-4),
+    "ldl_solve": Call(symmetric_solution, ((4, 4), (4, 2)), tolerance=1e-4),
+    "cholesky_inverse": Call(lambda x: torch.cholesky_inverse(x.tril()), ((3, 3),), shift=2.0),
+    "eigh": Call(lambda x: torch.linalg.eigh(x + x.mT)[1].square(), ((3, 3),), tolerance=1e-4),
     "layer_norm": Call(lambda x, w, b: F.layer_norm(x, (5,), w, b), ((2, 3, 5), (5,), (5,))),
     "layer_norm_plain": Call(lambda x: F.layer_norm(x, (3, 2), eps=0.1), ((4, 3, 2),)),
     "batch_norm": Call(batch_norm, ((4, 3, 2), (3,), (3,))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found = special_values.corrected(table)
     found[aten.abs.default] = _abs
     found[aten._efficientzerotensor.default] = _zeros
+    found[aten._new_zeros_with_same_feature_meta.default] = _zeros_laid_out
     for op in (aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default):
         found[op] = _in_usual_layouts(found.get(op))
     found[aten.avg_pool2d_backward.default] = _with_two_sizes
@@ -52,6 +54,19 @@ def _zeros(size: Sequence[Any], **settings: Any) -> torch.Tensor:
     """Zeros in memory: torch's stand-in for them has none, and a kernel would read at address 0."""
     kept = {name: settings.get(name) for name in ("dtype", "device")}
     return torch.zeros(size, **kept)
+
+
+def _zeros_laid_out(
+    tangent: torch.Tensor, primal: torch.Tensor, *, self_num_batch_dims: int = 0
+) -> torch.Tensor:
+    """Zeros that lie as the primal does: torch asks for the number of an open size for them."""
+    batch = list(tangent.shape[:self_num_batch_dims])
+    shape, strides = list(primal.shape), list(primal.stride())
+    pairs = zip(shape, strides, strict=True)
+    size = 1 + sum((length - 1) * stride for length, stride in pairs)
+    between = [size * math.prod(batch[at + 1 :]) for at in range(len(batch))]
+    zeros = tangent.new_zeros([math.prod(batch) * size])
+    return zeros.as_strided([*batch, *shape], [*between, *strides])
 
 
 def _abs(x: torch.Tensor) -> Any:

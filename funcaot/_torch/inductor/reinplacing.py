@@ -9,6 +9,8 @@ the op that restrides for new memory, which it isn't where the strides are right
 Where Inductor's scheduler puts loops together, torch 2.13 and 2.14 forget that a loop reads what an
 op has written to memory that was there before, as the wait for a collective does. The loop then ran
 before the wait, and read what the memory happened to hold.
+They forget as well whose memory that is: part of what a `cat` makes, all of which was then given to
+another buffer while the part was still to be read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from funcaot.base.scopes import holding
 __all__ = ["TAG", "apart", "restriding_op"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " apart 4"
+TAG = " apart 5"
 
 
 @contextlib.contextmanager
@@ -40,7 +42,7 @@ def apart() -> Iterator[str]:
         for name in ("inplaceable_ops", "inplaceable_foreach_ops")
     }
     storage_of = _known_storage(reinplace.get_node_storage)
-    with holding(reinplace, **tables, get_node_storage=storage_of), _after_writes():
+    with holding(reinplace, **tables, get_node_storage=storage_of), _after_writes(), _kept_whole():
         yield TAG
 
 
@@ -60,6 +62,28 @@ def _after_writes() -> Any:
             self.set_read_writes(self.read_writes.rename(self.mutation_renames))
 
     return holding(SchedulerNode, recompute_size_and_body=recompute_size_and_body)
+
+
+def _kept_whole() -> Any:
+    """Have the scheduler keep all of the memory whose part was written to, until that is read."""
+    from torch._inductor.scheduler import BaseSchedulerNode
+    from torch._inductor.virtualized import V
+
+    original = BaseSchedulerNode.used_or_aliased_buffer_names
+
+    def used_or_aliased_buffer_names(self: Any) -> Any:
+        found = original(self)
+        renamed = self.scheduler.mutation_real_name
+        waiting = [renamed[name] for name in found if name in renamed]
+        while waiting:
+            name = waiting.pop()
+            found.add(name)
+            buffer = V.graph.name_to_buffer.get(name)
+            aliases = buffer.get_inputs_that_alias_output() if buffer else ()
+            waiting += [alias for alias in aliases if alias not in found]
+        return found
+
+    return holding(BaseSchedulerNode, used_or_aliased_buffer_names=used_or_aliased_buffer_names)
 
 
 def _known_storage(original: Callable[[fx.Node], int | None]) -> Callable[[fx.Node], int | None]:

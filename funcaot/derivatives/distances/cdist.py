@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,21 @@ def _backward(arriving: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor)
     if math.prod(x1.shape) == 0 or math.prod(x2.shape) == 0:
         return torch.zeros_like(x1)
     return scaled_differences(arriving, difference, cdist, p).sum(-2)
+
+
+def _many_rows(
+    cotangents: Sequence[Tensor | None], x1: Tensor, x2: Tensor, *, results: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Torch's gradients, without writing to what a tangent of them was recorded with."""
+    (arriving,), (distances,) = cotangents, results
+    if arriving is None:
+        return None, None
+    away = distances != 0
+    ratio = torch.where(away, arriving / torch.where(away, distances, 1), 0)
+    return (
+        x1 * ratio.sum(-1, keepdim=True) - ratio @ x2,
+        x2 * ratio.sum(-2).unsqueeze(-1) - ratio.mT @ x1,
+    )
 
 
 def _batched_backward(
@@ -54,6 +70,9 @@ register(Derivative(aten._cdist_backward.default, _backward, batched=_batched_ba
 # What torch takes for many rows, as a product of matrices.
 register(
     Derivative(
-        aten._euclidean_dist.default, jvp=transposed(aten._euclidean_dist.default), reverse=False
+        aten._euclidean_dist.default,
+        vjp=_many_rows,
+        jvp=transposed(aten._euclidean_dist.default),
+        reads_results=True,
     )
 )

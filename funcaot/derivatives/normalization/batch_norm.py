@@ -14,7 +14,10 @@ from torch import Tensor
 from funcaot.derivatives.normalization.statistics import (
     Maybe,
     affine,
+    differentiated_below,
     gradients,
+    in_front,
+    of_batch,
     precise,
     pushed,
 )
@@ -73,5 +76,35 @@ def _backward(
     )
 
 
+def _batched_backward(
+    size: int, in_dims: tuple[Sequence[int | None], Any], *args: Any
+) -> tuple[tuple[Maybe, ...], tuple[int | None, ...]]:
+    """The gradients for a batch, by statistics that move with the input."""
+    trains, eps, mask = args[7:]
+    if not trains or not differentiated_below(args[:7]):
+        return NotImplemented
+    arriving, value, weight = (in_front(args[i], in_dims[0][i]) for i in range(3))
+    sent, wide = precise(arriving), precise(value)  # type: ignore[arg-type]
+    dims = (1, *range(3, wide.dim()))
+    multiplied = None
+    if weight is not None:
+        channels = [1] * (wide.dim() - 3)
+        multiplied = precise(weight).reshape(weight.shape[0], 1, -1, *channels)
+    by_value, by_weight = gradients(
+        sent, wide, multiplied, dims, lambda found: torch.rsqrt(found + eps)
+    )
+    dtype = args[1].dtype if weight is None else weight.dtype
+    found = (
+        by_value.to(args[1].dtype) if mask[0] else None,
+        by_weight.sum(dims).to(dtype) if mask[1] else None,
+        sent.sum(dims).to(dtype) if mask[2] else None,
+    )
+    return of_batch(found, size)
+
+
 register(Derivative(aten.native_batch_norm.default, jvp=_jvp, reverse=False))
-register(Derivative(aten.native_batch_norm_backward.default, _backward, later=True))
+register(
+    Derivative(
+        aten.native_batch_norm_backward.default, _backward, later=True, batched=_batched_backward
+    )
+)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from funcaot._torch.autograd.autograd import in_dual_level
+from funcaot._torch.levels.functorch import differentiating_levels
 
 Maybe: TypeAlias = Tensor | None
 ScaleOf: TypeAlias = Callable[[Tensor], Tensor]
@@ -16,6 +19,31 @@ _LOW_PRECISION = (torch.float16, torch.bfloat16)
 def precise(tensor: Tensor) -> Tensor:
     """A tensor in the precision of torch's kernels, which compute halves in single precision."""
     return tensor.float() if tensor.dtype in _LOW_PRECISION else tensor
+
+
+def differentiated_below(tensors: Sequence[Maybe]) -> bool:
+    """Whether what a level of ``vmap`` gives of these may be differentiated below it.
+
+    Torch's rules for a batch are right where it isn't: they multiply with the statistics of the
+    forward, which are constants for whoever differentiates.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    return differentiating_levels(given) > 0 or in_dual_level()
+
+
+def in_front(tensor: Maybe, dim: int | None) -> Maybe:
+    """A tensor with its batch in front, of one if it is the same for all."""
+    if tensor is None:
+        return None
+    return tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
+
+
+def of_batch(found: Sequence[Maybe], size: int) -> tuple[tuple[Maybe, ...], tuple[int | None, ...]]:
+    """Results that have their batch in front, as a rule of ``vmap`` returns them."""
+    spread = [
+        None if tensor is None else tensor.expand(size, *tensor.shape[1:]) for tensor in found
+    ]
+    return tuple(spread), tuple(None if tensor is None else 0 for tensor in spread)
 
 
 def gradients(

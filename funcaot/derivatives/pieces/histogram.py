@@ -107,11 +107,51 @@ def _by_all_edges(
     return _counted(x, bins, weight, density)
 
 
+def _one_by_one(op: Any) -> Any:
+    """The op for a batch, whose examples have edges of their own."""
+
+    def batched(size: int, in_dims: tuple[Any, dict[str, Any]], *args: Any, **keywords: Any) -> Any:
+        dims, named = in_dims
+        found = [
+            op(
+                *(_example(value, dim, at) for value, dim in zip(args, dims, strict=True)),
+                **{name: _example(value, named[name], at) for name, value in keywords.items()},
+            )
+            for at in range(size)
+        ]
+        if not isinstance(found[0], tuple):
+            stacked, dim = _stacked(found)
+            return (stacked,), (dim,)
+        return tuple(zip(*map(_stacked, zip(*found, strict=True)), strict=True))
+
+    return batched
+
+
+def _stacked(examples: Sequence[Any]) -> tuple[Any, Any]:
+    """A tensor or a list of them, for the batch, and its dimensions."""
+    if isinstance(examples[0], Tensor):
+        return torch.stack(list(examples)), 0
+    stacked = [torch.stack(list(parts)) for parts in zip(*examples, strict=True)]
+    return stacked, [0] * len(stacked)
+
+
+def _example(value: Any, dim: Any, at: int) -> Any:
+    if isinstance(dim, list):
+        return [_example(part, d, at) for part, d in zip(value, dim, strict=True)]
+    return value if dim is None else value.select(dim, at)
+
+
 for _op, _formula in (
     (aten.histogram.bin_ct, _by_count),
     (aten.histogram.bins_tensor, _by_edges),
+):
+    register(Derivative(_op, _formula, jvp=transposed(_formula)))
+for _op, _formula in (
     (aten._histogramdd_bin_edges.default, _all_edges),
     (aten._histogramdd_from_bin_cts.default, _by_counts),
     (aten._histogramdd_from_bin_tensors.default, _by_all_edges),
 ):
-    register(Derivative(_op, _formula, jvp=transposed(_formula)))
+    register(Derivative(_op, _formula, jvp=transposed(_formula), batched=_one_by_one(_op)))
+for _overload in ("default", "int_bins", "TensorList_bins"):
+    _op = getattr(aten.histogramdd, _overload)
+    register(Derivative(_op, batched=_one_by_one(_op)))

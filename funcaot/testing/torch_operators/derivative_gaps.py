@@ -75,8 +75,6 @@ WHY_NOT: dict[str, str] = {
     "torch._scaled_mm*": "products of quantised numbers, which have no derivative",
     "floor_divide": "constant between jumps, and torch can't hand the number of `x // 2` to a rule "
     "at a level of a transform; `torch.div` that rounds down has derivatives",
-    "linalg.ldl*": "a factorisation with pivots, whose solve would need the pivots undone; "
-    "`torch.linalg.solve` has derivatives",
     "_segment_reduce*": "products of segments, where an element may be zero",
     "to_sparse": "a sparse tangent; torch's forward mode has none",
     "nextafter": "a neighbour among floating-point numbers, which isn't a function of reals",
@@ -88,7 +86,6 @@ WHY_NOT: dict[str, str] = {
     "tensor_split": "sections that are a tensor have to be read as numbers",
     "nn.functional.rrelu": "draws random numbers, in place of an argument",
     "nonzero": "sizes that values decide, which differ between examples",
-    "histogramdd": "edges that differ between examples; a loop, and `torch.stack`",
     "nonzero_static": "returns indices, which have no derivative",
     "randint_like": "draws integers, whatever it is given",
     "randint": "draws integers, whatever it is given",
@@ -96,7 +93,8 @@ WHY_NOT: dict[str, str] = {
 
 # Where torch differentiates its own formulas and silently gets something else; all have rules.
 PUT_RIGHT: dict[str, str] = {
-    "`layer_norm`": "the third order, and forward mode twice: statistics are taken for constants",
+    "`layer_norm`": "the third order, forward mode twice, and the derivative of gradients for each "
+    "example of a `vmap`, as in `hessian` by weights: statistics are taken for constants",
     "`batch_norm`, `instance_norm`": "the same",
     "`linalg.solve`, `tensorsolve`, `det`, `slogdet`, `logdet`, `householder_product`": "forward "
     "mode twice, or the gradient of a tangent: the result is taken for a constant",
@@ -106,6 +104,8 @@ PUT_RIGHT: dict[str, str] = {
     "constants",
     "`linear_cross_entropy` in chunks": "the second order, and forward mode: gradients are "
     "taken for constants",
+    "`cholesky_inverse`": "forward mode, which isn't the transpose of its gradient",
+    "`linalg.eigh`, `linalg.eig`": "the gradient of a tangent, which is NaN",
     "`scatter_reduce` by products": "forward mode: it is taken for a constant",
 }
 # Raises in torch beyond what the table asks for; these have rules, too.

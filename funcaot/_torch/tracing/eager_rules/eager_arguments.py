@@ -77,6 +77,11 @@ def as_eager_takes(
     _refuse_shapes(func, args, kwargs)
     refuse_numbers(func, args, kwargs)
     args = with_checked_values(mode, func, args, kwargs)
+    if func is aten.expand.default and not isinstance(args[0], torch.Tensor):
+        # An end of `linspace` under vmap: torch hands a tensor that is a number on as a number.
+        dtype = torch.complex128 if isinstance(args[0], complex) else torch.float64
+        with mode:
+            return (torch.scalar_tensor(args[0], dtype=dtype), *args[1:])
     if func is aten._new_zeros_with_same_feature_meta.default:
         return _with_room(mode, args)
     go_together = _SHAPES.get(func)

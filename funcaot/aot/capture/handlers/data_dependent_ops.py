@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from funcaot._torch.levels.functorch import transforms_active
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing.tracing import is_untraceable
@@ -122,6 +123,8 @@ def run_opaquely(call: Call, capture: InProgress) -> Any:
         if result is None and call.func in _CTC:
             # Nobody knows the lengths of an example of vmap's.
             result = ctc.in_differentiable_ops(*call.args, **call.kwargs)
+        if result is None and transforms_active():
+            return call.run()  # what is read of no example of a batch is a premise
         if result is None:
             raise
         return result
