@@ -1,7 +1,7 @@
 """Random trainings on two ranks: ways of wrapping, orders, optimizers, what is frozen, loaded, ...
 
-The oracle is a plain module on each rank in float64, uncompiled, whose gradients are averaged by hand;
-where an optimizer steps inside of a backward, it is uncompiled DDP.
+The oracle is a plain module on each rank in float64, uncompiled, whose gradients are averaged by
+hand; where an optimizer steps inside of a backward, it is uncompiled DDP.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ class _Training:
                 if "tied" in self.drawn["has"] and name != "first":
                     continue  # Two units can't share a parameter.
                 layer = getattr(core, name)
-                setattr(core, name, fully_shard(compiled(layer) if "before" in how else layer, **given))
+                layer = compiled(layer) if "before" in how else layer
+                setattr(core, name, fully_shard(layer, **given))
             self.model = fully_shard(core, **given)
             if "after" in how:
                 self.model = compiled(self.model)
@@ -374,6 +375,11 @@ def check(seed: int, changes: dict[str, Any] | None = None) -> str:
 def _checked(seeds, changes=None) -> None:
     said = list(filter(None, (check(seed, changes) for seed in seeds)))
     assert not said, "\n".join(said)
+
+
+# A whole step of what is sharded, a penalty inside of fully_shard, and tied and unused parameters.
+def test_some(ranks: Ranks):
+    ranks.run(_checked, (9, 31, 36))
 
 
 @pytest.mark.long
