@@ -379,9 +379,9 @@ def _checked(seeds, changes=None) -> None:
     assert not said, "\n".join(said)
 
 
-# A whole step of what is sharded, a penalty inside of fully_shard, and tied and unused parameters.
+# A whole step of what is sharded, with tied parameters, and a penalty inside of fully_shard.
 def test_some(ranks: Ranks):
-    ranks.run(_checked, (9, 31, 36))
+    ranks.run(_checked, (9, 31), deadline=200)
 
 
 @pytest.mark.long
