@@ -425,9 +425,17 @@ PATCHES: tuple[Patch, ...] = (
                 "torch.distributed.tensor._decompositions:DecompShardingStrategy.propagate_strategy"
             ),
             Target("torch.distributed.tensor._collective_utils:spec_to_bytes", ("spec",)),
+            Target(
+                "torch.distributed.tensor._dispatch:"
+                "OpDispatcher._propagate_op_sharding_dispatch_slow_path"
+            ),
+            Target(
+                "torch.distributed.tensor.placement_types:_StridedShard.local_shard_size_and_offset"
+            ),
         ),
         "Second derivatives under tensor parallelism lack a part, without a word; parts of other "
-        "sizes aren't padded; where sizes are open, other placements than eager's may be chosen.",
+        "sizes aren't padded; where sizes are open, other placements than eager's may be chosen; "
+        "what is cut in strides is looked at in each call.",
         "nothing is compiled once torch.distributed.tensor was imported",
         "tests/distributed/test_tensor_parallel.py",
     ),

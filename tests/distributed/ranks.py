@@ -119,6 +119,7 @@ class Ranks:
                 try:
                     answers[rank] = pipe.recv()  # type: ignore[union-attr]
                 except (EOFError, ConnectionResetError):
+                    self._processes[rank].join(timeout=2)  # It has closed its end, and may run on.
                     code = self._processes[rank].exitcode
                     answers[rank] = (False, f"the process died (exit code {code})")
                 if not answers[rank][0]:

@@ -1,11 +1,13 @@
 """Ranks that don't do alike: other batches, a late recompilation, an error on one of them."""
 
+import os
 import time
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import funcaot
@@ -118,6 +120,66 @@ def test_an_error_on_one_rank(ranks: Ranks, where):
     assert time.monotonic() - start < 40
     # The rank that waits says what it waited for.
     assert "rank 0\nTraceback" in str(raised.value)
+
+
+class _Failing(Energy):
+    """Fails for five rows, so on the rank that has them."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def forward(self, x):
+        energy = super().forward(x)
+        if self.where == "forward" and x.shape[0] == 5:
+            raise ValueError("five rows are too many")
+        return energy
+
+
+def _raise(gradient):
+    raise ValueError("five rows are too many")
+
+
+def _fails_in_a_step(way: str, where: str) -> None:
+    """Rank 1 fails in the third step, where it meets another size too."""
+    module = _Failing(where)
+    if way == "DDP":
+        model = funcaot.compile(DistributedDataParallel(module), backend=COMPILER)
+    elif way == "shard":
+        model = funcaot.compile(shard(module), backend=COMPILER)
+    else:
+        model = funcaot.compile(fully_shard(module), backend=COMPILER)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+    for step in range(4):
+        fails = step == 2 and dist.get_rank() == 1
+        x, energies, _ = batch(step, dist.get_rank(), 5 if fails else 4)
+        energy = model(x)
+        if fails and where == "backward":
+            # A hook of a parameter is none of a part that fully_shard keeps.
+            energy.register_hook(_raise)
+        value = (energy - energies).square().mean()
+        if fails and where == "loss":
+            _raise(value)
+        if fails and where == "dies":
+            os._exit(3)
+        value.backward()
+
+
+# Each starts two processes of its own, since these are ended.
+@pytest.mark.parametrize("where", ["forward", "loss", "backward", "dies"])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.long) for way in ("DDP", "shard", "fully_shard")]
+)
+def test_a_failure_in_a_step_ends_all(ranks: Ranks, way, where):
+    start = time.monotonic()
+    with pytest.raises(RanksFailedError) as raised:
+        ranks.run(_fails_in_a_step, way, where, deadline=60)
+    said = str(raised.value)
+    assert time.monotonic() - start < 50
+    expected = "process died (exit code 3)" if where == "dies" else "five rows are too many"
+    assert expected in said.partition("--- rank 1")[2], said
+    # The other says that it waited, or that its neighbour has gone.
+    assert "--- rank 0\nTraceback" in said
 
 
 def _compiled_once(path: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
@@ -57,6 +58,18 @@ class _Layers(nn.Module):
         return self.head(self.last(x))
 
 
+class _Normed(nn.Module):
+    """A norm alone, whose second derivative is traced in seconds."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return x + nn.functional.silu(self.norm(x))
+
+
 class _Language(nn.Module):
     def __init__(self):
         super().__init__()
@@ -80,6 +93,25 @@ def _sequences(head: ColwiseParallel) -> dict[str, object]:
         "last": SequenceParallel(),
         "head": head,
     }
+
+
+def _cut_inputs() -> PrepareModuleInput:
+    """A plan of a whole module: its layers see the part of a sequence."""
+    return PrepareModuleInput(
+        input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True
+    )
+
+
+def _moved_both_ways() -> dict[str, object]:
+    """The sequences of `_sequences`, with attention that is moved into and out of."""
+    attention = PrepareModuleInputOutput(
+        input_layouts=(Shard(1),),
+        desired_input_layouts=(Replicate(),),
+        output_layouts=(Replicate(),),
+        desired_output_layouts=(Shard(1),),
+    )
+    plan = {**_sequences(_whole_results()), "": _cut_inputs()}
+    return {**plan, "attention": attention, "attention.out": RowwiseParallel()}
 
 
 def _whole_results() -> ColwiseParallel:
@@ -140,7 +172,33 @@ CASES = {
         _positions,
         "whole",
     ),
+    "norm, penalty": (
+        _Normed,
+        {
+            "": PrepareModuleInputOutput(
+                input_layouts=(Replicate(),),
+                desired_input_layouts=(Shard(1),),
+                use_local_input=True,
+                output_layouts=(Shard(1),),
+                desired_output_layouts=(Replicate(),),
+            ),
+            "norm": SequenceParallel(use_local_output=True),
+        },
+        _penalty,
+        _positions,
+        "before",
+    ),
+    "sequence, attention, penalty": (
+        _Layers,
+        {**_sequences(_whole_results()), "": _cut_inputs()},
+        _penalty,
+        _positions,
+        "whole",
+    ),
+    "into and out of attention": (_Layers, _moved_both_ways(), _penalty, _positions, "before"),
 }
+# The others take half a minute each, most of it in torch's own choice of placements.
+_SHORT = ("norm, penalty",)
 
 
 def _train(model, loss, data, *, cut=False):
@@ -173,7 +231,8 @@ def _as_in_one_process(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in _SHORT)) for name in CASES]
+)
 def test_as_in_one_process(ranks: Ranks, name):
     ranks.run(_as_in_one_process, name, deadline=200)

@@ -33,9 +33,11 @@ class _Energy(nn.Module):
         self.order, self.inside = order, inside
         self.first, self.norm, self.second = nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 6)
         self.third, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+        self.words = nn.Embedding(5, 6)
 
     def energy(self, x):
         hidden = self.second(torch.nn.functional.silu(self.norm(self.first(x)))).sin()
+        hidden = hidden * self.words(torch.arange(x.shape[0]) % 5)
         return self.last(self.third(hidden).tanh()).sum(1)
 
     def forward(self, x, energies=None, forces=None):
@@ -56,6 +58,19 @@ PLANS = {
         "first": ColwiseParallel(output_layouts=Shard(0)),
         "norm": SequenceParallel(sequence_dim=0),
         "second": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    },
+    "rows between": lambda: {
+        "first": ColwiseParallel(output_layouts=Shard(0)),
+        "norm": SequenceParallel(sequence_dim=0),
+        "second": RowwiseParallel(input_layouts=Shard(0)),
+        "third": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    },
+    # Five rows for two ranks.
+    "words by row": lambda: {"words": RowwiseParallel(input_layouts=Replicate())},
+    "words by column": lambda: {
+        "words": ColwiseParallel(output_layouts=Replicate()),
+        "last": RowwiseParallel(input_layouts=Replicate()),
     },
 }
 
@@ -100,7 +115,12 @@ def _cells(plan: str) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=said)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+_LONG = ("rows between", "words by row", "words by column")
+
+
+@pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=[pytest.mark.long] * (plan in _LONG)) for plan in PLANS]
+)
 def test_as_in_one_process(ranks: Ranks, plan):
     ranks.run(_cells, plan, deadline=200)
 

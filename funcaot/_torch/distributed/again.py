@@ -3,6 +3,7 @@
 Torch's backward of ``DTensor.from_local`` moves the gradient to where its input's belongs without
 recording that, so a derivative of it lacks what comes by that way, without a word. And it takes
 the sizes that a tape was made with for those of the call, where it pads parts to be as large.
+And it reads numbers of tensors that it computes from sizes: each would be looked at in every call.
 What it chooses by sizes stands in ``choices``.
 """
 
@@ -30,6 +31,7 @@ class _Original:
 
     backward: Any = None
     even: Any = None
+    strided: Any = None
 
 
 def _backward(ctx: Any, grad_output: Any) -> tuple[Any, ...]:
@@ -56,8 +58,22 @@ def _even(size: Any, num_chunks: Any) -> bool:
     return _Original.even(size, num_chunks)
 
 
+def _strided(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """How much a rank has of what is cut in strides, without a trace of how that is computed."""
+    if any(isinstance(number, torch.SymInt) for number in (*args, *kwargs.values())):
+        return _Original.strided(self, *args, **kwargs)
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
+        return _Original.strided(self, *args, **kwargs)
+
+
 def _replace() -> None:
     placements: Any = sys.modules[_PLACEMENTS]
+    strided = placements._StridedShard
+    if strided.local_shard_size_and_offset is not _strided:
+        _Original.strided = strided.local_shard_size_and_offset
+        strided.local_shard_size_and_offset = _strided
     if placements._hint_proves_even_shard is not _even:
         _Original.even = placements._hint_proves_even_shard
         placements._hint_proves_even_shard = _even
@@ -73,6 +89,8 @@ def _restore() -> None:
     placements: Any = sys.modules[_PLACEMENTS]
     if _Original.even is not None:
         placements._hint_proves_even_shard = _Original.even
+    if _Original.strided is not None:
+        placements._StridedShard.local_shard_size_and_offset = _Original.strided
     if _Original.backward is not None:
         sys.modules[_MODULE]._FromTorchTensor.backward = staticmethod(_Original.backward)
 

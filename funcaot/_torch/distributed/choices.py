@@ -17,10 +17,13 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS, expression_of, is_expression
+from funcaot.errors import FuncaotError
 
 __all__ = ["replace", "restore"]
 
 _PROPAGATION = "torch.distributed.tensor._sharding_prop"
+_DISPATCH = "torch.distributed.tensor._dispatch"
+_PROPAGATED = "_propagate_op_sharding_dispatch_slow_path"
 _COSTS = "torch.distributed.tensor._collective_utils"
 
 
@@ -30,6 +33,7 @@ class _Original:
     select: Any = None
     bytes: Any = None
     decomposed: Any = None
+    propagated: Any = None
 
 
 def _environment(numbers: Any) -> Any:
@@ -70,7 +74,7 @@ def _select(strategy: Any, op_schema: Any = None) -> Any:
         return _Original.select(strategy, op_schema)
     wanted = given.placements(tuple(map(_present, given.numbers)))
     for candidate in strategy.strategies:
-        if _placements(candidate.input_specs, candidate.output_specs, given) == wanted:
+        if _is_meant(_placements(candidate.input_specs, candidate.output_specs, given), wanted):
             if wanted[0] != given.inputs:
                 environment.note(_condition(given, wanted), 1)
             return candidate
@@ -109,6 +113,17 @@ def _leave_closed(strategy: Any) -> None:
         for spec in candidate.input_specs or ():
             for number in spec.shape if spec is not None and spec.tensor_meta is not None else ():
                 int(number)
+
+
+def _is_meant(candidate: tuple[Any, Any], wanted: tuple[Any, Any]) -> bool:
+    """Whether placements are those that eager has: it says nothing of results that it won't give.
+
+    A derivative of a norm computes those that its mask says, and a candidate has a place for each.
+    """
+    inputs, outputs = candidate
+    return inputs == wanted[0] and all(
+        other is None or one == other for one, other in zip(outputs, wanted[1], strict=True)
+    )
 
 
 def _placements(inputs: Any, outputs: Any, given: _Given) -> tuple[Any, Any]:
@@ -156,6 +171,16 @@ class _Given:
         return _placements(inputs, found.output_spec, self)
 
 
+def _propagated(self: Any, *args: Any) -> Any:
+    """What torch's gives; our own refusals aren't put into an error without a class."""
+    try:
+        return _Original.propagated(self, *args)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, FuncaotError):
+            raise error.__cause__ from None
+        raise
+
+
 def _propagator() -> Any:
     from torch.distributed.tensor import DTensor
 
@@ -200,6 +225,7 @@ def _places() -> tuple[tuple[str, Any, str, Any], ...]:
     return (
         ("select", propagation, "_select_min_cost_strategy", _select),
         ("bytes", sys.modules[_COSTS], "spec_to_bytes", _bytes),
+        ("propagated", sys.modules[_DISPATCH].OpDispatcher, _PROPAGATED, _propagated),
         ("decomposed", propagation.DecompShardingStrategy, "propagate_strategy", _decomposed),
     )
 
