@@ -251,6 +251,14 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/tape/known/test_lists_of_numbers.py",
     ),
     Patch(
+        "dense",
+        "funcaot/_torch/tensors/reads.py",
+        (Target("torch._subclasses.functional_tensor:FunctionalTensor", has=("to_dense",)),),
+        "``to_dense()`` of a sparse tensor in a capture isn't recorded by autograd.",
+        "nothing is compiled",
+        "tests/aot/tape/test_sparse.py",
+    ),
+    Patch(
         "texts",
         "funcaot/_torch/tensors/sizes/texts.py",
         (

@@ -1,7 +1,8 @@
 """Methods that read the memory of a symbolic tensor ask the function mode of a capture.
 
 ``capture`` uses it. Torch's own ``tolist`` of such tensors takes the numbers one by one, below all
-modes; and the hooks of a backward run while the mode is put aside.
+modes; and the hooks of a backward run while the mode is put aside. Their own ``to_dense`` runs
+below autograd, which doesn't record it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import _get_current_function_mode_stack
 
-from funcaot._torch.patches import applied
+from funcaot._torch.patches import applied, require
 from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = ["asking_for_reads"]
@@ -32,6 +33,7 @@ class _ThisThread(threading.local):
 
 _this_thread = _ThisThread()
 _one_by_one = FunctionalTensor.tolist
+_unrecorded = FunctionalTensor.to_dense
 
 
 def _as_lists(tensor: FunctionalTensor) -> Any:
@@ -64,11 +66,22 @@ def _restore() -> None:
         del FunctionalTensor.data_ptr
 
 
+def _record() -> None:
+    FunctionalTensor.to_dense = torch.Tensor.to_dense  # type: ignore[method-assign]
+
+
+def _leave_unrecorded() -> None:
+    FunctionalTensor.to_dense = _unrecorded  # type: ignore[method-assign]
+
+
 _patch = SharedPatch(_replace, _restore)
+_recording = SharedPatch(_record, _leave_unrecorded)
 
 
 @contextlib.contextmanager
 def asking_for_reads(mode: _Mode) -> Iterator[None]:
     """While active in this thread, a mode is asked, where it is in place and where it isn't."""
-    with applied("reads", _patch.used, None), holding(_this_thread, mode=mode):
+    require("dense")
+    reads = applied("reads", _patch.used, None)
+    with reads, _recording.used(), holding(_this_thread, mode=mode):
         yield

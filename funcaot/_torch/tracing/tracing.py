@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from funcaot._torch.autograd.compressed import refuse_recorded_compressed
+from funcaot._torch.autograd.coalesced import look_at_sparse
 from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
@@ -468,7 +468,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 if not types and isinstance(result, FakeTensor):  # torch.add(2, 3)
                     return FunctionalTensor(torch._to_functional_tensor(result), self)
                 keep_strides(func, args, kwargs or {})
-                refuse_recorded_compressed(result, (args, kwargs))
+                look_at_sparse(func, (args, kwargs), result)
                 self.outside.note(result)
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:

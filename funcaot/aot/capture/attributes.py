@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -119,7 +119,9 @@ class Attributes:
         self.missing[entered.argument, name] = None
 
     def take_off(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Any]) -> AllAttached:
-        """What the function left on its inputs, and attributes that it gave fresh outputs.
+        """What the function left on its inputs and on outputs that it made.
+
+        Hooks on outputs stay on these too: a backward through the tape runs them.
 
         Raises:
             UnsupportedError: A tensor of this capture is in there.
@@ -128,7 +130,7 @@ class Attributes:
         for index, left in on_inputs.items():
             _take_off(inputs[index], [hook for _, hook in left.hooks])
         on_outputs = {
-            index: replace(self._left_on(value), hooks=())
+            index: self._left_on(value)
             for index, value in enumerate(outputs)
             if isinstance(value, torch.Tensor) and id(value) not in self._entered
         }

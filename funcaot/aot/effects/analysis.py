@@ -29,6 +29,7 @@ from funcaot.aot.effects.actions.reshape import Reshape
 from funcaot.aot.effects.actions.set_storage import SetStorage
 from funcaot.aot.effects.actions.take_gradient import TakeGradient
 from funcaot.aot.effects.aliases import Aliases, Results, describe
+from funcaot.aot.effects.attached import on_outputs
 from funcaot.aot.effects.effects import Effects, Mutation, Watched
 from funcaot.aot.effects.required import attribute_changes
 from funcaot.aot.effects.wrappers import written_inside
@@ -84,7 +85,7 @@ def _analyse(capture: Capture, name: str) -> Effects:
         mutations = _with_attached(capture, _Mutations(capture, results, aliases, name).all())
     refuse_derivatives(capture.tape, capture.slots, results.tensors, name)
     regions = tuple(map(str, capture.regions)) if flats or mutations else ()
-    attached = tuple((index, Attach(left)) for index, left in capture.attached.outputs)
+    attached = on_outputs(capture, outputs, name)
     return Effects(tuple(results.tensors), mutations, outputs, flats, regions, attached)
 
 

@@ -9,15 +9,53 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd.nodes import nodes_behind
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.capture.attributes import AllAttached, Attached
+from funcaot.aot.capture.capture import Capture
 from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES
 from funcaot.aot.closure.constants import is_immutable
 from funcaot.aot.closure.environment import Environment
+from funcaot.aot.effects.actions.attach import Attach
+from funcaot.aot.effects.effects import Output
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Copies", "told_apart"]
+__all__ = ["Copies", "on_outputs", "told_apart"]
+
+
+def on_outputs(
+    capture: Capture, outputs: Sequence[Output], name: str
+) -> tuple[tuple[int, Attach], ...]:
+    """What outputs get after a call.
+
+    Hooks run in the backward of the tape that an output is a result of. One that is made again,
+    as a view, has another history, and gets the hooks too.
+
+    Raises:
+        UnsupportedError: If such hooks would run in two places, each with a part of the gradient.
+    """
+    found = []
+    for index, left in capture.attached.outputs:
+        is_again = not outputs[index].is_result
+        if left.hooks and is_again:
+            _refuse_two_parts(capture, index, name)
+        kept = left if is_again else replace(left, hooks=())
+        if kept:
+            found.append((index, Attach(kept)))
+    return tuple(found)
+
+
+def _refuse_two_parts(capture: Capture, index: int, name: str) -> None:
+    hooked = capture.outputs[index].grad_fn
+    others = [value for value in capture.outputs if isinstance(value, torch.Tensor)]
+    starts = {value.grad_fn for value in others} - {None, hooked}
+    if hooked is not None and hooked in set(nodes_behind([*starts])):
+        raise UnsupportedError(
+            f"{name} registers a hook on a result that is a view of another tensor, and uses it "
+            "for other results too; eager's hook gets the sum of both gradients.",
+            remedy="register the hook outside, or return a clone().",
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,6 +107,11 @@ class Output:
     of_class: type | None = None
     parameter: bool = False
 
+    @property
+    def is_result(self) -> bool:
+        """Whether it is what the graph computes, and nothing is made of that."""
+        return self.result is not None and self.view is None and self.origin is None
+
     def __str__(self) -> str:
         """``result 0``, ``input 1`` or ``input 1.t()`` style."""
         if self.of_class is not None:
