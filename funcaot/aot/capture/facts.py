@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch.tracing.tracing import disable_current_modes
-from funcaot.aot.signature.histories import History, Place, led_by
+from funcaot.aot.signature.histories import History, Place, has_hooks, led_by
 
 __all__ = ["FACTS", "Fact", "Facts", "changed_of", "fact_of", "hold"]
 
@@ -124,6 +124,8 @@ class Facts:
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Note that the program takes for granted that no tensor was made of one of others.
 
+        These have no hooks, which is for `has_hooks` to say now and for each call to look at.
+
         Args:
             behind: Tensors of the capture that stand for inputs.
             by: Others of these.
@@ -134,6 +136,10 @@ class Facts:
         self._histories.append((behind, by))
         found = led_by(*([self._real[id(seen)][0] for seen in side] for side in (behind, by)))
         return None if found is None else (behind[found[0]], by[found[1]])
+
+    def has_hooks(self, seen: torch.Tensor) -> bool:
+        """Whether there are hooks on the input that a tensor stands for."""
+        return has_hooks(self._real[id(seen)][0])
 
     def histories(self, lifted: Sequence[torch.Tensor]) -> tuple[History, ...]:
         """What was noted of them; of real tensors that the function closes over, in order."""

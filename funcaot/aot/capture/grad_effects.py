@@ -23,6 +23,7 @@ from funcaot._torch.levels.innermost import lacks_a_rule_here
 from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
+from funcaot.aot.state.known_hooks import KnownHook, are_known, hooks_of, owner_of
 from funcaot.aot.state.optimizer_step import (
     FirstStepError,
     Hyperparameters,
@@ -68,7 +69,7 @@ class Gradient:
     Attributes:
         source: The leaf.
         lifted: Position of its ``.grad`` among the lifted tensors; None if it had none.
-        hooks: How many hooks it had; None if autograd wouldn't accumulate into it.
+        hooks: The hooks that it had; None if autograd wouldn't accumulate into it.
         assigned: Whether it is replaced after the call.
         value: Which of the extra outputs replaces it; None to set it to None.
         tensor: The leaf that was captured, as long as somebody has it.
@@ -76,7 +77,7 @@ class Gradient:
 
     source: Source
     lifted: int | None
-    hooks: int | None
+    hooks: tuple[KnownHook, ...] | None
     assigned: bool = False
     value: int | None = None
     tensor: weakref.ref[torch.Tensor] | None = None
@@ -85,11 +86,7 @@ class Gradient:
         """Whether a tensor has a ``.grad`` and hooks exactly if the captured one had."""
         if (tensor.grad is None) != (self.lifted is None):
             return False
-        if self.hooks is None:
-            return True
-        if self.hooks:
-            return len(_hooks(tensor)) == self.hooks
-        return not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks
+        return self.hooks is None or are_known(self.hooks, tensor)
 
     def change_of(self, tensor: torch.Tensor) -> str:
         """In what a tensor doesn't fit, in words."""
@@ -318,7 +315,8 @@ class GradientTracker(TorchFunctionMode):
                     f"{self._name} calls backward() or uses .grad under a torch.func transform.",
                     remedy="use torch.autograd.grad or torch.func.grad inside.",
                 )
-            before, hooks = real.grad, _hooks(real) if accumulates else []
+            before, hooks = real.grad, hooks_of(real) if accumulates else []
+            self._note_owners(hooks)
             accumulated = list((real._post_accumulate_grad_hooks or {}).values())
         if before is not None:
             _set(seen, before)
@@ -331,6 +329,17 @@ class GradientTracker(TorchFunctionMode):
         ]
         slot = _Slot(real, position, seen, before, entered, handles, accumulates)
         self._slots[id(real)] = slot
+
+    def _note_owners(self, hooks: Sequence[Any]) -> None:
+        """What methods among hooks read of their objects is compared."""
+        owners = [owner for owner in map(owner_of, hooks) if owner is not None]
+        if any(type(owner).__weakrefoffset__ == 0 for owner in owners):
+            raise UnsupportedError(
+                f"{self._name} calls backward() through a hook that is a method of an object which "
+                "nobody can refer to weakly.",
+                remedy="register a function.",
+            )
+        self._function.ran.owners += owners  # type: ignore[attr-defined]
 
     def _finish(self) -> tuple[torch.Tensor, ...]:
         """Take the final ``.grad`` off the tape's leaves."""
@@ -371,7 +380,7 @@ class GradientTracker(TorchFunctionMode):
             Gradient(
                 Source(slot.leaf, None if slot.leaf is not None else places[id(slot.real)]),
                 None if slot.before is None else places[id(slot.before)],
-                len(_hooks(slot.real)) if slot.accumulates else None,
+                tuple(map(KnownHook, hooks_of(slot.real))) if slot.accumulates else None,
                 assigned,
                 value,
                 weakref.ref(slot.real),
@@ -416,8 +425,3 @@ def _accumulates(tensor: torch.Tensor) -> bool:
         except RuntimeError:
             # A view made in no_grad whose base was written to: autograd forbids to look.
             return False
-
-
-def _hooks(tensor: torch.Tensor) -> list[Any]:
-    found = list((tensor._backward_hooks or {}).values())
-    return found + list((tensor._post_accumulate_grad_hooks or {}).values())

@@ -124,6 +124,13 @@ def is_torchs(function: types.FunctionType) -> bool:
     return named is function
 
 
+def is_put_there(value: Any) -> bool:
+    """Whether something in a library is a user's function or object, which leads on."""
+    if isinstance(value, types.FunctionType):
+        return not is_library(str(value.__globals__.get("__name__")))
+    return callable(value) and is_users(type(value))
+
+
 def _is_asked_by_machinery() -> bool:
     """Whether what runs now was called by torch's machinery, maybe through other libraries.
 
@@ -193,6 +200,7 @@ class Ran:
         called: What libraries hold that the code went through.
         of_libraries: Code of libraries that ran for anybody, and is followed if a user's calls it.
         resumed: Frames of generators that went on, by ``id``.
+        owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -205,6 +213,7 @@ class Ran:
     called: Called = field(default_factory=Called)
     of_libraries: set[types.CodeType] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
+    owners: list[Any] = field(default_factory=list)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -328,6 +337,7 @@ class Recorder(PausableTrace):
         self._outer.ran.classes |= self.ran.classes
         self._outer.ran.called.update(self.ran.called)
         self._outer.ran.resumed |= self.ran.resumed
+        self._outer.ran.owners += self.ran.owners
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """Note the code of a frame that starts."""

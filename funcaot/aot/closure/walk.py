@@ -35,7 +35,7 @@ from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, na
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_torchs, is_users, made_in
+from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users, made_in
 from funcaot.aot.closure.waiting import Waiting
 from funcaot.base.python_modules import is_pythons
 
@@ -215,6 +215,9 @@ class Walk:
             self.found.settings.append((Place(root, "{0}()", "", (read,)), value))
         for kind in self._ran.classes:
             self._anchor_class(kind)
+        for owner in self._ran.owners:
+            self._anchor(owner, "{0}()", weakref.ref(owner))
+            self._pending.append(owner)
         if self._ran.reads_environ:
             self._anchor(os.environ, "{0}.environ", os)
             self._pending.append(os.environ)
@@ -406,7 +409,7 @@ class Walk:
             self._add(place, child)
         elif is_scalar(child):
             self.found.settings.append((place, child))
-        elif _is_put_there(child):
+        elif is_put_there(child):
             self._reach(place, child)
         elif callable(child):
             self.found.identities.append((place, child))
@@ -472,13 +475,6 @@ def _is_interesting(value: Any) -> bool:
     if callable(getattr(kind, "__torch_function__", None)):
         return False
     return dictionary_of(value) is not None or bool(children.slots_of(value))
-
-
-def _is_put_there(value: Any) -> bool:
-    """Whether something in a library is a user's function or object, which leads on."""
-    if isinstance(value, types.FunctionType):
-        return not is_library(str(value.__globals__.get("__name__")))
-    return callable(value) and is_users(type(value))
 
 
 def _is_of_a_library(holder: Any) -> bool:

@@ -177,7 +177,7 @@ class Entry:
             return None
         if not hold(self.capture.facts, leaves, tensors):
             return None
-        if any(history.is_led(leaves, tensors) for history in self.capture.histories):
+        if any(history.matters(leaves, tensors) for history in self.capture.histories):
             return None
         if tuple(map(class_that_acts, tensors)) != self.forward.lifted_classes:
             return None

@@ -50,7 +50,13 @@ def gradients_data(effects: GradientEffects | None, reader: Reader | None) -> Da
     writer = _Writer(effects, reader)
     return {
         "gradients": [
-            [_source_data(item.source), item.lifted, item.hooks, item.assigned, item.value]
+            [
+                _source_data(item.source),
+                item.lifted,
+                item.hooks is not None,
+                item.assigned,
+                item.value,
+            ]
             for item in effects.gradients
         ],
         "steps": [writer.step(item) for item in effects.hyperparameters],
@@ -200,13 +206,14 @@ class _Finder:
 
     def gradient(self, data: Data) -> Gradient:
         """One gradient, which may have a ``.grad`` too; that comes after it."""
-        source, lifted, *rest = data
+        source, lifted, has_gradient, *rest = data
         tensor = self._tensor(source)
         if lifted is not None:
             if tensor.grad is None:
                 raise NotLoadedError("a .grad was there and is None")
             self._lifted[lifted] = tensor.grad
-        return Gradient(Source(*source), lifted, *rest, tensor=weakref.ref(tensor))
+        hooks = () if has_gradient else None
+        return Gradient(Source(*source), lifted, hooks, *rest, tensor=weakref.ref(tensor))
 
     def _tensor(self, source: Data) -> torch.Tensor:
         tensor = Source(*source).read(self._leaves, self._lifted)

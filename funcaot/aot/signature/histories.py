@@ -1,8 +1,9 @@
-"""Whether one input was computed from another before the call; captures and their checks ask.
+"""What was done to inputs before the call and changes gradients by them; captures ask.
 
 ``torch.autograd.grad`` inside of a function goes on, in eager, through what was recorded before
 the call: where ``y`` was made of ``x``, the gradient of ``y * x`` by ``x`` has two parts. A tape
-starts at its inputs, so that it has only one of them. Such a call is refused.
+starts at its inputs, so that it has only one of them. Such a call is refused. So is one by an input
+that has hooks, which eager runs on the gradient.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch
 
 from funcaot._torch.autograd.nodes import edges_behind
 
-__all__ = ["History", "Place", "led_by"]
+__all__ = ["History", "Place", "has_hooks", "led_by"]
 
 _grad_fn = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
+_hooks = torch.Tensor._backward_hooks.__get__  # type: ignore[attr-defined]
 
 
 class Place(NamedTuple):
@@ -40,18 +42,25 @@ class History(NamedTuple):
 
     Attributes:
         behind: What is differentiated.
-        by: What it is differentiated by: none of the former was made of these.
+        by: What it is differentiated by: none of the former was made of these, and they have no
+            hooks.
     """
 
     behind: tuple[Place, ...]
     by: tuple[Place, ...]
 
-    def is_led(self, arguments: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
-        """Whether what was recorded before a call leads from one to the other."""
+    def matters(self, arguments: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
+        """Whether what was done before a call changes the gradients that the program has."""
+        by = [place.read(arguments, lifted) for place in self.by]
+        if any(map(_hooks, by)):
+            return True
         behind = [place.read(arguments, lifted) for place in self.behind]
-        if not any(map(_grad_fn, behind)):
-            return False
-        return led_by(behind, [place.read(arguments, lifted) for place in self.by]) is not None
+        return any(map(_grad_fn, behind)) and led_by(behind, by) is not None
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether there are hooks on a tensor that change the gradient by it."""
+    return bool(_hooks(tensor))
 
 
 def led_by(behind: Sequence[torch.Tensor], by: Sequence[torch.Tensor]) -> tuple[int, int] | None:

@@ -102,6 +102,20 @@ def test_wherever_inputs_come_from(where):
             torch.testing.assert_close(compiled(x), holding(x))
 
 
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_hooks_on_what_it_differentiates_by(is_leaf):
+    """Eager runs them; the gradient of a hook that comes later is another, too."""
+    body = PROGRAMS["of it alone"]
+    compiled = funcaot.compile(body, backend=COMPILER)
+    x = leaf(1) if is_leaf else leaf(1) * 2
+    for _ in range(2):
+        torch.testing.assert_close(compiled(leaf(2), x), body(leaf(2), x))
+        handle = x.register_hook(lambda gradient: gradient * 10)
+        with pytest.raises(UnsupportedError, match="has hooks that were registered before"):
+            compiled(leaf(2), x)
+        handle.remove()
+
+
 def test_at_a_level():
     compiled = funcaot.compile(PROGRAMS["recorded"], backend=COMPILER)
     x = leaf(1).detach()

@@ -169,9 +169,9 @@ class _Writer:
             read = self.source.constant(partial(fact_of, name=fact.name), "fact")
             require(self.source, f"{read}({name}) == {fact.value!r}")
         for history in self.entry.capture.histories:
-            is_led = self.source.constant(history.is_led, "is_led")
+            matters = self.source.constant(history.matters, "matters")
             both = f"[{listed(self.names)}], [{listed(self.lifted_names)}]"
-            require(self.source, f"not {is_led}({both})")
+            require(self.source, f"not {matters}({both})")
 
     def _write_lifted(self) -> None:
         read, gradients = self.entry.forward.reader, self.entry.capture.gradients

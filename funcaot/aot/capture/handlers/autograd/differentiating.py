@@ -20,7 +20,8 @@ def note(call: Call, capture: InProgress) -> Any:
     """Note which inputs are differentiated by which.
 
     Raises:
-        UnsupportedError: If one of them was made of one that it is differentiated by.
+        UnsupportedError: If one of them was made of one that it is differentiated by, or that one
+            has hooks.
     """
     given = dict(zip(("outputs", "inputs"), call.args, strict=False)) | call.kwargs
     outputs, inputs = _edges_and_tensors(given["outputs"]), _edges_and_tensors(given["inputs"])
@@ -28,6 +29,12 @@ def note(call: Call, capture: InProgress) -> Any:
     by = [tensor for tensor in found_by if capture.facts.know(tensor)]
     if not by:
         return NotImplemented
+    for tensor in filter(capture.facts.has_hooks, by):
+        raise UnsupportedError(
+            f"{capture.name} differentiates by {capture.described(tensor)}, which has hooks that "
+            "were registered before the call; eager runs them on that gradient.",
+            remedy="register them inside, or remove them and change the gradient that is returned.",
+        )
     reached = _reached(outputs)
     behind = [
         slot.tensor
