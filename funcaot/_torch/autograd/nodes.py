@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._C import _autograd
 
+# The hooks that run on the gradient by a tensor; None or empty if there are none.
+hooks_on: Callable[[torch.Tensor], Any] = torch.Tensor._backward_hooks.__get__  # type: ignore[attr-defined]
 _will_execute = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
 
 

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from funcaot._torch.autograd.nodes import edges_behind
+from funcaot._torch.autograd.nodes import edges_behind, hooks_on
 
 __all__ = ["History", "Place", "has_hooks", "led_by"]
 
 _grad_fn = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
-_hooks = torch.Tensor._backward_hooks.__get__  # type: ignore[attr-defined]
 
 
 class Place(NamedTuple):
@@ -52,7 +51,7 @@ class History(NamedTuple):
     def matters(self, arguments: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether what was done before a call changes the gradients that the program has."""
         by = [place.read(arguments, lifted) for place in self.by]
-        if any(map(_hooks, by)):
+        if any(map(hooks_on, by)):
             return True
         behind = [place.read(arguments, lifted) for place in self.behind]
         return any(map(_grad_fn, behind)) and led_by(behind, by) is not None
@@ -60,7 +59,7 @@ class History(NamedTuple):
 
 def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether there are hooks on a tensor that change the gradient by it."""
-    return bool(_hooks(tensor))
+    return bool(hooks_on(tensor))
 
 
 def led_by(behind: Sequence[torch.Tensor], by: Sequence[torch.Tensor]) -> tuple[int, int] | None:
