@@ -155,9 +155,11 @@ SAMPLED = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave some of the many cases of a test for the long group."""
+    """Leave some of the many cases of a test for the long group; what is long is slow too."""
     met: Counter[str] = Counter()
     for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
         group = "slow" if item.get_closest_marker("slow") else "fast"
         share = SAMPLED[group].get(item.path.stem)
         if share is None or item.get_closest_marker("long"):
