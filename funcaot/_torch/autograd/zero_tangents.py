@@ -9,7 +9,7 @@ Here the kernels are the same, with the sizes as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from funcaot._torch.autograd.op_kernels import (
 from funcaot._torch.patches import applied
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["with_open_zeros"]
+__all__ = ["laid_as", "with_open_zeros"]
 
 _KEY = "ZeroTensor"
 _ZEROS = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
@@ -191,13 +191,18 @@ def _laid_out(
     keyset: Any, tangent: torch.Tensor, primal: torch.Tensor, *, self_num_batch_dims: int = 0
 ) -> torch.Tensor:
     """Zeros for a tangent, in memory as that of the primal; torch asks for a number where it is."""
-    batch = list(tangent.shape[:self_num_batch_dims])
+    return laid_as(primal, tangent.new_empty, tangent.shape[:self_num_batch_dims])
+
+
+def laid_as(
+    primal: torch.Tensor, make: Callable[[list[Any]], torch.Tensor], batch: Sequence[Any]
+) -> torch.Tensor:
+    """A batch of what lies as the primal does, in memory that is made for it."""
     shape, stride = list(primal.shape), list(primal.stride())
     pairs = zip(shape, stride, strict=True)
     size = 1 + sum((length - 1) * step for length, step in pairs)
     steps = [size * math.prod(batch[at + 1 :]) for at in range(len(batch))]
-    zeros = tangent.new_empty([*batch, size])
-    return zeros.as_strided([*batch, *shape], [*steps, *stride])
+    return make([*batch, size]).as_strided([*batch, *shape], [*steps, *stride])
 
 
 def _materializing(op: OpOverload) -> Kernel:

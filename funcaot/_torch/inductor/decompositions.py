@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from funcaot import config
+from funcaot._torch.autograd.zero_tangents import laid_as
 from funcaot._torch.inductor import special_values
 
 __all__ = ["corrected"]
@@ -60,13 +60,7 @@ def _zeros_laid_out(
     tangent: torch.Tensor, primal: torch.Tensor, *, self_num_batch_dims: int = 0
 ) -> torch.Tensor:
     """Zeros that lie as the primal does: torch asks for the number of an open size for them."""
-    batch = list(tangent.shape[:self_num_batch_dims])
-    shape, strides = list(primal.shape), list(primal.stride())
-    pairs = zip(shape, strides, strict=True)
-    size = 1 + sum((length - 1) * stride for length, stride in pairs)
-    between = [size * math.prod(batch[at + 1 :]) for at in range(len(batch))]
-    zeros = tangent.new_zeros([math.prod(batch) * size])
-    return zeros.as_strided([*batch, *shape], [*between, *strides])
+    return laid_as(primal, tangent.new_zeros, tangent.shape[:self_num_batch_dims])
 
 
 def _abs(x: torch.Tensor) -> Any:

@@ -15,6 +15,7 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of, noticing_lookups
 from funcaot._torch.tracing.seen_classes import enter_as
 from funcaot.aot.signature.signature import constant_of
+from funcaot.aot.state.known_hooks import hooks_of, hooks_with_methods
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.subclasses.structure import added_attributes, is_wrapper
 from funcaot.errors import UnsupportedError
@@ -88,7 +89,7 @@ class Attributes:
         vars(seen).update(given)
         if argument is not None and has_own_functions(type(real)):
             self._refuse_hidden(real, found.keys() - given.keys())
-        hooks = tuple(hook for _, hook in _hooks(seen))
+        hooks = tuple(hooks_of(seen))
         self._entered[id(seen)] = _Entered(real, argument, given, hooks)
 
     def _refuse_hidden(self, real: torch.Tensor, names: Iterable[str]) -> None:
@@ -152,14 +153,16 @@ class Attributes:
         if grad_dtype is not None:
             values += (("grad_dtype", grad_dtype),)
         known = () if entered is None else entered.hooks
-        hooks = tuple(pair for pair in _hooks(seen) if not any(pair[1] is hook for hook in known))
+        hooks = tuple(
+            pair for pair in hooks_with_methods(seen) if not any(pair[1] is hook for hook in known)
+        )
         left = Attached(values, tuple(k for k in given if k not in now), hooks)
         if left:
             self._refuse_tensors(left)
         return left
 
     def _refuse_on_wrapper(self, seen: torch.Tensor) -> None:
-        hooks = [hook for _, hook in _hooks(seen)] if id(seen) in self._wrappers else []
+        hooks = hooks_of(seen) if id(seen) in self._wrappers else []
         if hooks or added_attributes(seen):
             what = "registers a hook" if hooks else "sets an attribute"
             raise UnsupportedError(
@@ -186,13 +189,6 @@ def _take_off(seen: torch.Tensor, hooks: Sequence[Callable[..., Any]]) -> None:
         for key, hook in list(registered.items()):
             if any(hook is other for other in hooks):
                 del registered[key]
-
-
-def _hooks(tensor: torch.Tensor) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for hook in (tensor._backward_hooks or {}).values():
-        yield "register_hook", hook
-    for hook in (tensor._post_accumulate_grad_hooks or {}).values():
-        yield "register_post_accumulate_grad_hook", hook
 
 
 def _grad_dtype(seen: torch.Tensor) -> torch.dtype | None:

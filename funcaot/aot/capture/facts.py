@@ -143,14 +143,22 @@ class Facts:
 
     def histories(self, lifted: Sequence[torch.Tensor]) -> tuple[History, ...]:
         """What was noted of them; of real tensors that the function closes over, in order."""
+        place = self._placing(lifted)
+        noted = [
+            History(*(tuple(place(id(seen)) for seen in side) for side in sides))
+            for sides in self._histories
+        ]
+        return tuple(dict.fromkeys(noted))
+
+    def _placing(self, lifted: Sequence[torch.Tensor]) -> Callable[[int], Place]:
+        """Says where the input is that a tensor stands for, by ``id``."""
         places = {id(real): place for place, real in enumerate(lifted)}
 
-        def place(seen: torch.Tensor) -> Place:
-            real, argument = self._real[id(seen)]
+        def place(seen: int) -> Place:
+            real, argument = self._real[seen]
             return Place(argument is not None, places[id(real)] if argument is None else argument)
 
-        noted = [History(*(tuple(map(place, s)) for s in sides)) for sides in self._histories]
-        return tuple(dict.fromkeys(noted))
+        return place
 
     def noted(self, lifted: Sequence[torch.Tensor]) -> tuple[Fact, ...]:
         """All that was read.
@@ -158,10 +166,5 @@ class Facts:
         Args:
             lifted: The real tensors that the function closes over, in order.
         """
-        places = {id(real): place for place, real in enumerate(lifted)}
-        found = []
-        for (seen, name), value in self._read.items():
-            real, argument = self._real[seen]
-            place = places[id(real)] if argument is None else argument
-            found.append(Fact(argument is not None, place, name, value))
-        return tuple(found)
+        place = self._placing(lifted)
+        return tuple(Fact(*place(seen), name, value) for (seen, name), value in self._read.items())

@@ -142,10 +142,9 @@ def compile_checked(module: fx.GraphModule, request: Request, contract: Contract
 def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
     """The graph with Functions inlined and ops decomposed, as a compiler wants it."""
     # Decompositions mean strided tensors; a graph with others runs as it is.
-    strided = _has_layouts_for(module, compiler)
-    by_table = compiler.decompositions is not None and strided
-    if compiler.inline and (by_table or _has_function_nodes(module)):
-        table = compiler.decompositions() if compiler.decompositions and strided else {}
+    decompositions = compiler.decompositions if _has_layouts_for(module, compiler) else None
+    if compiler.inline and (decompositions or _has_function_nodes(module)):
+        table = decompositions() if decompositions else {}
         module = _retrace(module, table)
         while _has_function_nodes(module, traceable=True):
             # Their forward called another Function.

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from funcaot.aot.closure.constants import is_scalar
 
-__all__ = ["KnownHook", "are_known", "hooks_of", "owner_of"]
+__all__ = ["KnownHook", "are_known", "hooks_of", "hooks_with_methods", "owner_of"]
 
 
-def hooks_of(tensor: torch.Tensor) -> list[Any]:
-    """Hooks of a tensor that run when its gradient is there."""
-    found = list((tensor._backward_hooks or {}).values())
-    return found + list((tensor._post_accumulate_grad_hooks or {}).values())
+def hooks_with_methods(tensor: torch.Tensor) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Hooks of a tensor that run when its gradient is there, each with the method for it."""
+    for hook in (tensor._backward_hooks or {}).values():
+        yield "register_hook", hook
+    for hook in (tensor._post_accumulate_grad_hooks or {}).values():
+        yield "register_post_accumulate_grad_hook", hook
+
+
+def hooks_of(tensor: torch.Tensor) -> list[Callable[..., Any]]:
+    """The hooks alone."""
+    return [hook for _, hook in hooks_with_methods(tensor)]
 
 
 def owner_of(hook: Any) -> Any:
@@ -81,4 +88,4 @@ def _parts(hook: Any) -> tuple[Any, ...] | None:
         return None
     if not all(map(is_scalar, held)):
         return None
-    return id(hook.__code__), id(hook.__globals__), *((type(v), repr(v)) for v in held)
+    return hook.__code__, id(hook.__globals__), *((type(v), repr(v)) for v in held)

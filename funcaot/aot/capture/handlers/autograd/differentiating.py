@@ -62,9 +62,7 @@ def with_own_numbers(call: Call, capture: InProgress) -> Any:
 
     def own(value: Any) -> Any:
         if isinstance(value, GradientEdge):
-            return (
-                value if value.node is None else value._replace(output_nr=_number(value, capture))
-            )
+            return value._replace(output_nr=_number(value, capture))
         if isinstance(value, dict):
             return {key: own(item) for key, item in value.items()}
         return type(value)(map(own, value)) if type(value) in (list, tuple) else value
