@@ -92,9 +92,16 @@ def _returned() -> None:
         value.square().sum().backward()
         torch.testing.assert_close(x.grad, x * 8)
     shared = funcaot.compile(lambda x: x.to_local(), backend=chosen.backend)
-    given = distribute_tensor(_made(4, 3), mesh, [Shard(0)]).requires_grad_()
-    with pytest.raises(funcaot.errors.UnsupportedError, match=r"memory|view"):
-        shared(given)
+    for size in (4, 6, 5):
+        leaf = distribute_tensor(_made(size, 3), mesh, [Shard(0)]).requires_grad_()
+        given = leaf * 1
+        value = shared(given)
+        assert value.data_ptr() == given.to_local().data_ptr()
+        for result in (value, given.to_local()):
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                result.mul_(3)
+        value.square().sum().backward()
+        torch.testing.assert_close(leaf.grad.to_local(), leaf.to_local() * 2)
 
 
 def test_local_results(ranks: Ranks):
