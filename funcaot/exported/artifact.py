@@ -29,7 +29,7 @@ from funcaot.derivatives.table import load_rules
 from funcaot.errors import UnsupportedError
 from funcaot.exported import hardware, refusals, trees
 from funcaot.exported.call import ExportedCall
-from funcaot.exported.keywords import names_of
+from funcaot.exported.loading.keywords import names_of
 from funcaot.exported.names import further_names, is_constant, tensor_names
 from funcaot.exported.outputs import ResultPlan
 from funcaot.exported.program import Program, make_program

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +12,10 @@ import torch
 from funcaot._torch.tensors import artifacts
 from funcaot.errors import ArgumentError, ArtifactError, UnsupportedError
 from funcaot.exported import expressions, files, hardware, trees
-from funcaot.exported.keywords import in_order
-from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, Part, TensorSignature
+from funcaot.exported.loading.checks import Check
+from funcaot.exported.loading.keywords import in_order
+from funcaot.exported.loading.usual import UNUSUAL, usual_call
+from funcaot.exported.signature import STRIDED, ArtifactSignature, Made, Part
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
@@ -98,9 +98,9 @@ class Loaded:
         self._what = f"The artifact {signature.name}"
         self._args, self._kwargs = signature.arguments["items"]
         self._passed = len(self._args["items"]), self._kwargs["keys"]
-        self._tensors = tuple(_Check(tensor, signature, self._what) for tensor in signature.tensors)
+        self._tensors = tuple(Check(tensor, signature, self._what) for tensor in signature.tensors)
         self._parameters = tuple(
-            _Check(tensor, signature, self._what) for tensor in signature.parameters
+            Check(tensor, signature, self._what) for tensor in signature.parameters
         )
         checks = {"argument": self._tensors, "parameter": self._parameters}
         self._program, *parts = (
@@ -112,7 +112,7 @@ class Loaded:
             for part, program in zip(signature.parts, parts, strict=True)
         ]
         self._derived = tuple(signature.derived.items())
-        self._lock = threading.Lock()
+        self._usual = usual_call(signature, self._program.ran)
 
     def __call__(
         self, *args: Any, parameters: Mapping[str, torch.Tensor] | None = None, **kwargs: Any
@@ -130,6 +130,10 @@ class Loaded:
             ArgumentError: If the arguments don't look as in that call.
             UnsupportedError: Under a transform, or where a derivative is asked for.
         """
+        if self._usual is not None and parameters is None and not kwargs:
+            result = self._usual(args)
+            if result is not UNUSUAL:
+                return result
         self._refuse_transforms()
         count, keys = self._passed
         if len(args) != count or len(kwargs) != len(keys):
@@ -231,7 +235,7 @@ class _Program:
         self,
         signature: ArtifactSignature | Part,
         runner: tuple[Callable[[list[Any]], Sequence[Any]], Any],
-        checks: Mapping[str, Sequence[_Check]],
+        checks: Mapping[str, Sequence[Check]],
         what: str,
     ) -> None:
         self._run, self._library = runner
@@ -251,18 +255,20 @@ class _Program:
         return self._build(made, sizes)
 
     def _outputs(self, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the compiled graph; what it returns shares memory with nothing else."""
+        """What the compiled graph returns; it shares memory with nothing else."""
         given = {operand.untyped_storage().data_ptr() for operand in operands}
         if 0 in given:
             given.remove(0)
             self._require_memory(operands)
         if artifacts.casts_automatically():
             with torch.autocast("cpu", enabled=False):
-                found = self._ran(operands)
-        else:
-            found = self._ran(operands)
+                return self.ran(operands, given)
+        return self.ran(operands, given)
+
+    def ran(self, operands: list[torch.Tensor], given: set[int]) -> list[torch.Tensor]:
+        """Run the compiled graph on tensors, the places of whose memory are ``given``."""
         outputs = []
-        for output in found:
+        for output in self._ran(operands):
             place = output.untyped_storage().data_ptr()
             outputs.append(output.clone() if place in given else output)
             if output.numel():
@@ -312,116 +318,6 @@ class _Program:
                 expected="tensors that lie in memory as in the exported call",
                 remedy="pass .contiguous() of it, or what has the strides of the example.",
             ) from None
-
-
-class _Check:
-    """Compares a tensor of a call with what the artifact takes."""
-
-    def __init__(self, tensor: TensorSignature, signature: ArtifactSignature, what: str) -> None:
-        self.tensor = tensor
-        self._what = what
-        self._dtype = getattr(torch, tensor.dtype)
-        self._device = torch.device(tensor.device)
-        self._shape = tensor.shape
-        self._dims = signature.dims
-        self._exact = signature.exact
-        self._usual = tensor.order == tuple(range(len(tensor.order)))
-
-    def __call__(self, given: Any, sizes: dict[str, int]) -> None:
-        """Compare, and note the sizes of open dims.
-
-        Raises:
-            ArgumentError: It says what differs.
-            UnsupportedError: If a derivative is asked for.
-        """
-        if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
-            got = given.layout if isinstance(given, torch.Tensor) else type(given).__name__
-            raise self._refused("a tensor", str(got), "pass a dense tensor.")
-        found = artifacts.class_in_the_way(given)
-        if found is not None:
-            raise self._refused("a plain tensor", found, "pass what it stands for as one.")
-        if given.dtype is not self._dtype:
-            raise self._differs(given, f"pass it as {self.tensor.name}.to({self._dtype}).")
-        if given.device != self._device:
-            raise self._differs(given, f"move it there: .to({self.tensor.device!r}).")
-        shape = given.shape
-        if len(shape) != len(self._shape):
-            raise self._differs(given, "pass a tensor with as many dimensions.")
-        for wanted, size in zip(self._shape, shape, strict=True):
-            if wanted != size and (
-                isinstance(wanted, int) or sizes.setdefault(wanted, size) != size
-            ):
-                raise self._wrong_size(given, wanted, sizes)
-            if not isinstance(wanted, int):
-                low, high = self._dims[wanted]
-                if not low <= size <= high:
-                    raise self._out_of_bounds(given, wanted)
-        if self._exact and not self._lies_right(given):
-            raise self._refused(
-                f"{self.tensor} that fills its memory in the order {self.tensor.order} of its "
-                "dimensions, since what is computed depends on strides",
-                f"strides {given.stride()}",
-                "pass a copy: .contiguous(), if the function was exported with such a tensor.",
-            )
-        if given.requires_grad and torch.is_grad_enabled():
-            raise UnsupportedError(
-                f"{self._what} was given {self.tensor.name}, which requires grad, and computes "
-                "values only: what it returns has no derivative.",
-                remedy="call it in torch.no_grad(), or pass a detached tensor; to have the "
-                "derivative, export a function that computes it.",
-            )
-
-    def laid_out(self, given: torch.Tensor) -> torch.Tensor:
-        """The tensor, copied if it doesn't lie in memory as the code reads it."""
-        if given.is_conj() or given.is_neg():
-            given = given.resolve_conj().resolve_neg()
-        if self._lies_right(given):
-            return given
-        if self._usual:
-            return given.contiguous()
-        order = self.tensor.order
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return given.permute(order).contiguous().permute(back)
-
-    def _lies_right(self, given: torch.Tensor) -> bool:
-        """Whether a tensor lies in memory as the code reads it."""
-        return (given if self._usual else given.permute(self.tensor.order)).is_contiguous()
-
-    def _wrong_size(
-        self, given: torch.Tensor, wanted: int | str, sizes: Mapping[str, int]
-    ) -> ArgumentError:
-        if isinstance(wanted, str):
-            remedy = f"{wanted!r} is {sizes[wanted]} in an earlier tensor: pass tensors that agree."
-        else:
-            remedy = (
-                f"pass a tensor with size {wanted} there; to leave the size open, export with a "
-                "torch.export.Dim for it in dynamic_shapes."
-            )
-        return self._differs(given, remedy)
-
-    def _out_of_bounds(self, given: torch.Tensor, name: str) -> ArgumentError:
-        low, high = self._dims[name]
-        bounds = f"from {low} to {high}" if high < sys.maxsize else f"at least {low}"
-        return self._refused(
-            f"{self.tensor} with {name} {bounds}",
-            str(list(given.shape)),
-            "export the function with wider bounds; a size of 0 or 1 needs an artifact of its own.",
-        )
-
-    def _differs(self, given: torch.Tensor, remedy: str) -> ArgumentError:
-        dtype = str(given.dtype).removeprefix("torch.")
-        got = f"{dtype}{list(given.shape)}"
-        if given.device != self._device:
-            got += f" on {given.device}"
-        return self._refused(str(self.tensor), got, remedy)
-
-    def _refused(self, expected: str, got: str, remedy: str) -> ArgumentError:
-        return ArgumentError(
-            f"{self._what} can't take what it was given as {self.tensor.name}.",
-            expected=expected,
-            got=got,
-            remedy=remedy,
-        )
 
 
 def _is_one(first: torch.Tensor, second: torch.Tensor) -> bool:

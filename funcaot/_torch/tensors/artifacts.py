@@ -71,3 +71,29 @@ def is_view(op: Any) -> bool:
         argument.alias_info is not None and argument.alias_info.is_write
         for argument in schema.arguments
     )
+
+
+def ordinary(device: str) -> Callable[[Any], bool]:
+    """A test for most tensors of most calls, whose memory is that of their values.
+
+    What it is true of is a plain dense tensor on the device: no wrapper, of no transform, not
+    conjugated, negated, nested, sparse or made in inference mode. A parameter isn't one either.
+    """
+    keys_of: Any = torch._C._dispatch_keys
+    usual = keys_of(torch.empty(0, device=device)).raw_repr()
+
+    def test(given: Any) -> bool:
+        return type(given) is torch.Tensor and keys_of(given).raw_repr() == usual
+
+    return test
+
+
+def is_undisturbed() -> bool:
+    """Whether no transform, mode that replaces ops, forward mode or autocast is active."""
+    c: Any = torch._C
+    return (
+        c._functorch.peek_interpreter_stack() is None
+        and not c._len_torch_dispatch_stack()
+        and torch.autograd.forward_ad._current_level < 0
+        and not c._is_any_autocast_enabled()
+    )

@@ -8,7 +8,7 @@ from torch import nn
 
 import funcaot
 from funcaot.errors import ArgumentError
-from funcaot.exported.keywords import in_order, names_of
+from funcaot.exported.loading.keywords import in_order, names_of
 
 
 def plain(x, y, z=1):

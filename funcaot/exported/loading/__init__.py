@@ -1,0 +1,1 @@
+"""What a loaded artifact does with a call: ``load`` puts it together."""
