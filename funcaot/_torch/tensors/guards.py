@@ -16,6 +16,7 @@ from torch._C import _len_torch_function_stack as function_mode_count
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch.autograd import _profiler_enabled as profiler_enabled
+from torch.optim import optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
 
@@ -59,6 +60,13 @@ def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
     """The dictionaries of hooks that run for every module."""
     kinds = ("forward", "forward_pre", "backward", "backward_pre")
     return tuple(getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
+
+
+def registries_of_hooks() -> dict[str, dict[Any, Any]]:
+    """The dictionaries of hooks that run for every module or optimizer, and of what these take."""
+    rooms = vars(torch.nn.modules.module), vars(optimizer)
+    names = [(room, name) for room in rooms for name in room if name.startswith("_global_")]
+    return {name: room[name] for room, name in names if isinstance(room[name], dict)}
 
 
 def tensor_check(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.events import InputEvents
-from funcaot.aot.signature.ambient import put_back_on_errors
+from funcaot.aot.signature.ambient import general_hooks_kept, put_back_on_errors
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.memory import storages
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -67,7 +67,7 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
         )
 
     try:
-        with seeding_refused(refuse), put_back_on_errors():
+        with seeding_refused(refuse), put_back_on_errors(), general_hooks_kept(name):
             yield
     except FuncaotError:
         raise
