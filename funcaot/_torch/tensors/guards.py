@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch._C import _len_torch_function_stack as function_mode_count
 from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch.autograd import _profiler_enabled as profiler_enabled
-from torch.optim import optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
 
@@ -64,7 +64,7 @@ def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
 
 def registries_of_hooks() -> dict[str, dict[Any, Any]]:
     """The dictionaries of hooks that run for every module or optimizer, and of what these take."""
-    rooms = vars(torch.nn.modules.module), vars(optimizer)
+    rooms = vars(torch.nn.modules.module), vars(sys.modules["torch.optim.optimizer"])
     names = [(room, name) for room in rooms for name in room if name.startswith("_global_")]
     return {name: room[name] for room, name in names if isinstance(room[name], dict)}
 
