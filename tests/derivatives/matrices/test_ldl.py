@@ -35,9 +35,9 @@ def third(function, x):
 ASKED = {
     "third": third,
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,))[1],
-    "product": lambda f, x: torch.func.jvp(
-        torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x,)
-    )[1],
+    "product": lambda f, x: torch.func.jvp(torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x,))[
+        1
+    ],
     "vmap": lambda f, x: torch.func.vmap(torch.func.grad(lambda x: f(x).sum()))(x[None])[0],
 }
 
