@@ -372,8 +372,8 @@ def _pushed(rule: Derivative, run: Callable[..., Any], args: Any, kwargs: Any) -
     single = isinstance(result, Tensor)
     pushed = pushed if isinstance(pushed, tuple | list) else (pushed,)
     outputs = (result,) if single else tuple(result)
-    dual = tuple(
-        output if tangent is None else forward_ad.make_dual(output, tangent)
+    dual = tuple(  # an op may leave out what it wasn't asked for
+        output if tangent is None or output is None else forward_ad.make_dual(output, tangent)
         for output, tangent in zip(outputs, (*pushed, *[None] * len(outputs)), strict=False)
     )
     return dual[0] if single else dual

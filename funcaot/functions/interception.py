@@ -19,10 +19,11 @@ from funcaot.classes.class_cache import forget_classes
 from funcaot.derivatives import custom_ops
 from funcaot.derivatives.attention.flexible import flexible_attention
 from funcaot.derivatives.kernels import install_derivatives, uninstall_derivatives
+from funcaot.errors import UnsupportedError
 from funcaot.functions.function import Function, custom_function_call
 from funcaot.transforms.forms.without_levels import register_interception
 
-__all__ = ["install", "intercepting", "observing", "uninstall"]
+__all__ = ["install", "intercepting", "intercepting_ops", "observing", "uninstall"]
 
 Observer = Callable[[type, tuple[Any, ...], dict[str, Any]], None]
 
@@ -44,6 +45,7 @@ _NOT_INTERCEPTED = (
 
 class _ThisThread(threading.local):
     captures = False
+    has_ops = False
 
 
 _this_thread = _ThisThread()
@@ -52,7 +54,7 @@ _this_thread = _ThisThread()
 def _wants(cls: type) -> bool:
     """Whether a call of a class in this thread goes through the operator now."""
     if not (_patch.is_installed or _this_thread.captures):
-        return False
+        return _this_thread.has_ops and cls.__module__ == custom_ops.MODULE
     return not f"{cls.__module__}.{cls.__qualname__}".startswith(_NOT_INTERCEPTED)
 
 
@@ -157,6 +159,25 @@ def intercepting() -> Iterator[None]:
     """Intercept in this thread only, as a capture does while it runs."""
     require_interception()
     with _patch.used(), holding(_this_thread, captures=True):
+        try:
+            yield
+        finally:
+            _replaced().settle()
+
+
+@contextlib.contextmanager
+def intercepting_ops() -> Iterator[None]:
+    """Intercept in this thread what torch makes of ops of ``torch.library``, and nothing else.
+
+    So that a call which isn't captured has the derivatives of these that a captured one has. Where
+    torch looks different there is nothing to intercept, and the call is torch's.
+    """
+    try:
+        require_interception()
+    except UnsupportedError:
+        yield
+        return
+    with _patch.used(), holding(_this_thread, has_ops=True):
         try:
             yield
         finally:

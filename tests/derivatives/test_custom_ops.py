@@ -232,3 +232,55 @@ def test_a_registered_jvp_comes_first():
         table._table.pop(op)
         for listener in table._listeners:
             listener()
+
+
+@custom_op("funcaot_custom::unknown_shape", mutates_args=())
+def unknown_shape(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+@custom_op("funcaot_custom::bare", mutates_args=())
+def bare(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+@custom_op("funcaot_custom::unknown_without_formula", mutates_args=())
+def without_formula(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+bare.register_fake(torch.empty_like)
+unknown_shape.register_autograd(
+    lambda ctx, g: g * torch.cos(ctx.saved_tensors[0]), setup_context=save
+)
+HOW = {
+    "compiled": lambda asked, f, x: asked(funcaot.compile(f, backend="eager"), x),
+    "inside": lambda asked, f, x: funcaot.compile(lambda x: asked(f, x), backend="eager")(x),
+}
+WITHOUT = [
+    pytest.param(how, asked, marks=[] if asked in ("jvp", "grad") else [pytest.mark.slow])
+    for how in HOW for asked in ALL if (how, asked) != ("inside", "dual")
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of loops over examples, and that it runs uncompiled
+@pytest.mark.parametrize(("how", "asked"), WITHOUT)
+def test_an_op_whose_shapes_nobody_knows(how, asked):
+    """It can't be captured, so the call is made as it is: with the derivatives it would have."""
+    x = inputs()[0]
+    wanted = ALL[asked](torch.sin, x)
+    for _ in range(2):
+        torch.testing.assert_close(HOW[how](ALL[asked], lambda x: unknown_shape(x), x), wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", ["bare", "unknown"])
+@pytest.mark.parametrize(("how", "asked"), WITHOUT)
+def test_without_a_formula_the_op_is_named(how, asked, op):
+    function, x = {"bare": bare, "unknown": without_formula}[op], inputs()[0]
+    if asked in ("value", "vmap"):
+        wanted = ALL[asked](torch.sin, x)
+        torch.testing.assert_close(HOW[how](ALL[asked], lambda x: function(x), x), wanted)
+        return
+    with pytest.raises(RuntimeError, match=f"{op}.*no autograd formula|{op}.* was differentiated"):
+        HOW[how](ALL[asked], lambda x: function(x), x)

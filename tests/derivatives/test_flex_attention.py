@@ -191,6 +191,51 @@ def test_gradients_of_what_a_score_is_changed_by(dtype, backend):
         agree(first_order(compiled, tensors), wanted, 1e-9 if dtype is torch.float64 else 1e-5)
 
 
+def everything(query, key, value, slopes, table):
+    """A mask, shared heads, statistics, and scores changed by tensors of the call."""
+
+    def changed(score, b, h, i, j):
+        return score * slopes[h] + table[h, i - j + COLUMNS]
+
+    output, aux = flex_attention(
+        query,
+        key,
+        value,
+        score_mod=changed,
+        block_mask=mask_of(causal),
+        scale=0.4,
+        enable_gqa=True,
+        return_aux=AuxRequest(lse=True),
+    )
+    return output * aux.lse.unsqueeze(-1)
+
+
+def everything_written_out(query, key, value, slopes, table):
+    key, value = (x.repeat_interleave(HEADS // x.shape[1], 1) for x in (key, value))
+    places = torch.meshgrid(*(torch.arange(n) for n in (HEADS, ROWS, COLUMNS)), indexing="ij")
+    head, row, column = places
+    scores = query @ key.mT * 0.4 * slopes[head] + table[head, row - column + COLUMNS]
+    scores = scores.masked_fill(column > row, -math.inf)
+    return scores.softmax(-1) @ value * scores.logsumexp(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("how", ["compiled", "installed"])
+@pytest.mark.parametrize("asked", [
+    asked if asked in ("second", "forward_over_reverse", "vmap_of_grad")
+    else pytest.param(asked, marks=[pytest.mark.slow, pytest.mark.long])
+    for asked in ASKED if asked != "vmap"  # which takes three operands
+])  # fmt: skip
+def test_any_order_by_what_a_score_is_changed_by(asked, how):
+    tensors = (*operands(heads=2), SLOPES, TABLE[0])
+    wanted = ASKED[asked](everything_written_out, tensors)
+    if how == "compiled":
+        found = ASKED[asked](funcaot.compile(everything, backend="eager"), tensors)
+    else:
+        with funcaot.install():
+            found = ASKED[asked](everything, tensors)
+    agree(listed(found), listed(wanted), 1e-8)
+
+
 class Reader(torch.nn.Module):
     """A layer that holds its mask, and tables that learn."""
 

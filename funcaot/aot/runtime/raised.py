@@ -25,6 +25,7 @@ from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.classes.premise import PremiseFailed
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import CaptureWarning, FuncaotError, UnsupportedError
+from funcaot.functions.interception import intercepting_ops
 
 __all__ = ["RaisedCalls", "RaisedInCaptureError", "call_plainly", "is_of_function"]
 
@@ -166,7 +167,7 @@ def call_plainly(
     """
     args, kwargs = call
     # With the rules that the capture had: without them torch's lack of one would hide the error.
-    with with_derivatives(), as_called():
+    with with_derivatives(), intercepting_ops(), as_called():
         result = function(*args, **kwargs)
     if raised is not None:
         warn_user(_why(name, raised), CaptureWarning)

@@ -164,8 +164,30 @@ def _forward_vjp(kernel: _Kernel) -> Callable[..., Any]:
     return vjp
 
 
-def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = False) -> None:
-    """Register both ops of a kernel; ``batched`` if torch has no rule of the forward for vmap."""
+def _of_a_shared_bias(op: OpOverload) -> Callable[..., Any]:
+    """Torch's rule for ``vmap`` gives the kernel fewer biases than batches if examples share one.
+
+    Some kernels read beyond the memory of the bias then.
+    """
+    fold, place = folded(op), _kernel(op).names.index("attn_bias")
+
+    def run(size: int, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+        values, dims = (*args, *[None] * place)[: place + 1], (*in_dims[0], *[None] * place)
+        bias = kwargs.get("attn_bias", values[place])
+        dim = in_dims[1].get("attn_bias", dims[place])
+        if bias is None or dim is not None:
+            return NotImplemented
+        return fold(size, in_dims, *args, **kwargs)
+
+    return run
+
+
+def _register(
+    forward: OpOverload,
+    backward: OpOverload,
+    batched: Callable[[OpOverload], Callable[..., Any]] | None = None,
+) -> None:
+    """Register both ops of a kernel; ``batched`` makes what ``vmap`` calls for the forward."""
     kernel = _kernel(forward)
     register(
         Derivative(
@@ -175,7 +197,7 @@ def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = Fals
             reverse=False,
             lacking=frozenset({"attn_mask"}),
             selective=True,
-            batched=folded(forward) if batched else None,
+            batched=None if batched is None else batched(forward),
         )
     )
     kernel = _kernel(backward)
@@ -194,7 +216,7 @@ def _register(forward: OpOverload, backward: OpOverload, *, batched: bool = Fals
 _register(
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-    batched=True,
+    batched=folded,
 )
 _register(
     aten._scaled_dot_product_flash_attention.default,
@@ -203,12 +225,15 @@ _register(
 _register(
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_efficient_attention_backward.default,
+    batched=_of_a_shared_bias,
 )
 _register(
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_cudnn_attention_backward.default,
+    batched=_of_a_shared_bias,
 )
 _register(
     aten._scaled_dot_product_fused_attention_overrideable.default,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default,
+    batched=folded,
 )

@@ -35,7 +35,7 @@ def _steps(pivots: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each column: whether a step begins there, whether it takes two, the order of rows."""
     size = pivots.shape[-1]
     rows = torch.arange(size, device=pivots.device)
-    begins = torch.ones_like(pivots[..., 0], dtype=torch.bool)
+    begins = torch.ones_like(pivots.any(-1))  # of matrices that may be empty
     for column in range(size):
         pair = begins & (pivots[..., column] < 0)
         last = torch.where(pair, column + 1, column)[..., None]
@@ -69,7 +69,8 @@ def _factors(
         matrix.detach(), hermitian=hermitian, check_errors=check_errors
     )
     size = matrix.shape[-1]
-    rest, found = _mirrored(matrix, hermitian), torch.zeros_like(matrix)
+    rest = _mirrored(matrix, hermitian)
+    found = torch.zeros_like(matrix) if size else rest
     itself = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for column, (begins, pair, order) in enumerate(_steps(pivots)):
         rest = _swapped(rest, order)
@@ -100,8 +101,6 @@ def _product(factors: Tensor, pivots: Tensor, hermitian: bool) -> Tensor:
 
 
 def _solution(factors: Tensor, pivots: Tensor, right: Tensor, hermitian: bool = False) -> Tensor:
-    if factors.shape[-1] == 0 or right.numel() == 0:
-        return aten.linalg_ldl_solve.default(factors.detach(), pivots, right, hermitian=hermitian)
     return torch.linalg.solve(_product(factors, pivots, hermitian), right)
 
 

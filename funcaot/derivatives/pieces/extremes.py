@@ -24,11 +24,13 @@ def _vjp(
     (arriving,) = cotangents
     if arriving is None:
         return None
+    # Before they are detached: what was recorded at a level that has ended lies in no level then.
+    at_a_level = any(map(is_functorch_wrapped_tensor, (x, arriving)))
     x, value = x.detach(), results[0].detach()
     hit = (x == value) | (x.isnan() & value.isnan())
     share = arriving / hit.sum()
     # At a level of a transform, and on a GPU, eager multiplies as well.
-    if x.device.type != "cpu" or any(map(is_functorch_wrapped_tensor, (x, arriving))):
+    if x.device.type != "cpu" or at_a_level:
         return hit * share
     return torch.where(hit.contiguous(), share, 0.0)
 

@@ -117,3 +117,22 @@ def test_pulled_twice_is_the_transpose_of_differences(name):
         found = pulled(pulled(call.function))(*primals)
     scale = 1 + wanted.abs().max()
     torch.testing.assert_close(found / scale, wanted / scale, rtol=0, atol=10 * call.tolerance)
+
+
+@pytest.mark.parametrize("how", ["installed", "inside"])
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian"])
+def test_an_infinite_gradient_arrives_after_the_level_has_ended(name, how):
+    """Eager multiplies by a mask there, which gives NaN."""
+
+    def run(x, arriving):
+        return torch.func.vjp(getattr(torch, name), x)[1](arriving)[0]
+
+    x, arriving = torch.tensor([1.0, 3.0, 2.0]), torch.tensor(torch.inf)
+    wanted = run(x, arriving)
+    assert wanted.isnan().sum() == 2
+    if how == "inside":
+        found = funcaot.compile(run, backend="eager")(x, arriving)
+    else:
+        with funcaot.install():
+            found = run(x, arriving)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
