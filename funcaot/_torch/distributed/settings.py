@@ -8,8 +8,8 @@ from typing import Any
 __all__ = ["dispatches_alike", "how_it_dispatches"]
 
 _TENSORS = "torch.distributed.tensor"
-# Where the handlers are from that it always has.
-_ITS_OWN = tuple(f"{_TENSORS}.{name}" for name in ("_dispatch", "_tp_conv", "_ops"))
+# The handlers that it always has are from its private modules.
+_ITS_OWN = f"{_TENSORS}._"
 
 
 def _dispatcher() -> Any:

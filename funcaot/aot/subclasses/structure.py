@@ -25,7 +25,9 @@ __all__ = [
     "inside",
     "is_wrapper",
     "leaves_of",
+    "metadata_of",
     "metadata_without_grad",
+    "paths_inside",
     "paths_of",
     "pattern_of",
     "structure_of",
@@ -69,13 +71,20 @@ class Structure:
         """The inner tensors of a wrapper of this structure."""
         return [getattr(wrapper, name) for name in self.names]
 
-    def made_of(self, parts: Sequence[torch.Tensor], shape: Any, stride: Any) -> torch.Tensor:
+    def made_of(
+        self,
+        parts: Sequence[torch.Tensor],
+        shape: Any,
+        stride: Any,
+        carried: Callable[[Any], Any] | None = None,
+    ) -> torch.Tensor:
         """A wrapper around other inner tensors; it doesn't require grad.
 
         Args:
             parts: One for each name.
             shape: The wrapper's own.
             stride: The wrapper's own.
+            carried: Puts objects of a call among the metadata.
         """
         held = self.context
         if held.again is not None and held.again[0] is shape and held.again[1] is stride:
@@ -83,7 +92,8 @@ class Structure:
             if made is not None:
                 return made
         kind: Any = self.kind
-        context, others = held.sized(shape, stride)
+        pair = held.sized(shape, stride)
+        context, others = pair if carried is None else carried(pair)
         named = {**dict(zip(self.names, parts, strict=True)), **others}
         made = kind.__tensor_unflatten__(named, context, torch.Size(shape), tuple(stride))
         if type(made) is not kind:
@@ -203,6 +213,16 @@ def structure_of(
         frozenset(attributes),
         _Held(context, others, outer),
     )
+
+
+def metadata_of(wrapper: Any) -> tuple[Any, dict[str, Any]] | None:
+    """A wrapper's metadata, and what it names besides tensors; None for another tensor."""
+    if not is_wrapper(wrapper):
+        return None
+    named, context = wrapper.__tensor_flatten__()
+    values = {name: getattr(wrapper, name) for name in named}
+    others = {k: value for k, value in values.items() if not isinstance(value, torch.Tensor)}
+    return context, others
 
 
 def metadata_without_grad(structure: Structure, wrapper: torch.Tensor) -> Hashable:

@@ -11,6 +11,7 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import loss_parallel
 
 import funcaot
+from funcaot._torch.distributed.settings import how_it_dispatches
 from tests.aot.subclasses.kinds import everything, leaves_behind, made, run, same
 from tests.hostile import COMPILER
 
@@ -270,6 +271,16 @@ def test_backwards_where_plain_tensors_are_replicated(mesh):
                 found.append(outcome(lambda x=x, r=result: torch.autograd.grad(r, x)))
         assert isinstance(found[1], str) is not inside
         same(*found)
+
+
+def test_by_default_nothing_is_told_of_how_ops_are_dispatched(mesh):
+    """The class may be imported after the first call."""
+    assert how_it_dispatches() == ()
+    with loss_parallel():
+        assert how_it_dispatches()
+    with implicit_replication():
+        assert how_it_dispatches()
+    assert how_it_dispatches() == ()
 
 
 def test_losses_in_parallel_are_another_program(mesh):
