@@ -19,6 +19,7 @@ from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.capture.stale_views import Change, stale_view
+from funcaot.aot.effects.around import around_recorded
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
@@ -114,7 +115,7 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     """
     base, capture = value._base, finder.capture
     if base is None:
-        return _detached_again(finder, value)
+        return around_recorded(finder, value) or _detached_again(finder, value)
     if is_wrapper(value) and not is_wrapper(base):
         return jagged_again(finder, value)
     base = base_of(capture, value)

@@ -21,6 +21,7 @@ from funcaot.aot.effects.actions.keep_inside import KeepInside
 from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
+from funcaot.aot.effects.around import holds_recorded
 from funcaot.aot.effects.effects import Mutation
 from funcaot.aot.effects.jagged import is_view_of_values
 from funcaot.aot.effects.made_again import base_of, detached_from, storages_of
@@ -263,11 +264,13 @@ class Memory:
         self._views = any(is_wrapper(value) for value in outputs)
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
         inner += [part for _, part in self.parts]
+        known = [*(slot.tensor for slot in inputs), *(part for _, part in self.parts)]
         for value in outputs:
             if not is_wrapper(value) or is_view_of_values(value):
                 continue
             again = base_of(capture, value) is not None or detached_from(capture, value) is not None
             inside = any(value is part for part in inner)
+            inside = inside or holds_recorded(value, known)
             if not again and not inside and not any(value is slot.tensor for slot in inputs):
                 self.parts += _parts_shown(value, outputs, result)
                 for key, part in storages_of(value):
@@ -331,6 +334,16 @@ class Memory:
                 self._refuse(value, owner)
             if is_wrapper(value) and key in plain:
                 self._refuse(value, "an input")
+
+    def refuse_shared(self, value: torch.Tensor) -> None:
+        """Refuse a wrapper that is made outside of the graph, of what one that it gives holds.
+
+        Raises:
+            UnsupportedError: If it shares memory with that.
+        """
+        for key, part in storages_of(value):
+            if key in self._owners and key not in self._inputs and part.grad_fn is not None:
+                self._refuse(value, self._owners[key][1])
 
     def _goes_through(self, part: torch.Tensor, *, alone: bool) -> bool:
         """Whether what is inside of a result is an input, or a view of one.
