@@ -1,21 +1,21 @@
-"""Wrappers around tensors with a history: ``made_again`` asks how the epilogue makes one.
+"""Wrappers that no graph gives: ``made_again`` asks how the epilogue makes one.
 
 A class may wrap a tensor that autograd knows without being differentiated itself: ``y.inner`` leads
-to the leaves, though ``y`` doesn't. A graph's node has tensors of its own as results only, so the
-wrapper is made around these, outside of the node.
+to the leaves, though ``y`` doesn't. Or it wraps an argument that is written to, or is a leaf. A
+graph's node has new tensors as results only, so the wrapper is made around these, outside of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from funcaot._torch.tensors.sizes.ragged import number_of
 from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
-from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import spec_of
@@ -23,7 +23,7 @@ from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.structure import Structure, paths_inside
 from funcaot.aot.tape.wrappers import is_wrapper
 
-__all__ = ["around_recorded", "holds_recorded"]
+__all__ = ["holds_recorded", "made_around"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,14 @@ class Around:
         structure: What it consists of.
         numbers: Its sizes, then its strides.
         carried: The objects among its metadata that inputs bring.
+        leaf: Whether it is a leaf that requires grad.
         sizes: The open sizes of the call, if there are any.
     """
 
     structure: Structure
     numbers: tuple[tuple[Any, ...], tuple[Any, ...]]
     carried: Carried | None
+    leaf: bool
     sizes: Mapping[Any, int] | None = None
 
     def at_sizes(self, sizes: Mapping[Any, int]) -> Around:
@@ -51,11 +53,11 @@ class Around:
         count = len(self.structure.names)
         parts, given, again = tensors[:count], tensors[count:], {}
         shape, stride = (tuple(map(self._number, each)) for each in self.numbers)
-        carried = self.carried
-        if carried is None:
-            return self.structure.made_of(parts, shape, stride)
-        bring = lambda pair: carried(pair, given, again)  # noqa: E731 (of this call)
-        return self.structure.made_of(parts, shape, stride, bring)
+        bring = None
+        if self.carried is not None:
+            bring = partial(self.carried, given=given, again=again)
+        made = self.structure.made_of(parts, shape, stride, bring)
+        return made.requires_grad_() if self.leaf else made
 
     def _number(self, number: Any) -> Any:
         found = number_of(number)
@@ -66,8 +68,8 @@ class Around:
         return f"{self.structure.kind.__name__}()"
 
 
-def around_recorded(finder: Finder, value: torch.Tensor) -> Output | None:
-    """How the epilogue makes a wrapper that holds what autograd recorded in the function.
+def made_around(finder: Finder, value: torch.Tensor) -> Origin | None:
+    """How the epilogue makes a wrapper that no graph's node can have as its result.
 
     Args:
         finder: Finds where outputs come from.
@@ -76,26 +78,28 @@ def around_recorded(finder: Finder, value: torch.Tensor) -> Output | None:
     Returns:
         None for anything else.
     """
-    slots = [slot.tensor for slot in finder.capture.slots]
-    if not holds_recorded(value, [*slots, *(part for _, part in finder.wrapped.parts)]):
+    if not finder.wrapped.is_made_around(value):
         return None
     finder.wrapped.refuse_shared(value)
-    return Output(origin=_origin(finder, value))
+    return _origin(finder, value)
 
 
-def holds_recorded(value: Any, known: Sequence[torch.Tensor]) -> bool:
-    """Whether a value is a wrapper without a gradient around something that has one.
+def is_own_leaf(value: torch.Tensor) -> bool:
+    """Whether it is a leaf that requires grad."""
+    return value.requires_grad and value.is_leaf
+
+
+def holds_recorded(value: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
+    """Whether a wrapper without a gradient is around something that has one, or is a leaf.
 
     Args:
-        value: What the function returns.
+        value: What the function returns, which is no input.
         known: What the function was given, and what is inside.
     """
-    if not is_wrapper(value) or value.requires_grad or value.layout is not torch.strided:
-        return False
-    if value._base is not None:
-        return False
-    recorded = [part for _, part in paths_inside(value) if part.grad_fn is not None]
-    return any(not any(part is each for each in known) for part in recorded)
+    if value.requires_grad:
+        return value.is_leaf
+    graded = [part for _, part in paths_inside(value) if part.requires_grad]
+    return any(not any(part is each for each in known) for part in graded)
 
 
 def _origin(finder: Finder, value: torch.Tensor) -> Origin:
@@ -104,14 +108,18 @@ def _origin(finder: Finder, value: torch.Tensor) -> Origin:
     if inside or not is_wrapper(value) or any(value is s.tensor for s in finder.capture.slots):
         return finder.origin(value)
     structure = spec_of(value).structure
-    if value.requires_grad or structure is None:
+    leaf = is_own_leaf(value)
+    if (value.requires_grad and not leaf) or structure is None:
         return Origin(result=finder.results.of(value))
+    if leaf:
+        finder.refuse_used_leaf(value)
     known = finder.origins.get(id(value))
     if known is None:
         slots = [s.tensor for s in finder.capture.slots if is_wrapper(s.tensor)]
         first, *others = [_origin(finder, part) for part in structure.parts(value)]
         carried = Carried.by(structure, origins_of(enumerate(slots)))
-        view: Any = Around(structure, (tuple(value.shape), tuple(value.stride())), carried)
+        numbers = tuple(value.shape), tuple(value.stride())
+        view: Any = Around(structure, numbers, carried, leaf)
         beside = (*others, *map(finder.origin, slots))
         known = finder.origins[id(value)] = Origin(parent=first, view=view, beside=beside)
     return known

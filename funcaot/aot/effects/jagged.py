@@ -46,6 +46,10 @@ class Finder(Protocol):
         """How the epilogue makes a plain tensor."""
         ...
 
+    def refuse_used_leaf(self, leaf: torch.Tensor) -> None:
+        """Refuse a leaf that the function made if something else depends on it."""
+        ...
+
 
 @dataclass(frozen=True)
 class JaggedView:

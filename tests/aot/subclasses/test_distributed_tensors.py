@@ -298,3 +298,29 @@ def test_losses_in_parallel_are_another_program(mesh):
 
             same(run(compiled), run(F.cross_entropy))
     assert len(compiled.entries) == 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("placed", [Replicate(), Shard(0)], ids=str)
+def test_distributed_inside(placed, grad, mesh):
+    """A leaf around the memory of the argument, or around a part of it."""
+
+    def function(x):
+        return distribute_tensor(x, mesh, [placed])
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for call in range(3):
+        seen = []
+        for each in (compiled, function):
+            x = made(call, 4, 3, grad=grad)
+            result = each(x)
+            local = result._local_tensor
+            told = [result.requires_grad, result.is_leaf, local.requires_grad, local.is_leaf]
+            with torch.no_grad():
+                local[0] += 1
+            told += [x._version, result._spec]
+            (result * 2).to_local().sum().backward() if grad else None
+            seen.append((told, [x.detach(), local.detach(), x.grad, result.grad]))
+        assert seen[0][0] == seen[1][0]
+        same(seen[0][1], seen[1][1])
+    assert len(compiled.entries) == 1

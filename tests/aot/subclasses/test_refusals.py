@@ -65,13 +65,8 @@ REFUSED = {
         lambda: (pair(),),
         "shares memory with a part of",
     ),
-    "written input inside": (
-        lambda x: TwoTensor(x.add_(1), x * 2),
-        lambda: (made(0, 3, 4, grad=False),),
-        "shares memory with an input",
-    ),
-    "a leaf": (
-        lambda x: (x * 2).detach().requires_grad_(),
+    "a leaf that is used": (
+        lambda x: (y := (x * 2).detach().requires_grad_(), y * 2),
         lambda: (pair(),),
         "leaf that requires grad",
     ),

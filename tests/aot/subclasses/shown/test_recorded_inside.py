@@ -48,6 +48,14 @@ PROGRAMS = {
     "written to inside": written,
     "twice the same": lambda x: (y := holds(x * 2), y),
     "another size": lambda x: holds(torch.cat([x, x]).sum(1)),
+    "and detached": lambda x: (y := holds(x * 2), y.detach()),
+    "and a view": lambda x: (y := holds(x * 2), y.view(-1)),
+    "a leaf": lambda x: holds(x * 2).requires_grad_(),
+    "a leaf around what isn't recorded": lambda x: holds((x * 2).detach()).requires_grad_(),
+    "a leaf, and around the argument": lambda x: (holds(x.detach()).requires_grad_(), holds(x)),
+    "around what is detached, and around the argument": lambda x: (holds(x.detach()), holds(x)),
+    "around the argument, and around what is detached": lambda x: (holds(x), holds(x.detach())),
+    "around a leaf": lambda x: holds((x * 2).detach().requires_grad_()),
     "in a dictionary": lambda x: {"a": [holds(x.exp())]},
 }
 
@@ -61,7 +69,11 @@ def found_by(function, x, *, spoiled):
     gradients = []
     for each in plain:
         if each.requires_grad:
-            (first,) = torch.autograd.grad(each.pow(2).sum(), x, create_graph=True)
+            (first,) = torch.autograd.grad(
+                each.pow(2).sum(), x, create_graph=True, allow_unused=True
+            )
+            if first is None:
+                continue
             (second,) = torch.autograd.grad(first.sum(), x, retain_graph=True)
             gradients += [first.detach(), second]
     recorded = [each.requires_grad for each in (*flat, *plain)]
@@ -131,3 +143,36 @@ def test_memory_of_a_wrapper_that_the_graph_gives():
 
     with pytest.raises(UnsupportedError, match="shares memory with another result"):
         funcaot.compile(function, backend=COMPILER)(made(0, 3))
+
+
+ARGUMENTS = {
+    "around it": lambda x: holds(x.mul_(2)),
+    "around what is detached": lambda x: (x.detach().mul_(2), holds(x.detach()))[1],
+    "around a view": lambda x: holds(x.add_(1)[1:]),
+    "around it and a result": lambda x: TwoTensor(x.add_(1), x * 2),
+    "and the argument": lambda x: (holds(x.add_(1)), x, x[0]),
+    "a leaf": lambda x: holds(x.add_(1).detach()).requires_grad_(),
+    "in another": lambda x: holds(holds(x.sin_())),
+}
+
+
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_around_an_argument_that_is_written_to(program):
+    function = ARGUMENTS[program]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for call in range(3):
+        seen = []
+        for each in (compiled, function):
+            x = made(call, 3, 4, grad=False)
+            flat = torch.utils._pytree.tree_leaves(each(x))
+            plain = [innermost(value) for value in flat]
+            told = [(value is x, value.requires_grad, value.is_leaf) for value in (*plain, *flat)]
+            versions = [value._version for value in (x, *plain) if value is x]
+            with torch.no_grad():
+                plain[0].mul_(3)
+                before = [value.clone() for value in (x, *plain)]
+                x.add_(5)
+            seen.append(([type(value) for value in flat], told, versions, before, x, plain))
+        assert seen[0][:3] == seen[1][:3]
+        same([*map(list, seen[0][3:4]), seen[0][4], seen[0][5]], [list(seen[1][3]), *seen[1][4:]])
+    assert len(compiled.entries) == 1
