@@ -63,7 +63,7 @@ class _Same:
 
 
 def is_torchs(kind: type) -> bool:
-    """Whether a class is torch's own, whose ``__eq__`` is trusted: it keeps what it has computed."""
+    """Whether a class is torch's own, whose ``__eq__`` is trusted: its fields may be caches."""
     return kind.__module__.partition(".")[0] == "torch"
 
 
@@ -113,8 +113,9 @@ def _fields(value: Any, depth: int) -> Iterator[Hashable]:
     for name, field in _attributes(value):
         empty = False
         yield name, identified(field, depth + 1)
-    if _is_array(value):
-        yield str(value.dtype), getattr(value, "shape", None), value.tobytes()
+    array: Any = value
+    if _is_array(array):
+        yield str(array.dtype), getattr(array, "shape", None), array.tobytes()
     elif empty and kind.__repr__ is not object.__repr__:
         yield repr(value)  # An equality in C may overlook something, as that of decimals does.
 

@@ -94,7 +94,7 @@ class Carried:
     def _made(self, value: Any, keys: _Keys, given: Sequence[Any], again: dict[Any, Any]) -> Any:
         if keys in self.places:
             position, path, found = self.places[keys]
-            whole = again.get((position, path))
+            whole: Any = again.get((position, path))
             if whole is None:
                 whole = again[position, path] = metadata_of(inside(given[position], path))
             for key in found:

@@ -55,7 +55,7 @@ class Text(str):
         return made
 
 
-DAY = datetime.datetime(2020, 1, 1)  # noqa: DTZ001 (its fold is what is meant)
+DAY = datetime.datetime(2020, 1, 1)
 OVERLOOKED = {
     "a field": (Settings(1, 2), Settings(1, 3)),
     "a type": (Settings(1), Settings(True)),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import funcaot
-from tests.aot.subclasses.kinds import Factor, TwoTensor, leaves_behind, made, same, two
 from funcaot.errors import UnsupportedError
+from tests.aot.subclasses.kinds import Factor, TwoTensor, leaves_behind, made, same, two
 from tests.hostile import COMPILER
 
 
@@ -64,7 +64,7 @@ def found_by(function, x, *, spoiled):
     """Results, and the gradients of what is in them."""
     results = function(x)
     flat = torch.utils._pytree.tree_leaves(results)
-    plain = [each for each in map(innermost, flat)]
+    plain = list(map(innermost, flat))
     objects = [[one is other for other in plain] for one in plain]
     gradients = []
     for each in plain:
@@ -91,7 +91,9 @@ def innermost(value):
 
 
 @pytest.mark.parametrize(
-    "backend", [COMPILER, pytest.param("inductor", marks=pytest.mark.long)], ids=["hostile", "inductor"]
+    "backend",
+    [COMPILER, pytest.param("inductor", marks=pytest.mark.long)],
+    ids=["hostile", "inductor"],
 )
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_inside_leads_to_the_inputs(program, backend):
