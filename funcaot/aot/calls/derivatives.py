@@ -155,6 +155,7 @@ class Derivatives(Generic[Made]):
     ) -> tuple[Backward, Made]:
         """Trace a backward; the caller holds the lock."""
         segment = self._segment
+        segment.tape.wrappers.refuse_changed()
         conditions = None if self.sizes is None else self.sizes.conditions()
         noting = contextlib.nullcontext()
         if self.sizes is not None and conditions is not None:

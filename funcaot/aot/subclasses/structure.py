@@ -108,6 +108,22 @@ class Structure:
         held.again = None if again is None else (shape, stride, again)
         return made
 
+    def refuse_changed(self) -> None:
+        """Refuse to go on with objects that were described when they held something else.
+
+        Raises:
+            UnsupportedError: If an object among the metadata has been changed since.
+        """
+        held = self.context
+        if frozen(held.pair, self.kind, held.outer) != self.metadata:
+            raise UnsupportedError(
+                f"An object among the metadata of a {self.kind.__name__} was changed after a "
+                "function was captured with it, and before this derivative is asked for the first "
+                "time: its class would compute with what the object holds now.",
+                remedy="give the tensors of later calls a new object, or ask for the derivative "
+                "once before the change.",
+            )
+
     def refuse_hidden_sizes(self, shape: Sequence[int], stride: Sequence[int]) -> None:
         """Refuse metadata that can't be made for other sizes.
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.aot.subclasses.kinds import Factor, TwoTensor, made
 from tests.hostile import COMPILER
 
@@ -202,3 +203,37 @@ def test_objects_of_gradients():
             second = torch.autograd.grad(first[0].sum(), (x, y))
             assert all(g.factor is settings for g in (*first, *second))
     assert len(compiled.entries) == 1
+
+
+class Scaled(Factor):
+    """Its class reads its settings when it computes."""
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Scaled(inner["inner"], context["factor"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        settings = next(each.factor for each in reversed(args) if isinstance(each, Scaled))
+        result = func(*(each.inner if isinstance(each, Scaled) else each for each in args))
+        return Scaled(result * settings.number, settings)
+
+
+def test_an_object_that_is_changed_before_the_backward():
+    compiled = funcaot.compile(lambda x: x.sin(), backend=COMPILER)
+
+    def gradient(function, settings):
+        x = Scaled(torch.ones(2), settings).requires_grad_()
+        return torch.autograd.grad(function(x), x, torch.ones(2))[0].inner
+
+    first = Slots(2, "")
+    compiled(Scaled(torch.ones(2), first).requires_grad_())
+    first.number = 5
+    with pytest.raises(UnsupportedError, match=r"(?s)was changed after.*Instead"):
+        gradient(compiled, Slots(2, ""))
+    first.number = 2
+    for number in (2, 5, 2, 3):
+        found, wanted = (
+            gradient(each, Slots(number, "")) for each in (compiled, compiled.function)
+        )
+        torch.testing.assert_close(found, wanted)
