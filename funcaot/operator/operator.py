@@ -53,8 +53,8 @@ class CustomFunctionCall(HigherOrderOperator):
         """Register what to do in a situation that has no key.
 
         Args:
-            situation: ``base``, ``direct``, ``in_capture``, ``legacy_batched``, ``old_style``,
-                ``wants_split`` or ``keywords``.
+            situation: ``base``, ``direct``, ``in_capture``, ``in_backward``, ``legacy_batched``,
+                ``old_style``, ``wants_split`` or ``keywords``.
         """
 
         def decorate(rule: Rule) -> Rule:
@@ -90,6 +90,8 @@ class CustomFunctionCall(HigherOrderOperator):
             if plan.program is None and function_mode_active() and current_captor() is not None:
                 args = all_settled(args)
                 return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
+            if plan.program is None and current_captor() is not None and not function_mode_active():
+                return self._unkeyed["in_backward"](plan, args, partial(self._at_base, plan, args))
             return self._at_base(plan, args)
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)

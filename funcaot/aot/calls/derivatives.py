@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import torch
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.distributed.settings import how_it_dispatches
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
@@ -27,6 +28,7 @@ from funcaot.aot.segment.forward_mode import (
 from funcaot.aot.segment.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.subclasses.refusals import level_refusal, refuse_behind_levels
+from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.base.scopes import holding
 
 
@@ -117,6 +119,8 @@ class Derivatives(Generic[Made]):
         create_graph = autograd.gradients_are_differentiated()
         asked_by = _asked_by() if self._segment.calls_functions else ""
         key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
+        if self._segment.tape.wrappers.used or any(map(is_wrapper, tangents)):
+            key = key._replace(dispatch=how_it_dispatches())
         key, found = self._known(key, sizes, tried)
         if found is not None:
             return found
@@ -151,6 +155,7 @@ class Derivatives(Generic[Made]):
     ) -> tuple[Backward, Made]:
         """Trace a backward; the caller holds the lock."""
         segment = self._segment
+        segment.tape.wrappers.refuse_changed()
         conditions = None if self.sizes is None else self.sizes.conditions()
         noting = contextlib.nullcontext()
         if self.sizes is not None and conditions is not None:

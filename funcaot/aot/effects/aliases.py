@@ -101,7 +101,7 @@ class Aliases:
         self.origins: dict[int, Origin] = {}
         self.owners: dict[int, tuple[Origin, torch.Tensor]] = {}
         self.outputs: dict[int, Output] = {}
-        self.wrapped = Memory(capture, name, results.of)
+        self.wrapped = Memory(capture, name, results.of, self.storages)
         self._kept: list[torch.Tensor] = []
         self._twins: dict[int, torch.Tensor] = {}  # Whose changes count for what is made to start.
         returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
@@ -185,7 +185,7 @@ class Aliases:
         self.results.node(value)
         if self.wrapped.exist and (again := made_again(self, value)):
             return again
-        self.wrapped.check(value, self.storages)
+        self.wrapped.check(value)
         if is_wrapper(value):
             if value.requires_grad and value.is_leaf:
                 self._refuse_leaf()
@@ -354,7 +354,7 @@ class Aliases:
             # A view made in no_grad whose base was written to: autograd forbids to look.
             return False
         if required and is_leaf:
-            self._refuse_used_leaf(value)
+            self.refuse_used_leaf(value)
             return True
         if required and not base.requires_grad:
             self._refuse_leaf()
@@ -397,7 +397,7 @@ class Aliases:
         result = start.result if parent is None else None
         graft, leaf = None, False
         if value.requires_grad and value.is_leaf:
-            self._refuse_used_leaf(value)
+            self.refuse_used_leaf(value)
             leaf = True
         elif value.requires_grad:
             graft = self.results.of(value)
@@ -409,7 +409,7 @@ class Aliases:
         root = graphs.view_root(node)
         leaf = value.requires_grad and value.is_leaf
         if leaf:
-            self._refuse_used_leaf(value)
+            self.refuse_used_leaf(value)
         sole = self._is_sole(key, value)
         if root is not node and not sole:
             # Others live in the same memory: start from all of it.
@@ -445,7 +445,8 @@ class Aliases:
                 remedy="return a clone of it.",
             )
 
-    def _refuse_used_leaf(self, leaf: torch.Tensor) -> None:
+    def refuse_used_leaf(self, leaf: torch.Tensor) -> None:
+        """Refuse a leaf that the function made if something else depends on it."""
         others = [t for t in self.capture.outputs if isinstance(t, torch.Tensor) and t is not leaf]
         others += [slot.tensor for slot in self.slots]
         if any(graphs.leads_to(tensor, leaf) for tensor in others):

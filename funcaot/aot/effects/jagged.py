@@ -32,6 +32,7 @@ class Finder(Protocol):
         storages: Plain inputs by storage.
         wrapped: The memory inside of wrappers, with its ``parts``.
         name: The user's function, for messages.
+        origins: How the epilogue makes tensors, by ``id``.
     """
 
     name: str
@@ -39,9 +40,14 @@ class Finder(Protocol):
     wrapped: Any
     results: Any
     storages: dict[int, list[int]]
+    origins: dict[int, Origin]
 
     def origin(self, value: torch.Tensor) -> Origin:
         """How the epilogue makes a plain tensor."""
+        ...
+
+    def refuse_used_leaf(self, leaf: torch.Tensor) -> None:
+        """Refuse a leaf that the function made if something else depends on it."""
         ...
 
 

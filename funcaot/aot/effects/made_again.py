@@ -19,6 +19,7 @@ from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.capture.stale_views import Change, stale_view
+from funcaot.aot.effects.around import made_around
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
@@ -114,7 +115,8 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     """
     base, capture = value._base, finder.capture
     if base is None:
-        return _detached_again(finder, value)
+        start = made_around(finder, value)
+        return _detached_again(finder, value) if start is None else Output(origin=start)
     if is_wrapper(value) and not is_wrapper(base):
         return jagged_again(finder, value)
     base = base_of(capture, value)
@@ -128,6 +130,9 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
     for start, part in finder.wrapped.parts:
         if part is base:
             return Output(origin=Origin(parent=start, view=view))
+    start = made_around(finder, base)
+    if start is not None:
+        return Output(origin=Origin(parent=start, view=view))
     return Output(result=finder.results.of(base), view=view)
 
 
@@ -227,6 +232,8 @@ def _detached_again(finder: Finder, value: torch.Tensor) -> Output | None:
     if source is None:
         return None
     again = _like(capture, source, value)
+    if (start := made_around(finder, source)) is not None:
+        return Output(origin=Origin(parent=start, view=again))
     return Output(result=finder.results.of(source), view=again)
 
 
@@ -239,7 +246,11 @@ def _like(capture: Capture, tensor: torch.Tensor, value: torch.Tensor) -> Any:
     is_detached = autograd.shares_version(tensor, value)
     if not is_detached and not _looks_like(tensor, value):
         return None
-    return WrappedAgain() if _is_around_the_same(tensor, value) else DetachedAgain(not is_detached)
+    if _is_around_the_same(tensor, value):
+        return WrappedAgain()
+    if any(part.requires_grad for _, part in paths_inside(value)):
+        return None  # What is inside of a detached wrapper is detached, too.
+    return DetachedAgain(not is_detached)
 
 
 def detached_from(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:

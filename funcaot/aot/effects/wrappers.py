@@ -21,6 +21,7 @@ from funcaot.aot.effects.actions.keep_inside import KeepInside
 from funcaot.aot.effects.actions.overwrite_inside import CountInside, OverwriteInside
 from funcaot.aot.effects.actions.take_history import TakeHistory
 from funcaot.aot.effects.actions.turn import Turn
+from funcaot.aot.effects.around import holds_recorded
 from funcaot.aot.effects.effects import Mutation
 from funcaot.aot.effects.jagged import is_view_of_values
 from funcaot.aot.effects.made_again import base_of, detached_from, storages_of
@@ -229,13 +230,20 @@ class Memory:
             how a call finds them.
     """
 
-    def __init__(self, capture: Capture, name: str, result: Callable[[torch.Tensor], int]) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        name: str,
+        result: Callable[[torch.Tensor], int],
+        plain: dict[int, list[int]],
+    ) -> None:
         """Look at all of it.
 
         Args:
             capture: What the function did.
             name: The user's function, for messages.
             result: Makes a tensor a result of the graph.
+            plain: Inputs that are plain tensors, by storage.
 
         Raises:
             UnsupportedError: If there are wrappers at a level of a transform.
@@ -243,7 +251,7 @@ class Memory:
         inputs, outputs, tape = capture.inputs, capture.outputs, capture.tape
         self.name = name
         self.parts: list[tuple[Origin, torch.Tensor]] = []
-        self._tape, self._at_level = tape, tape.is_at_level
+        self._tape, self._at_level, self._plain = tape, tape.is_at_level, plain
         if self._at_level and tape.wrappers.used:
             raise forward_refusal(name)
         self._owners: dict[int, tuple[torch.Tensor, str]] = {}
@@ -263,11 +271,13 @@ class Memory:
         self._views = any(is_wrapper(value) for value in outputs)
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
         inner += [part for _, part in self.parts]
+        self._known = [*(slot.tensor for slot in inputs), *(part for _, part in self.parts)]
         for value in outputs:
             if not is_wrapper(value) or is_view_of_values(value):
                 continue
             again = base_of(capture, value) is not None or detached_from(capture, value) is not None
             inside = any(value is part for part in inner)
+            inside = inside or self.is_made_around(value)
             if not again and not inside and not any(value is slot.tensor for slot in inputs):
                 self.parts += _parts_shown(value, outputs, result)
                 for key, part in storages_of(value):
@@ -302,12 +312,11 @@ class Memory:
         """Whether this memory is inside of an input."""
         return key in self._inputs
 
-    def check(self, value: torch.Tensor, plain: dict[int, list[int]]) -> None:
+    def check(self, value: torch.Tensor) -> None:
         """Refuse a result that shares memory in a way that a call can't make.
 
         Args:
             value: The result, a wrapper or not.
-            plain: Inputs that are plain tensors, by storage.
 
         Raises:
             UnsupportedError: If it does.
@@ -329,8 +338,33 @@ class Memory:
             whole, owner = self._owners.get(key, (part, ""))
             if key in self._inputs or part is not whole:
                 self._refuse(value, owner)
-            if is_wrapper(value) and key in plain:
+            if is_wrapper(value) and key in self._plain:
                 self._refuse(value, "an input")
+
+    def is_made_around(self, value: Any) -> bool:
+        """Whether the epilogue makes a wrapper itself, of what it makes besides."""
+        if not is_wrapper(value) or value.layout is not torch.strided or value._base is not None:
+            return False
+        if any(value is each for each in self._known):
+            return False
+        if holds_recorded(value, self._known):
+            return True
+        return not value.requires_grad and any(
+            key in self._plain and not self._goes_through(part, alone=True)
+            for key, part in storages_of(value)
+        )
+
+    def refuse_shared(self, value: torch.Tensor) -> None:
+        """Refuse a wrapper that is made outside of the graph, of what one that it gives holds.
+
+        Raises:
+            UnsupportedError: If it shares memory with that.
+        """
+        for key, part in storages_of(value):
+            found = any(part is each for _, each in self.parts)
+            known = key in self._inputs or key in self._plain
+            if key in self._owners and not known and not found:
+                self._refuse(value, self._owners[key][1])
 
     def _goes_through(self, part: torch.Tensor, *, alone: bool) -> bool:
         """Whether what is inside of a result is an input, or a view of one.

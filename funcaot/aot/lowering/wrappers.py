@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import fx
@@ -19,6 +20,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.lowering.lower import Lowered
+from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape.memory.views import DETACHED, View, shown_from
@@ -70,11 +72,13 @@ class Made:
         wrapped: Makes it.
         sources: Where the tensors come from.
         sizes: The open sizes that it is given, by position among the operands.
+        carried: The objects among its metadata that the operands bring.
     """
 
     wrapped: Wrapped
     sources: tuple[Source, ...]
     sizes: tuple[int, ...] = ()
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,11 @@ def _result(
     if source is None:
         return None
     parts = [_result(part, operands, made, again) for part in source.sources]
-    return source.wrapped(*parts, *[operands[position] for position in source.sizes])
+    sizes, carried = [operands[position] for position in source.sizes], source.carried
+    if carried is None:
+        return source.wrapped(*parts, *sizes)
+    bring = partial(carried, given=operands, again=again)
+    return source.wrapped(*parts, *sizes, carried=bring)
 
 
 def peeled(graph: FunctionalGraph) -> Peeled | None:
@@ -168,6 +176,8 @@ class _Peeling:
         self.given: list[Given] = []
         self.wanted: dict[fx.Node, int] = {}
         self.numbers: dict[fx.Node, int] = {}
+        given = [graphs.value_of(node) for node in graphs.inputs(graph.module)]
+        self.origins = origins_of([each for each in enumerate(given) if is_wrapper(each[1])])
 
     def peel(self) -> Peeled:
         nodes = list(self.outer.module.graph.nodes)
@@ -241,7 +251,9 @@ class _Peeling:
             pairs = zip(inside, *told, strict=False)
             sources = tuple(self._source_inside(part, *known) for part, *known in pairs)
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
-            return Made(value.target, sources, sizes)  # type: ignore[arg-type]
+            target: Any = value.target
+            carried = Carried.by(target.structure, self.origins)
+            return Made(target, sources, sizes, carried)
         if is_wrapper(graphs.value_of(value)):
             return self.sources[value]
         if value in self.sources and names_size(graphs.value_of(value)):

@@ -41,6 +41,7 @@ class BackwardKey(NamedTuple):
         autocast: Device types that autocast while the backward runs, which its ops see as in eager.
         asked_by: Whether levels or dual numbers ask for it, if Functions may tell.
         variant: Counts backwards that differ in what they assume about open sizes.
+        dispatch: Settings by which ops on wrappers are dispatched, where there are wrappers.
     """
 
     needs: tuple[bool, ...]
@@ -50,6 +51,7 @@ class BackwardKey(NamedTuple):
     autocast: tuple[Any, ...] = ()
     asked_by: str = ""
     variant: int = 0
+    dispatch: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from funcaot._torch.distributed.settings import dispatches_alike, how_it_dispatches
 from funcaot._torch.levels.inference import inference_mode_around_levels
 from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.own_functions import as_called, called_with_functions_of_classes
@@ -66,6 +67,12 @@ def _same_precision(source: Source, value: tuple[Any, ...]) -> str | None:
     return f"{getter}() == {value[0]!r}"
 
 
+def _same_dispatch(source: Source, value: tuple[Any, ...]) -> str | None:
+    """Asked of programs with wrappers only: other programs have no op that is dispatched so."""
+    alike = dispatches_alike()
+    return None if alike is None else f"{source.constant(alike, 'alike')}()"
+
+
 def _inference_mode() -> bool:
     return torch.is_inference_mode_enabled() and not inference_mode_around_levels()
 
@@ -85,6 +92,7 @@ class Ambient:
         classes: Whether classes of tensors say what functions of torch do.
         modes: Torch-function modes (a default device is one) and dispatch modes; no code is
             generated where there is one.
+        wrappers: Settings by which ops on a ``DTensor`` are dispatched.
     """
 
     grad_mode: bool = field(metadata=_by(torch.is_grad_enabled))
@@ -96,6 +104,7 @@ class Ambient:
     precision: tuple[Any, ...] = field(metadata=_by(guards.matmul_precision, _same_precision))
     classes: bool = field(metadata=_by(called_with_functions_of_classes))
     modes: tuple[Any, ...] = field(metadata=_by(guards.active_modes, _no_mode))
+    wrappers: tuple[Any, ...] = field(metadata=_by(how_it_dispatches, _same_dispatch))
 
 
 _READERS = tuple((item.name, item.metadata["read"]) for item in fields(Ambient))
@@ -158,12 +167,20 @@ def general_hooks_kept(name: str) -> Iterator[None]:
         )
 
 
-def conditions_on(ambient: Ambient, source: Source) -> Iterator[str]:
-    """Conditions in generated code that the state is as it was; the guard's comes first."""
+def conditions_on(ambient: Ambient, source: Source, *, wrappers: bool) -> Iterator[str]:
+    """Conditions in generated code that the state is as it was; the guard's comes first.
+
+    Args:
+        ambient: The state.
+        source: The code.
+        wrappers: Whether the program has tensors that wrap others.
+    """
     with as_called():  # The guard compares whether classes are asked.
         state = guards.global_state_check()
     yield f"{source.constant(state, 'state')}()"
     for item in fields(Ambient):
+        if item.name == "wrappers" and not wrappers:
+            continue
         condition = item.metadata["condition"](source, getattr(ambient, item.name))
         if condition is not None:
             yield condition

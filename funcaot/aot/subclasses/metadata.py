@@ -6,7 +6,6 @@ wrappers of other sizes have equal metadata, and the metadata are made for any s
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,44 +14,14 @@ import torch
 
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import number_of, numbers_of
+from funcaot.aot.subclasses.alike import BY_VALUE, identified
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Outer", "frozen", "never_changes", "refuse_hidden_sizes", "resized"]
+__all__ = ["Outer", "frozen", "refuse_hidden_sizes", "resized"]
 
 _NUMBERS = (int, torch.SymInt)
 # How deep objects among the metadata are looked at for open sizes.
 _DEPTH = 4
-_BY_VALUE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, torch.layout)
-
-
-class _Compared:
-    """A value that compares, but has no hash."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Compared) and bool(self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash(type(self.value))
-
-
-class _Same:
-    """A value without an equality of its own: only itself is the same."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +70,6 @@ def frozen(value: Any, owner: type, outer: Outer) -> Hashable:
         UnsupportedError: If there is a tensor in it.
     """
     kind = type(value)
-    if kind in _BY_VALUE:
-        return kind, value
-    if kind in (float, complex):
-        # By its text nan is itself, and 0.0 isn't -0.0.
-        return kind, repr(value)
     if isinstance(value, torch.Tensor):
         raise UnsupportedError(
             f"{owner.__name__}.__tensor_flatten__ gives a tensor as metadata, which a program "
@@ -118,31 +82,11 @@ def frozen(value: Any, owner: type, outer: Outer) -> Hashable:
     if isinstance(value, tuple | list):
         return kind, tuple(frozen(item, owner, outer) for item in value)
     if kind is dict:
-        items = ((frozen(k, owner, outer), frozen(v, owner, outer)) for k, v in value.items())
-        return kind, frozenset(items)
+        pairs = ((frozen(k, owner, outer), frozen(v, owner, outer)) for k, v in value.items())
+        return kind, tuple(pairs)
     if kind is torch.SymInt:
         return int, number_of(value)
-    if kind.__eq__ is object.__eq__:
-        return kind, _Same(value)
-    try:
-        hash(value)
-    except TypeError:
-        return kind, _Compared(copy.copy(value))  # Its fields may be assigned later.
-    return kind, value
-
-
-def never_changes(value: Any) -> bool:
-    """Whether an object among metadata is `frozen` alike as long as it is the same object."""
-    kind = type(value)
-    if isinstance(value, tuple):
-        return all(map(never_changes, value))
-    if kind in _BY_VALUE or kind in (float, complex) or kind.__eq__ is object.__eq__:
-        return True
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    return identified(value)
 
 
 def resized(value: Any, outer: Outer, shape: Sequence[Any], stride: Sequence[Any]) -> Any:
@@ -200,7 +144,7 @@ def refuse_hidden_sizes(value: Any, owner: type, depth: int = 0) -> None:
             f"The metadata of a {owner.__name__} hold a number that is computed from its sizes.",
             remedy="compile with dynamic=False, or compute it where it is used.",
         )
-    if isinstance(value, torch.Tensor | type) or type(value) in _BY_VALUE or depth > _DEPTH:
+    if isinstance(value, torch.Tensor | type) or type(value) in BY_VALUE or depth > _DEPTH:
         return
     if isinstance(value, dict):
         parts: Any = list(value.values())

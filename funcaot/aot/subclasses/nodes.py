@@ -7,7 +7,7 @@ says. ``lowering.wrappers`` takes these nodes off before a compiler sees the gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,8 +73,8 @@ class Wrapped:
             )
         self.__name__ = self.__qualname__ = f"wrapped_{structure.kind.__name__}"
 
-    def __call__(self, *given: Any) -> torch.Tensor:
-        """The wrapper."""
+    def __call__(self, *given: Any, carried: Callable[[Any], Any] | None = None) -> torch.Tensor:
+        """The wrapper, with what puts objects of a call among the metadata."""
         parts, sizes = given[: self.count], given[self.count :]
         shape, stride = self.shape, self.stride
         if sizes:
@@ -83,7 +83,7 @@ class Wrapped:
                 for own, number in zip((*shape, *stride), self._numbers(*sizes), strict=True)
             ]
             shape, stride = tuple(found[: len(shape)]), tuple(found[len(shape) :])
-        return self.structure.made_of(parts, shape, stride)
+        return self.structure.made_of(parts, shape, stride, carried)
 
     def __repr__(self) -> str:
         """For graph printouts."""

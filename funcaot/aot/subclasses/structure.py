@@ -25,7 +25,9 @@ __all__ = [
     "inside",
     "is_wrapper",
     "leaves_of",
+    "metadata_of",
     "metadata_without_grad",
+    "paths_inside",
     "paths_of",
     "pattern_of",
     "structure_of",
@@ -69,13 +71,20 @@ class Structure:
         """The inner tensors of a wrapper of this structure."""
         return [getattr(wrapper, name) for name in self.names]
 
-    def made_of(self, parts: Sequence[torch.Tensor], shape: Any, stride: Any) -> torch.Tensor:
+    def made_of(
+        self,
+        parts: Sequence[torch.Tensor],
+        shape: Any,
+        stride: Any,
+        carried: Callable[[Any], Any] | None = None,
+    ) -> torch.Tensor:
         """A wrapper around other inner tensors; it doesn't require grad.
 
         Args:
             parts: One for each name.
             shape: The wrapper's own.
             stride: The wrapper's own.
+            carried: Puts objects of a call among the metadata.
         """
         held = self.context
         if held.again is not None and held.again[0] is shape and held.again[1] is stride:
@@ -83,7 +92,8 @@ class Structure:
             if made is not None:
                 return made
         kind: Any = self.kind
-        context, others = held.sized(shape, stride)
+        pair = held.sized(shape, stride)
+        context, others = pair if carried is None else carried(pair)
         named = {**dict(zip(self.names, parts, strict=True)), **others}
         made = kind.__tensor_unflatten__(named, context, torch.Size(shape), tuple(stride))
         if type(made) is not kind:
@@ -97,6 +107,22 @@ class Structure:
         again = None if self.attributes else made_alike.maker_of(made)
         held.again = None if again is None else (shape, stride, again)
         return made
+
+    def refuse_changed(self) -> None:
+        """Refuse to go on with objects that were described when they held something else.
+
+        Raises:
+            UnsupportedError: If an object among the metadata has been changed since.
+        """
+        held = self.context
+        if frozen(held.pair, self.kind, held.outer) != self.metadata:
+            raise UnsupportedError(
+                f"An object among the metadata of a {self.kind.__name__} was changed after a "
+                "function was captured with it, and before this derivative is asked for the first "
+                "time: its class would compute with what the object holds now.",
+                remedy="give the tensors of later calls a new object, or ask for the derivative "
+                "once before the change.",
+            )
 
     def refuse_hidden_sizes(self, shape: Sequence[int], stride: Sequence[int]) -> None:
         """Refuse metadata that can't be made for other sizes.
@@ -203,6 +229,16 @@ def structure_of(
         frozenset(attributes),
         _Held(context, others, outer),
     )
+
+
+def metadata_of(wrapper: Any) -> tuple[Any, dict[str, Any]] | None:
+    """A wrapper's metadata, and what it names besides tensors; None for another tensor."""
+    if not is_wrapper(wrapper):
+        return None
+    named, context = wrapper.__tensor_flatten__()
+    values = {name: getattr(wrapper, name) for name in named}
+    others = {k: value for k, value in values.items() if not isinstance(value, torch.Tensor)}
+    return context, others
 
 
 def metadata_without_grad(structure: Structure, wrapper: torch.Tensor) -> Hashable:

@@ -52,8 +52,10 @@ def refuse_value_of_ranks() -> UnsupportedError:
 
 
 # Gloo's own threads divide and copy there, and autograd records that: with the gradient of
-# what stood there before, divided, or of the part that a rank has of its own input.
+# what stood there before, divided, or of the part that a rank has of its own input; or it forbids
+# the copy, as it does for what is gathered into one tensor, depending on the thread.
 _RECORDED_BY_GLOO = {
+    "_allgather_base_",
     "_reduce_scatter_base_",
     "allreduce_",
     "reduce_scatter_",

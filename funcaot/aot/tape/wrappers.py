@@ -70,6 +70,16 @@ class Wrappers:
         self._entered: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._parts: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self._histories: dict[int, Any] = {}
+        self._described: list[Structure] = []
+
+    def refuse_changed(self) -> None:
+        """Refuse to record more where an object among the metadata has been changed.
+
+        Raises:
+            UnsupportedError: If one has.
+        """
+        for structure in self._described:
+            structure.refuse_changed()
 
     def opened(
         self, proxy: fx.Proxy, spec: TensorSpec, example: Any, like: torch.Tensor | None = None
@@ -102,6 +112,7 @@ class Wrappers:
             return value, traced
         self.used = True
         structure = spec.structure
+        self._described.append(structure)
         pairs = [
             self._part(proxy, name, inner, part)
             for name, inner, part in zip(

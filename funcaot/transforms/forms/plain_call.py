@@ -33,7 +33,7 @@ from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
-__all__ = ["call_in_capture"]
+__all__ = ["call_in_backward", "call_in_capture"]
 
 
 def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
@@ -49,6 +49,22 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         return _plainly(plan, operands)
     try:
         return _with_objects(plan, operands, otherwise)
+    except MakesWrapperError:
+        return _plainly(plan, operands)
+
+
+def call_in_backward(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
+    """Call a Function in a backward that is traced, as eager does if wrappers are involved.
+
+    Args:
+        plan: How the Function is called.
+        operands: What it is given.
+        otherwise: Calls it as a node.
+    """
+    if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
+        return _plainly(plan, operands)
+    try:
+        return otherwise()
     except MakesWrapperError:
         return _plainly(plan, operands)
 
@@ -158,3 +174,4 @@ def _is_traced(tensor: torch.Tensor) -> bool:
 
 
 custom_function_call.register("in_capture")(call_in_capture)
+custom_function_call.register("in_backward")(call_in_backward)

@@ -1,12 +1,17 @@
 """``DTensor`` on a mesh of one rank."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import loss_parallel
 
 import funcaot
+from funcaot._torch.distributed.settings import how_it_dispatches
 from tests.aot.subclasses.kinds import everything, leaves_behind, made, run, same
 from tests.hostile import COMPILER
 
@@ -223,3 +228,99 @@ def test_later_results_share_a_spec_as_those_of_eager(mesh, monkeypatch):
     for found, expected in kept:
         torch.testing.assert_close(found[0].full_tensor(), expected[0].full_tensor())
         assert type(found[0] + found[0]) is DTensor
+
+
+def outcome(function, *arguments):
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("order", ["inside first", "outside first"])
+def test_plain_tensors_are_replicated_where_eager_replicates_them(order, mesh):
+    def function(x, y):
+        return x * y
+
+    compiled = funcaot.compile(function, backend="eager")
+    on = make_on(mesh)
+    for call in range(4):
+        inside = (call % 2 == 0) is (order == "inside first")
+        with implicit_replication() if inside else contextlib.nullcontext():
+            arguments = on(call, 3, grad=False), made(call, 3, grad=False)
+            found, wanted = (outcome(each, *arguments) for each in (compiled, function))
+        assert isinstance(wanted, str) is not inside
+        same(found, wanted)
+
+
+def test_backwards_where_plain_tensors_are_replicated(mesh):
+    """The forward's result is multiplied by a plain tensor, and its gradient is."""
+
+    def function(x, y):
+        return x * y
+
+    compiled = funcaot.compile(function, backend="eager")
+    on = make_on(mesh)
+    for inside in (True, False, True, False):
+        found = []
+        for each in (compiled, function):
+            x = on(0, 3)
+            with implicit_replication():
+                result = each(x, made(1, 3, grad=False)).sum()
+            with implicit_replication() if inside else contextlib.nullcontext():
+                found.append(outcome(lambda x=x, r=result: torch.autograd.grad(r, x)))
+        assert isinstance(found[1], str) is not inside
+        same(*found)
+
+
+def test_by_default_nothing_is_told_of_how_ops_are_dispatched(mesh):
+    """The class may be imported after the first call."""
+    assert how_it_dispatches() == ()
+    with loss_parallel():
+        assert how_it_dispatches()
+    with implicit_replication():
+        assert how_it_dispatches()
+    assert how_it_dispatches() == ()
+
+
+def test_losses_in_parallel_are_another_program(mesh):
+    compiled = funcaot.compile(F.cross_entropy, backend="eager")
+    target = torch.tensor([1, 0, 2])
+    on = make_on(mesh)
+    for call in range(4):
+        with loss_parallel() if call % 2 else contextlib.nullcontext():
+
+            def run(function, call=call):
+                x = on(call, 3, 4, placed=Shard(1))
+                whole = DTensor.from_local(target, mesh, [Replicate()])
+                loss = outcome(function, x, whole)
+                return loss if isinstance(loss, str) else [loss, *torch.autograd.grad(loss, x)]
+
+            same(run(compiled), run(F.cross_entropy))
+    assert len(compiled.entries) == 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("placed", [Replicate(), Shard(0)], ids=str)
+def test_distributed_inside(placed, grad, mesh):
+    """A leaf around the memory of the argument, or around a part of it."""
+
+    def function(x):
+        return distribute_tensor(x, mesh, [placed])
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for call in range(3):
+        seen = []
+        for each in (compiled, function):
+            x = made(call, 4, 3, grad=grad)
+            result = each(x)
+            local = result._local_tensor
+            told = [result.requires_grad, result.is_leaf, local.requires_grad, local.is_leaf]
+            with torch.no_grad():
+                local[0] += 1
+            told += [x._version, result._spec]
+            (result * 2).to_local().sum().backward() if grad else None
+            seen.append((told, [x.detach(), local.detach(), x.grad, result.grad]))
+        assert seen[0][0] == seen[1][0]
+        same(seen[0][1], seen[1][1])
+    assert len(compiled.entries) == 1

@@ -6,6 +6,7 @@ import torch
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.subclasses.kinds import TwoTensor, made, same, two
+from tests.hostile import COMPILER
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 KINDS = {"plain": made, "two": two}
@@ -197,3 +198,51 @@ def test_a_backward_that_finds_another_tensor_than_there_was_is_refused(where):
     y = two(0, 3, 4)
     Reaching.apply(y).sin().sum().backward()
     same(x.grad, y.grad)
+
+
+class Makes(torch.autograd.Function):
+    """Makes a wrapper of a plain tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return TwoTensor(x * 2, x * 3)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.a * 2 + gradient.b * 3 if isinstance(gradient, TwoTensor) else gradient * 2
+
+
+def with_backward(of):
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return of(gradient * x)
+
+    return Square
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize(
+    "of",
+    [Makes.apply, lambda g: Makes.apply(g).a * 2, lambda g: Makes.apply(Makes.apply(g).sin())],
+    ids=["returned", "used", "twice"],
+)
+def test_wrappers_that_a_backward_makes_by_a_function(of, create_graph):
+    square = with_backward(of)
+    compiled = funcaot.compile(lambda x: square.apply(x).sin(), backend=COMPILER)
+    for call in range(3):
+        found = []
+        for each in (compiled, compiled.function):
+            x = made(call, 3)
+            (first,) = torch.autograd.grad(each(x).sum(), x, create_graph=create_graph)
+            found.append([first.detach()])
+            if first.requires_grad:
+                found[-1] += torch.autograd.grad(first.sum(), x, allow_unused=True)
+        same(*found)

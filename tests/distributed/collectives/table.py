@@ -250,6 +250,7 @@ def monitored_barrier(x, w, group, later=False):
 
 # What gloo's threads do is recorded by autograd.
 RECORDED_BY_GLOO = {
+    all_gather_into_tensor: "all_gather_into_tensor on a tensor that requires grad",
     reduce_scatter_tensor: "reduce_scatter_tensor on a tensor that requires grad",
     reduce_scatter: "reduce_scatter on a tensor that requires grad",
     reduce_scatter_in_coalescing: "_coalescing_manager on a tensor that requires grad",
@@ -464,9 +465,8 @@ DIFFERENTIABLE = (
     nn_twice,
 )
 
-# Eager fails now and then in the first two, always in the others.
+# Eager fails now and then in the first, always in the others.
 EAGER_FAILS_BACKWARD = (
-    all_gather_into_tensor,
     all_to_all,
     functional_all_gather_coalesced,
     functional_reduce_scatter_coalesced,

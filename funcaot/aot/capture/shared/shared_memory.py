@@ -213,11 +213,13 @@ def _refuse_sparse(
                 held[key] = part
             owners[key] = together
             if len(together) > 1 and not is_one and not writes.isdisjoint(together):
-                names = ", ".join(map(str, sorted(set(together))))
+                kinds = [(each, type(tensors[each]).__name__) for each in sorted(set(together))]
+                names = ", ".join(f"{each} (a {kind})" for each, kind in kinds)
                 raise UnsupportedError(
                     f"Inputs {names} share memory, one of them is sparse or wraps it, and one of "
                     "them is written to.",
-                    remedy="clone one of them before the call.",
+                    remedy="clone one of them before the call; of a wrapper and its inner tensor, "
+                    "pass the wrapper, and write to x.inner inside.",
                 )
 
 

@@ -130,7 +130,8 @@ class _Writer:
         source = self.source
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
         self._write_constants()
-        require(source, " and ".join(conditions_on(self.entry.signature.ambient, source)))
+        ambient, wrappers = self.entry.signature.ambient, self.entry.capture.tape.wrappers.used
+        require(source, " and ".join(conditions_on(ambient, source, wrappers=wrappers)))
         if self.entry.waits_for_ranks:
             require(source, "entry.has_its_groups()")
         self._write_attributes()

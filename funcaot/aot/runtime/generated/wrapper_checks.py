@@ -17,7 +17,8 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph.spec_sizes import specs_in
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.subclasses.metadata import Outer, frozen, never_changes
+from funcaot.aot.subclasses.alike import never_changes
+from funcaot.aot.subclasses.metadata import Outer, frozen
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 
 __all__ = ["WrapperCheck", "can_be_checked", "open_numbers", "plain_specs"]
