@@ -448,6 +448,17 @@ PATCHES: tuple[Patch, ...] = (
         "tests/distributed/test_tensor_parallel.py",
     ),
     Patch(
+        "places among ranks",
+        "funcaot/_torch/distributed/asked.py",
+        (
+            Target("torch.distributed.distributed_c10d:_World.default_pg"),
+            Target("torch.distributed.distributed_c10d:_world", has=("_default_pg",)),
+        ),
+        "A program that asked for its rank would run on another rank that finds it in a file.",
+        "nothing is compiled",
+        "tests/aot/saved/test_places_among_ranks.py",
+    ),
+    Patch(
         "numbers of works",
         "funcaot/_torch/distributed/fake_works.py",
         (Target("torch.distributed._meta_registrations:generate_unique_id", ()),),

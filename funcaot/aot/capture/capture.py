@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.distributed.asked import Asked, noting_what_is_asked
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.made_wrappers import noticing_wrappers
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -106,6 +107,7 @@ class Capture:
         facts: What else it read of real inputs.
         histories: Which inputs it differentiates by which.
         pattern: Which inner tensors of wrappers among the inputs are one object.
+        asked: What it asked of the process groups.
     """
 
     tape: Tape
@@ -125,6 +127,7 @@ class Capture:
     facts: tuple[Fact, ...] = ()
     histories: tuple[History, ...] = ()
     pattern: tuple[int, ...] = ()
+    asked: tuple[Asked, ...] = ()
 
     @property
     def slots(self) -> tuple[Input, ...]:
@@ -227,6 +230,7 @@ def capture(
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
             _entering(tape, lifting),
+            noting_what_is_asked() as asked,
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
@@ -255,6 +259,7 @@ def capture(
         facts=entrance.facts.noted(lifting.lifted),
         histories=entrance.facts.histories(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
+        asked=tuple(asked.items()),
     )
 
 

@@ -131,7 +131,7 @@ class _Writer:
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
         self._write_constants()
         require(source, " and ".join(conditions_on(self.entry.signature.ambient, source)))
-        if self.entry.waits_for_ranks:
+        if self.entry.depends_on_ranks:
             require(source, "entry.has_its_groups()")
         self._write_attributes()
         self._write_lifted()
