@@ -19,7 +19,7 @@ import torch.distributed as dist
 from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["Asked", "answer_to", "noting_what_is_asked"]
+__all__ = ["Asked", "hold", "noting_what_is_asked"]
 
 # A question and its answer.
 Asked = tuple[str, Any]
@@ -43,7 +43,12 @@ class _Original:
     default: Any = None
 
 
-def answer_to(question: str) -> Any:
+def hold(asked: tuple[Asked, ...]) -> bool:
+    """Whether all would be answered now as it was."""
+    return all(_answer(question) == answer for question, answer in asked)
+
+
+def _answer(question: str) -> Any:
     """What is so of the default group now."""
     group = _group()
     if question == _EXISTS:
@@ -54,15 +59,18 @@ def answer_to(question: str) -> Any:
 
 
 def _group() -> Any:
-    return sys.modules[_MODULE]._world._default_pg if dist.is_available() else None
+    if not dist.is_available():
+        return None
+    world: Any = sys.modules[_MODULE]._world
+    return (_Original.default or type(world).default_pg).fget(world)
 
 
 def _default_group(world: Any) -> Any:
     """The property that says which group is the default."""
     if _noted.questions is not None:
         question = _question(sys._getframe(1))
-        _noted.questions.setdefault(question, answer_to(question))
-    return world._default_pg
+        _noted.questions.setdefault(question, _answer(question))
+    return _Original.default.fget(world)
 
 
 def _question(frame: FrameType | None) -> str:

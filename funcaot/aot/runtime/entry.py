@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import nodes
-from funcaot._torch.distributed.asked import answer_to
+from funcaot._torch.distributed import asked
 from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
@@ -118,7 +118,7 @@ class Entry:
         """Whether the groups that it waits for, or asked of, are as when it was captured."""
         if any(place_in(name) != place for name, place in self._places):
             return False
-        return all(answer_to(question) == answer for question, answer in self.capture.asked)
+        return asked.hold(self.capture.asked)
 
     @property
     def depends_on_ranks(self) -> bool:
