@@ -111,7 +111,9 @@ _RUNS = {
 @pytest.mark.parametrize("kind", _RUNS)
 def test_ranks_end_with_the_process_of_the_test(tmp_path, kind, how):
     script, path = tmp_path / "script.py", str(tmp_path / "pid")
-    script.write_text("import sys\nfrom tests.distributed.test_ranks import hang\nhang(sys.argv[1])")
+    script.write_text(
+        "import sys\nfrom tests.distributed.test_ranks import hang\nhang(sys.argv[1])"
+    )
     test = tmp_path / "test.py"
     test.write_text(_RUNS[kind].format(script=str(script), path=path))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -123,7 +125,9 @@ def test_ranks_end_with_the_process_of_the_test(tmp_path, kind, how):
             while not all(Path(f"{path}{rank}").exists() for rank in (0, 1)):
                 assert time.monotonic() < end and process.poll() is None
                 time.sleep(0.1)
-            pids = [int(pid) for rank in (0, 1) for pid in Path(f"{path}{rank}").read_text().split()]
+            pids = [
+                int(pid) for rank in (0, 1) for pid in Path(f"{path}{rank}").read_text().split()
+            ]
             process.send_signal(how)
             process.wait(timeout=30)
         finally:
