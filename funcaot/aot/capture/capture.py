@@ -222,15 +222,13 @@ def capture(
         tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events, entrance.facts
     )
     lifting = Lifting(in_progress, known, entrance.add, function.themselves)
-    for tensor in sharing.lifted:
-        lifting.lift(tensor)
+    lifting.lift_all(sharing.lifted)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
         with (
             explained(name, events),
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
-            _entering(tape, lifting),
-            noting_what_is_asked() as asked,
+            _entering(tape, lifting) as asked,
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
@@ -264,15 +262,16 @@ def capture(
 
 
 @contextlib.contextmanager
-def _entering(tape: Tape, lifting: Lifting) -> Iterator[None]:
-    """Let the tape's tensors stand in the places of real ones, wherever these come from."""
+def _entering(tape: Tape, lifting: Lifting) -> Iterator[dict[str, Any]]:
+    """Let the tape's tensors stand in the places of real ones; what is asked of process groups."""
     with (
         holding(tape.closed_over, mode=lifting),
         noticing_wrappers(lifting.note_made),
         lifting,
         asking_for_reads(lifting),
+        noting_what_is_asked() as asked,
     ):
-        yield
+        yield asked
 
 
 def _tape_for(signature: Signature, opening: Opening | None) -> Tape:

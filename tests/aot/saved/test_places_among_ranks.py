@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 # Registers groups that send nothing.
-import torch.testing._internal.distributed.fake_pg  # noqa: F401
+import torch.testing._internal.distributed.fake_pg
 
 import funcaot
 
@@ -101,7 +101,8 @@ def _running(x):
 
 
 @pytest.mark.parametrize(
-    ("function", "recaptured"), [(_rank, 1), (_own_part, 1), (_size, 0), (_running, 0), (_hooked, 0)]
+    ("function", "recaptured"),
+    [(_rank, 1), (_own_part, 1), (_size, 0), (_running, 0), (_hooked, 0)],
 )
 def test_another_rank_finds_it_in_a_file(function, recaptured, tmp_path):
     path, x = tmp_path / "programs", torch.arange(8.0)

@@ -1,8 +1,8 @@
 """Random trainings on two ranks: ways of wrapping, orders, optimizers, what is frozen, loaded, ...
 
 The oracle is a plain module on each rank in float64, uncompiled, whose gradients are averaged by
-hand; where an optimizer steps inside of a backward, or a hook or a policy rounds numbers, it is what
-torch's wrapper makes of the uncompiled module.
+hand; where an optimizer steps inside of a backward, or a hook or a policy rounds numbers, it is
+what torch's wrapper makes of the uncompiled module.
 """
 
 from __future__ import annotations
@@ -151,13 +151,13 @@ def draw(seed: int) -> dict[str, Any]:
 
 def _draw_communication(made: random.Random, drawn: dict[str, Any]) -> None:
     """What happens to gradients on their way, and whether rank 1 has fewer batches."""
-    # Without PowerSGD: where a matrix has a smaller rank than it expects, it makes NaN in eager too.
+    # Without PowerSGD: of a matrix of a smaller rank than it expects it makes NaN, in eager too.
     rounded = made.choice((None, "float32", "bf16"))
     is_mixed, ends = made.random() < 0.4, made.random() < 0.3
     is_ddp = "ddp" in drawn["way"] and drawn["by"] is None
     drawn["hook"] = rounded if is_ddp else None
     drawn["mixed"] = is_mixed and "fsdp" in drawn["way"]
-    drawn["join"] = ends and is_ddp and not drawn["static"]
+    drawn["join"] = ends and is_ddp and not (drawn["static"] or drawn["find"])
     if drawn["mixed"]:  # Buffers stay in float64, which eager doesn't take beside float32.
         drawn["has"] = [name for name in drawn["has"] if name not in ("norm", "buffer")]
 
