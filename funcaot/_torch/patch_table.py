@@ -416,9 +416,7 @@ PATCHES: tuple[Patch, ...] = (
         "distributed tensors",
         "funcaot/_torch/distributed/again.py",
         (
-            Target(
-                "torch.distributed.tensor._api:_FromTorchTensor.backward", ("ctx", "grad_output")
-            ),
+            Target("torch.distributed.tensor._api:_FromTorchTensor.backward"),
             Target("torch.distributed.tensor._api:_normalize_placements_for_grad", ("placements",)),
             Target("torch.distributed.tensor:DTensor", has=("redistribute", "to_local")),
             Target(
@@ -446,6 +444,14 @@ PATCHES: tuple[Patch, ...] = (
         "what is cut in strides is looked at in each call.",
         "nothing is compiled once torch.distributed.tensor was imported",
         "tests/distributed/test_tensor_parallel.py",
+    ),
+    Patch(
+        "places among ranks",
+        "funcaot/_torch/distributed/asked.py",
+        (Target("torch.distributed.distributed_c10d:_World.default_pg"),),
+        "A program that asked for its rank would run on another rank that finds it in a file.",
+        "nothing is compiled",
+        "tests/aot/saved/test_places_among_ranks.py",
     ),
     Patch(
         "numbers of works",

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -46,25 +47,42 @@ def torchrun(
     Raises:
         subprocess.TimeoutExpired: It took longer.
     """
-    start = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    ours, theirs = os.pipe()  # Closed with this process, however it ends.
+    start = [sys.executable, "-W", "ignore", "-m", __name__, str(ours), "--standalone"]
     settings = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(_ROOT), **settings}
     with subprocess.Popen(
         [*start, "--nproc-per-node", str(count), *command],
+        pass_fds=[ours],
         env={**os.environ, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        os.close(ours)
         try:
             out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+        except BaseException:  # The time is up, or somebody has interrupted the test.
             # It ends its ranks when it is asked to end, not when it is killed.
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=40)
             process.kill()
             raise
+        finally:
+            os.close(theirs)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _torchrun(pipe: int, arguments: list[str]) -> None:
+    """What the process of `torchrun` does: it ends, and its ranks, with the test's process."""
+    from torch.distributed.run import main
+
+    def end() -> None:
+        os.read(pipe, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end, daemon=True).start()
+    main(arguments)
 
 
 class Ranks:
@@ -149,15 +167,23 @@ class Ranks:
         self._processes, self._pipes = [], []
 
 
+def _end_with_parent() -> None:
+    """End this process when the test's process has ended, however it did."""
+    parent: Any = multiprocessing.parent_process()
+    wait([parent.sentinel])
+    os._exit(1)
+
+
 def _work(pipe: Connection, rank: int, count: int) -> None:
     """What a process does until the test's process goes away."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     while True:
         try:
             place, arguments, store, deadline = pipe.recv()
         except EOFError:
             return
-        # Even if nobody is there to kill it.
+        # Even if nobody is there to kill it, and it holds Python's lock.
         faulthandler.dump_traceback_later(deadline + 2 * _GRACE, exit=True)
         try:
             answer = (True, _called(place, arguments, (store, rank, count, deadline)))
@@ -193,3 +219,7 @@ def _called(place: str, arguments: tuple[Any, ...], group: tuple[str, int, int, 
     dist.barrier()
     dist.destroy_process_group()
     return result
+
+
+if __name__ == "__main__":
+    _torchrun(int(sys.argv[1]), sys.argv[2:])

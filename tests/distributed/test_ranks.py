@@ -1,14 +1,19 @@
 """The processes that the tests of this folder run on."""
 
 import os
+import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.distributed.ranks import Ranks, RanksFailedError, torchrun
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _sum_of_ranks() -> tuple[float, int]:
@@ -37,7 +42,10 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    try:  # One that has ended may wait for somebody who asks how.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc/self").exists()
 
 
 def test_processes_serve_several_calls_and_end(ranks: Ranks):
@@ -77,3 +85,54 @@ def test_ranks_of_torchrun_end_in_bounded_time(tmp_path):
         torchrun(2, str(script), f"{tmp_path}/pid", timeout=40)
     pids = [int((tmp_path / f"pid{rank}").read_text()) for rank in (0, 1)]
     assert not any(_is_alive(pid) for pid in pids)
+
+
+def hang(path: str) -> None:
+    """Tell which process this is; one rank waits for the other."""
+    rank = int(os.environ["RANK"]) if "RANK" in os.environ else dist.get_rank()
+    Path(f"{path}{rank}.made").write_text(f"{os.getpid()} {os.getppid()}")
+    Path(f"{path}{rank}.made").rename(f"{path}{rank}")  # It's there with its text.
+    if dist.is_initialized() and rank == 0:
+        dist.all_reduce(torch.ones(1))
+    time.sleep(1000)
+
+
+_RUNS = {
+    "processes": "from tests.distributed.test_ranks import Ranks, hang\n"
+    "if __name__ == '__main__': Ranks(2).run(hang, {path!r}, deadline=500)",
+    "torchrun": "from tests.distributed.test_ranks import torchrun\n"
+    "torchrun(2, {script!r}, {path!r}, timeout=500)",
+}
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.long) for s in (2, 15))]
+)
+@pytest.mark.parametrize("kind", _RUNS)
+def test_ranks_end_with_the_process_of_the_test(tmp_path, kind, how):
+    script, path = tmp_path / "script.py", str(tmp_path / "pid")
+    script.write_text(
+        "import sys\nfrom tests.distributed.test_ranks import hang\nhang(sys.argv[1])"
+    )
+    test = tmp_path / "test.py"
+    test.write_text(_RUNS[kind].format(script=str(script), path=path))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, str(test)], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            end = time.monotonic() + 60
+            while not all(Path(f"{path}{rank}").exists() for rank in (0, 1)):
+                assert time.monotonic() < end and process.poll() is None
+                time.sleep(0.1)
+            pids = [
+                int(pid) for rank in (0, 1) for pid in Path(f"{path}{rank}").read_text().split()
+            ]
+            process.send_signal(how)
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+    end = time.monotonic() + 20
+    while any(map(_is_alive, pids)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(_is_alive, pids))

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -187,6 +188,52 @@ def _without_the_patch() -> None:
 
 def test_the_patch_is_needed(ranks: Ranks):
     ranks.run(_without_the_patch)
+
+
+def _cross_entropy(model, x, labels, again: bool):
+    x = x.detach().requires_grad_()
+    loss = nn.functional.cross_entropy(model(x), labels)
+    if not again:
+        return loss
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    return loss + gradient.square().sum()
+
+
+def _with_loss_parallel() -> None:
+    """Each rank has some of the classes; the second order is refused, which eager has wrong."""
+    x, labels = batch(0, 0, size=5)[0], torch.tensor([0, 1, 1, 0, 1])
+    plain = _Energy().requires_grad_(True)
+    plain.energy = lambda x: plain.last(plain.third(plain.second(plain.first(x)).sin()).tanh())
+    _cross_entropy(plain, x, labels, again=False).backward()
+    last = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    for place in ("whole", "module"):
+        for again in (False, True):
+            model = _Energy()
+            model.energy = lambda x, model=model: model.last(
+                model.third(model.second(model.first(x)).sin()).tanh()
+            )
+            parallelize_module(model, dist.init_device_mesh("cpu", (2,)), {"last": last})
+            called = _compiled(model) if place == "module" else model
+            loss = lambda x, called=called, again=again: _cross_entropy(called, x, labels, again)  # noqa: E731
+            loss = _compiled(loss) if place == "whole" else loss
+            for _ in range(1 if again else 2):
+                model.zero_grad()
+                said: contextlib.AbstractContextManager = contextlib.nullcontext()
+                if again and place == "whole":
+                    said = pytest.raises(funcaot.errors.UnsupportedError, match="loss_parallel")
+                elif again:  # Torch's own: the loss isn't compiled.
+                    said = pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and")
+                with loss_parallel(), said:
+                    loss(x).backward()
+            if not again:
+                found = [p.grad for p in model.parameters() if p.grad is not None]
+                expected = [p.grad for p in plain.parameters() if p.grad is not None]
+                found = [whole(each) for each in found]
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6, msg=place)
+
+
+def test_loss_parallel(ranks: Ranks):
+    ranks.run(_with_loss_parallel)
 
 
 def _attention(query):

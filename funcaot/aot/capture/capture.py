@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.distributed.asked import Asked, noting_what_is_asked
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.made_wrappers import noticing_wrappers
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -106,6 +107,7 @@ class Capture:
         facts: What else it read of real inputs.
         histories: Which inputs it differentiates by which.
         pattern: Which inner tensors of wrappers among the inputs are one object.
+        asked: What it asked of the process groups.
     """
 
     tape: Tape
@@ -125,6 +127,7 @@ class Capture:
     facts: tuple[Fact, ...] = ()
     histories: tuple[History, ...] = ()
     pattern: tuple[int, ...] = ()
+    asked: tuple[Asked, ...] = ()
 
     @property
     def slots(self) -> tuple[Input, ...]:
@@ -219,14 +222,13 @@ def capture(
         tape, name, grad_mode, forward_mode, entrance.inputs, numbers, events, entrance.facts
     )
     lifting = Lifting(in_progress, known, entrance.add, function.themselves)
-    for tensor in sharing.lifted:
-        lifting.lift(tensor)
+    lifting.lift_all(sharing.lifted)
     with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
         with (
             explained(name, events),
             attributes.noticing(),
             tape.running_function(partial(note_new_storage, in_progress)),
-            _entering(tape, lifting),
+            _entering(tape, lifting) as asked,
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
@@ -255,19 +257,21 @@ def capture(
         facts=entrance.facts.noted(lifting.lifted),
         histories=entrance.facts.histories(lifting.lifted),
         pattern=pattern_of([*given.values(), *lifting.lifted]),
+        asked=tuple(asked.items()),
     )
 
 
 @contextlib.contextmanager
-def _entering(tape: Tape, lifting: Lifting) -> Iterator[None]:
-    """Let the tape's tensors stand in the places of real ones, wherever these come from."""
+def _entering(tape: Tape, lifting: Lifting) -> Iterator[dict[str, Any]]:
+    """Let the tape's tensors stand in the places of real ones; what is asked of process groups."""
     with (
         holding(tape.closed_over, mode=lifting),
         noticing_wrappers(lifting.note_made),
         lifting,
         asking_for_reads(lifting),
+        noting_what_is_asked() as asked,
     ):
-        yield
+        yield asked
 
 
 def _tape_for(signature: Signature, opening: Opening | None) -> Tape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -185,6 +185,11 @@ class Lifting(TorchFunctionMode):
                 remedy="pass the tensor as an argument of the compiled function.",
             )
         return self.lift(value)
+
+    def lift_all(self, values: Iterable[torch.Tensor]) -> None:
+        """Make the tape's inputs for some real tensors, in order."""
+        for value in values:
+            self.lift(value)
 
     def lift(self, value: torch.Tensor) -> torch.Tensor:
         """Make the tape's input for a real tensor."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd import nodes
+from funcaot._torch.distributed import asked
 from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
@@ -114,8 +115,15 @@ class Entry:
         return bool(self._places)
 
     def has_its_groups(self) -> bool:
-        """Whether the groups that it waits for are as large as they were when it was captured."""
-        return all(place_in(name) == place for name, place in self._places)
+        """Whether the groups that it waits for, or asked of, are as when it was captured."""
+        if any(place_in(name) != place for name, place in self._places):
+            return False
+        return asked.hold(self.capture.asked)
+
+    @property
+    def depends_on_ranks(self) -> bool:
+        """Whether its program is for one place among some ranks."""
+        return bool(self._places or self.capture.asked)
 
     @property
     def derived(self) -> KnownOfTape:
@@ -238,7 +246,7 @@ class Entry:
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""
         pattern = self.capture.pattern
-        if self._places and not self.has_its_groups():
+        if self.depends_on_ranks and not self.has_its_groups():
             return False
         if not (self.depends_on_memory or pattern):
             return True

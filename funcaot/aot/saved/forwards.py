@@ -194,6 +194,7 @@ def forward_data(
         "leaves_grad_mode": captured.leaves_grad_mode,
         "absent": [list(pair) for pair in captured.absent],
         "facts": [list(fact) for fact in captured.facts],
+        "asked": [list(each) for each in captured.asked],
         "histories": [
             [[list(place) for place in side] for side in history] for history in captured.histories
         ],
@@ -423,6 +424,7 @@ def _capture_from(
         gradients=gradients,
         absent=tuple((position, name) for position, name in data["absent"]),
         facts=tuple(Fact(*fact) for fact in data["facts"]),
+        asked=tuple((question, answer) for question, answer in data["asked"]),
         histories=tuple(
             History(*(tuple(Place(*place) for place in side) for side in history))
             for history in data["histories"]

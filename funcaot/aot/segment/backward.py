@@ -13,6 +13,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.nodes import autograd_nodes
+from funcaot._torch.distributed.wrapped import loss_is_parallel
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
@@ -189,6 +190,13 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
+        if loss_is_parallel() and "got mixed torch.Tensor and DTensor" in str(error):
+            raise UnsupportedError(
+                f"{name} differentiates a derivative of a cross entropy under loss_parallel. Torch "
+                "computes that derivative in one, and has none of it; eager gives other numbers.",
+                remedy="leave loss_parallel out, and let the last layer return the whole: "
+                "ColwiseParallel(output_layouts=Replicate()).",
+            ) from error
         if not tracing.is_untraceable(error):
             raise
         raise UnsupportedError(

@@ -132,7 +132,7 @@ class _Writer:
         self._write_constants()
         ambient, wrappers = self.entry.signature.ambient, self.entry.capture.tape.wrappers.used
         require(source, " and ".join(conditions_on(ambient, source, wrappers=wrappers)))
-        if self.entry.waits_for_ranks:
+        if self.entry.depends_on_ranks:
             require(source, "entry.has_its_groups()")
         self._write_attributes()
         self._write_lifted()
