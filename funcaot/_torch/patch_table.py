@@ -402,6 +402,18 @@ PATCHES: tuple[Patch, ...] = (
         "tests/docs/test_limits.py",
     ),
     Patch(
+        "general hooks",
+        "funcaot/_torch/calls/general_hooks.py",
+        (
+            Target("torch.utils.hooks:RemovableHandle.__init__", ("self", "hooks_dict", "extra_dict")),
+            Target("torch.nn.modules.module:_global_forward_hooks"),
+            Target("torch.optim.optimizer:_global_optimizer_pre_hooks"),
+        ),
+        "A hook for every module that a function leaves would be there once for each capture.",
+        "nothing is compiled",
+        "tests/_torch/test_general_hooks.py",
+    ),
+    Patch(
         "checkpoints",
         "funcaot/_torch/autograd/checkpoint.py",
         (

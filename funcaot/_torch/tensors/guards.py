@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -60,13 +59,6 @@ def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
     """The dictionaries of hooks that run for every module."""
     kinds = ("forward", "forward_pre", "backward", "backward_pre")
     return tuple(getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
-
-
-def registries_of_hooks() -> dict[str, dict[Any, Any]]:
-    """The dictionaries of hooks that run for every module or optimizer, and of what these take."""
-    rooms = vars(torch.nn.modules.module), vars(sys.modules["torch.optim.optimizer"])
-    names = [(room, name) for room in rooms for name in room if name.startswith("_global_")]
-    return {name: room[name] for room, name in names if isinstance(room[name], dict)}
 
 
 def tensor_check(

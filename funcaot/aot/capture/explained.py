@@ -6,10 +6,11 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
+from funcaot._torch.calls.general_hooks import taking_back
 from funcaot._torch.tensors.seeding import seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.events import InputEvents
-from funcaot.aot.signature.ambient import general_hooks_kept, put_back_on_errors
+from funcaot.aot.signature.ambient import put_back_on_errors
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 from funcaot.aot.tape.memory import storages
 from funcaot.errors import FuncaotError, UnsupportedError
@@ -67,8 +68,13 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
         )
 
     try:
-        with seeding_refused(refuse), put_back_on_errors(), general_hooks_kept(name):
+        with seeding_refused(refuse), put_back_on_errors(), taking_back() as left:
             yield
+        if left:
+            raise UnsupportedError(
+                f"{name} registers a hook that runs for every module or optimizer, and leaves it.",
+                remedy="do it outside of the compiled function, or remove the hook inside again.",
+            )
     except FuncaotError:
         raise
     except Exception as error:

@@ -19,9 +19,8 @@ from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.own_functions import as_called, called_with_functions_of_classes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.source import Source
-from funcaot.errors import UnsupportedError
 
-__all__ = ["Ambient", "conditions_on", "general_hooks_kept", "put_back_on_errors", "read_ambient"]
+__all__ = ["Ambient", "conditions_on", "put_back_on_errors", "read_ambient"]
 
 Condition: TypeAlias = Callable[[Source, Any], str | None]
 
@@ -136,35 +135,6 @@ def put_back_on_errors() -> Iterator[None]:
         if now.precision != before.precision:
             guards.set_matmul_precision(before.precision)
         raise
-
-
-@contextlib.contextmanager
-def general_hooks_kept(name: str) -> Iterator[None]:
-    """See that a function leaves the hooks that run for every module or optimizer as they were.
-
-    They are put back in any case: another capture, or a call as it is, registers them anew.
-
-    Raises:
-        UnsupportedError: If a function leaves others.
-    """
-    registries = guards.registries_of_hooks()
-    before = {kind: dict(registry) for kind, registry in registries.items()}
-    changed: list[str] = []
-    try:
-        yield
-    finally:
-        for kind, registry in registries.items():
-            if registry != before[kind]:
-                changed.append(kind)
-                registry.clear()
-                registry.update(before[kind])
-    # In the others torch itself forgets entries of hooks that are gone.
-    changed = [kind for kind in changed if kind.endswith("_hooks")]
-    if changed:
-        raise UnsupportedError(
-            f"{name} registers or removes a hook that runs for every module or optimizer.",
-            remedy="do it outside of the compiled function, or remove the hook inside again.",
-        )
 
 
 def conditions_on(ambient: Ambient, source: Source, *, wrappers: bool) -> Iterator[str]:
