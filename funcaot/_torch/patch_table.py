@@ -2,212 +2,14 @@
 
 from __future__ import annotations
 
+from funcaot._torch.inductor_patches import OF_INDUCTOR
 from funcaot._torch.patch import Patch, Target
 
 __all__ = ["PATCHES"]
 
-_INDUCTOR = "funcaot/_torch/inductor"
-_NEEDED = "tests/_torch/test_patches.py::test_needed"
-_OP_BY_OP = "graphs that it concerns run op by op"
 
 PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "casts",
-        f"{_INDUCTOR}/casts.py",
-        (Target("torch._inductor.config:emulate_precision_casts"),),
-        "Inductor takes a cast to a narrow dtype and back for nothing.",
-        _OP_BY_OP,
-        f"{_NEEDED}[casts]",
-    ),
-    Patch(
-        "apart",
-        f"{_INDUCTOR}/reinplacing.py",
-        (
-            Target("torch._inductor.fx_passes.reinplace:inplaceable_ops"),
-            Target("torch._inductor.fx_passes.reinplace:inplaceable_foreach_ops"),
-            Target(
-                "torch._inductor.fx_passes.reinplace:InplaceableOp",
-                takes=("inplace_op", "mutated_arg", "extra_check"),
-            ),
-            Target("torch._inductor.fx_passes.reinplace:get_node_storage", takes=("node",)),
-            Target("torch.fx.passes.reinplace:_is_view_op", takes=("tgt",)),
-            Target(
-                "torch._inductor.scheduler:SchedulerNode.recompute_size_and_body",
-                takes=("self", "extra_indexing_constraints", "recompute_sizes_body_func"),
-            ),
-        ),
-        "An op that writes to part of a tensor works in memory that it reads; a result of a "
-        "collective is read before it is there.",
-        _OP_BY_OP,
-        f"{_NEEDED}[apart]",
-    ),
-    Patch(
-        "rigid kernels",
-        f"{_INDUCTOR}/rigid_kernels.py",
-        (
-            Target("torch._inductor.lowering:_maybe_layout_constraints"),
-            Target(
-                "torch._inductor.lowering:constrain_to_fx_strides",
-                takes=("fx_node", "args", "kwargs"),
-            ),
-        ),
-        "Kernels of eager get operands in layouts that they misread.",
-        _OP_BY_OP,
-        "tests/backends/test_values_of_ops.py::test_maxima_of_pixels_in_any_layout",
-    ),
-    Patch(
-        "stored apart",
-        f"{_INDUCTOR}/casts.py",
-        (
-            Target(
-                "torch._inductor.codegen.cpp:CppVecKernel.store_reduction",
-                takes=("self", "name", "index", "value"),
-            ),
-            Target("torch._inductor.codegen.cpp:DeferredLine", takes=("name", "line")),
-        ),
-        "C++ with two results that cast the same sum to half precision doesn't compile.",
-        _OP_BY_OP,
-        "tests/_torch/test_scalars.py::test_a_sum_that_two_results_cast",
-    ),
-    Patch(
-        "quotients",
-        f"{_INDUCTOR}/scalars.py",
-        (
-            Target(
-                "torch._inductor.codegen.triton:TritonPrinter._print_IntTrueDiv",
-                takes=("self", "expr"),
-            ),
-            Target("torch._inductor.codegen.triton:TritonPrinter._get_scalar_float_type"),
-        ),
-        "On GPUs, quotients of open sizes have the precision of float32 in float64's programs.",
-        _OP_BY_OP,
-        "tests/_torch/test_scalars.py::test_quotients_of_sizes_on_gpus",
-    ),
-    Patch(
-        "exact kernels",
-        f"{_INDUCTOR}/special_values.py",
-        (
-            Target("torch._inductor.lowering:lowerings"),
-            Target(
-                "torch._inductor.lowering:fallback_handler", takes=("kernel", "add_to_fallback_set")
-            ),
-        ),
-        "Grid samplers and pools of NaN, or in unusual layouts, have wrong values and indices.",
-        _OP_BY_OP,
-        "tests/aot/lowering/test_special_values.py",
-    ),
-    Patch(
-        "exact vectors",
-        f"{_INDUCTOR}/special_values.py",
-        (Target("torch._inductor.codegen.cpp:CppVecOverrides", has=("expm1", "atanh", "acosh")),),
-        "Small numbers and signs of zero are lost in expm1, atanh and acosh of vectors.",
-        _OP_BY_OP,
-        f"{_NEEDED}[exact vectors]",
-    ),
-    Patch(
-        "exact zeros",
-        f"{_INDUCTOR}/special_values.py",
-        (
-            Target(
-                "torch._inductor.fx_passes.joint_graph:remove_no_ops",
-                takes=("gm", "zeros", "ones"),
-            ),
-        ),
-        "With config.exact_special_values, adding a constant zero keeps the sign of zero.",
-        f"with that option, {_OP_BY_OP}",
-        f"{_NEEDED}[exact zeros]",
-    ),
-    Patch(
-        "eager bernoulli",
-        f"{_INDUCTOR}/inductor.py",
-        (
-            Target("torch._inductor.config:fallback_random"),
-            Target("torch._inductor.lowering:lowerings"),
-            Target(
-                "torch._inductor.lowering:fallback_handler", takes=("kernel", "add_to_fallback_set")
-            ),
-        ),
-        "With config.fallback_random, numbers are drawn in another order than they are read; "
-        "``bernoulli`` with a generator fails.",
-        f"with that option, {_OP_BY_OP}",
-        "tests/aot/tape/test_fallback_random.py",
-    ),
-    Patch(
-        "loops",
-        f"{_INDUCTOR}/loops.py",
-        (
-            Target("torch._inductor.codegen.cpp:CppScheduling.codegen_node", ("self", "node")),
-            Target("torch._inductor.codegen.cpp:LoopNest.max_parallel_depth", ("self",)),
-            Target("torch._inductor.ir:Scatter"),
-            Target("torch._inductor.config:cpp.threads"),
-        ),
-        "Small loops are slower with two threads than with one.",
-        "such loops are as slow as torch.compile's",
-        "tests/_torch/test_loops.py",
-        for_time=True,
-    ),
-    Patch(
-        "scalars",
-        f"{_INDUCTOR}/scalars.py",
-        (
-            Target("torch._inductor.graph:GraphLowering.run_node", ("self", "n")),
-            Target("torch._inductor.ir:Pointwise", has=("inner_fn_opcount", "get_reads")),
-        ),
-        "A number that every element needs is computed anew for each vector of elements.",
-        "optimizer steps are slower",
-        "tests/_torch/test_scalars.py",
-        for_time=True,
-    ),
-    Patch(
-        "products",
-        f"{_INDUCTOR}/product_calls.py",
-        (
-            Target(
-                "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_extern_kernel_out",
-                ("self", "node"),
-            ),
-            Target("torch._inductor.ir:ReinterpretView"),
-            Target("torch._inductor.ir:FixedLayout"),
-            Target("torch._inductor.utils:parallel_num_threads"),
-        ),
-        "Products of small matrices wait for a library that doesn't know the processor.",
-        "products are torch.mm's",
-        "tests/_torch/test_products.py",
-        for_time=True,
-    ),
-    Patch(
-        "kernels together",
-        f"{_INDUCTOR}/kernels.py",
-        (
-            Target(
-                "torch._inductor.async_compile:AsyncCompile.cpp_pybinding",
-                ("self", "argtypes", "source_code"),
-            ),
-            Target("torch._inductor.async_compile:AsyncCompile.wait", ("self", "scope")),
-            Target(
-                "torch._inductor.codecache:CppPythonBindingsCodeCache",
-                has=("load_async", "_load_library_inner"),
-            ),
-        ),
-        "Each kernel of a graph is a run of the C++ compiler.",
-        "kernels compile one by one",
-        "tests/backends/test_kernels.py",
-        for_time=True,
-    ),
-    Patch(
-        "inputs checked once",
-        f"{_INDUCTOR}/inductor.py",
-        (
-            Target(
-                "torch._inductor.codegen.wrapper:PythonWrapperCodegen.codegen_input_size_asserts",
-                ("self",),
-            ),
-        ),
-        "Sizes that guards have compared are compared again in each call.",
-        "calls of small graphs cost microseconds more",
-        "tests/_torch/test_patches.py::test_sizes_are_compared_twice_without_their_patch",
-        for_time=True,
-    ),
+    *OF_INDUCTOR,
     Patch(
         "transform calls",
         "funcaot/_torch/dynamo/transform_calls.py",
@@ -405,7 +207,9 @@ PATCHES: tuple[Patch, ...] = (
         "general hooks",
         "funcaot/_torch/calls/general_hooks.py",
         (
-            Target("torch.utils.hooks:RemovableHandle.__init__", ("self", "hooks_dict", "extra_dict")),
+            Target(
+                "torch.utils.hooks:RemovableHandle.__init__", ("self", "hooks_dict", "extra_dict")
+            ),
             Target("torch.nn.modules.module:_global_forward_hooks"),
             Target("torch.optim.optimizer:_global_optimizer_pre_hooks"),
         ),

@@ -1,4 +1,4 @@
-"""Hooks for every module or optimizer that a capture registers; ``explained`` asks for what is left.
+"""Hooks for every module or optimizer that a capture leaves; ``explained`` takes them back.
 
 They live in dictionaries of the whole process, so those of this thread are told by their handles.
 """
