@@ -8,6 +8,7 @@ Function's own backward in autograd's record of it.
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from funcaot._torch.levels.functorch import (
     pytree,
 )
 from funcaot._torch.tracing.tracing import is_symbolic, is_wrapper_subclass
+from funcaot.base.scopes import holding
 from funcaot.classes.opaque import MakesWrapperError, current_captor
 from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
@@ -34,6 +36,15 @@ from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
 __all__ = ["call_in_backward", "call_in_capture"]
+
+
+class _ThisThread(threading.local):
+    """Whether this thread's capture is trying to call a Function as a node."""
+
+    tries = False
+
+
+_this_thread = _ThisThread()
 
 
 def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
@@ -48,7 +59,8 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         # Its class takes apart what forward and backward do, which no node of a graph would.
         return _plainly(plan, operands)
     try:
-        return _with_objects(plan, operands, otherwise)
+        with holding(_this_thread, tries=True):
+            return _with_objects(plan, operands, otherwise)
     except MakesWrapperError:
         return _plainly(plan, operands)
 
@@ -61,6 +73,8 @@ def call_in_backward(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) 
         operands: What it is given.
         otherwise: Calls it as a node.
     """
+    if _this_thread.tries:  # A call in the capture itself, which goes on otherwise.
+        return otherwise()
     if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
         return _plainly(plan, operands)
     try:
