@@ -82,7 +82,13 @@ def outcome(function, tensors):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    "seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)], ids=["few", "many"]
+    "seeds",
+    [
+        range(20),
+        pytest.param(range(20, 100), marks=pytest.mark.slow),
+        pytest.param(range(100, 400), marks=pytest.mark.long),
+    ],
+    ids=["few", "some", "many"],
 )
 def test_as_in_eager(seeds):
     for seed in seeds:
