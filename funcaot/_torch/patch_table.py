@@ -7,7 +7,6 @@ from funcaot._torch.patch import Patch, Target
 
 __all__ = ["PATCHES"]
 
-
 PATCHES: tuple[Patch, ...] = (
     *OF_INDUCTOR,
     Patch(
@@ -232,7 +231,9 @@ PATCHES: tuple[Patch, ...] = (
         "distributed tensors",
         "funcaot/_torch/distributed/again.py",
         (
-            Target("torch.distributed.tensor._api:_FromTorchTensor.backward"),
+            Target(
+                "torch.distributed.tensor._api:_FromTorchTensor.backward", ("ctx", "grad_output")
+            ),
             Target("torch.distributed.tensor._api:_normalize_placements_for_grad", ("placements",)),
             Target("torch.distributed.tensor:DTensor", has=("redistribute", "to_local")),
             Target(

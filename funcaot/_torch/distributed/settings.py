@@ -1,11 +1,13 @@
-"""Settings that change what ops do with a ``DTensor``; ``signature.ambient`` reads them."""
+"""Settings that change what ops do with a ``DTensor``; signatures and backwards read them."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-__all__ = ["dispatches_alike", "how_it_dispatches"]
+import torch
+
+__all__ = ["dispatches_alike", "how_it_dispatches", "loss_is_parallel"]
 
 _TENSORS = "torch.distributed.tensor"
 # The handlers that it always has are from its private modules.
@@ -32,6 +34,12 @@ def how_it_dispatches() -> tuple[Any, ...]:
     found = tuple((str(op), handler) for op, handler in added)
     implicit = dispatcher._allow_implicit_replication
     return (implicit, *sorted(found, key=lambda pair: pair[0])) if implicit or found else ()
+
+
+def loss_is_parallel() -> bool:
+    """Whether ``loss_parallel`` is on: cross entropy and its derivative are computed in parts."""
+    dispatcher, op = _dispatcher(), torch.ops.aten.nll_loss_backward.default
+    return dispatcher is not None and op in dispatcher._custom_op_handlers
 
 
 def _is_its_own(handler: Any) -> bool:

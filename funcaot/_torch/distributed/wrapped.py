@@ -14,7 +14,6 @@ __all__ = [
     "bucket_limits",
     "exchanges_parts_of_sequences",
     "is_sharded",
-    "loss_is_parallel",
     "same_state",
 ]
 
@@ -43,18 +42,6 @@ def exchanges_parts_of_sequences(function: Any, args: tuple[Any, ...]) -> bool:
     handlers = module.DTensor._op_dispatcher._custom_op_handlers
     is_on = torch.ops.aten._scaled_dot_product_flash_attention.default in handlers
     return is_on and any(isinstance(value, module.DTensor) for value in args)
-
-
-def loss_is_parallel() -> bool:
-    """Whether ``loss_parallel`` is on: cross entropy and its derivative are computed in parts."""
-    import sys
-
-    module = sys.modules.get("torch.distributed.tensor")
-    if module is None:
-        return False
-    return torch.ops.aten.nll_loss_backward.default in (
-        module.DTensor._op_dispatcher._custom_op_handlers
-    )
 
 
 def _fsdp_class() -> type | None:

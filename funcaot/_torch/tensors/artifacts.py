@@ -90,10 +90,4 @@ def ordinary(device: str) -> Callable[[Any], bool]:
 
 def is_undisturbed() -> bool:
     """Whether no transform, mode that replaces ops, forward mode or autocast is active."""
-    c: Any = torch._C
-    return (
-        c._functorch.peek_interpreter_stack() is None
-        and not c._len_torch_dispatch_stack()
-        and torch.autograd.forward_ad._current_level < 0
-        and not c._is_any_autocast_enabled()
-    )
+    return not (is_transformed() or carries_tangents() or casts_automatically())

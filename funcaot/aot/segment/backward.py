@@ -13,7 +13,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.nodes import autograd_nodes
-from funcaot._torch.distributed.wrapped import loss_is_parallel
+from funcaot._torch.distributed.settings import loss_is_parallel
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
