@@ -36,6 +36,7 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
     found[aten.var_mean.correction] = _of_nothing(found.get(aten.var_mean.correction))
     found[aten.add.Tensor] = _scaled_apart(torch.add)
     found[aten.sub.Tensor] = _scaled_apart(torch.sub)
+    found[aten.mm.default] = _outer(found.get(aten.mm.default))
     found[aten.bmm.default] = _narrow_bmm(found.get(aten.bmm.default))
     found[aten.bernoulli.default] = _drawn_by_eager(found.get(aten.bernoulli.default))
     for op in (aten.div.Tensor_mode, aten.div.Scalar_mode):
@@ -158,6 +159,23 @@ def _cast_before(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None)
         whole = not (x.is_floating_point() or x.is_complex())
         return x.clone().to(dtype or (torch.int64 if whole else x.dtype))
     return NotImplemented if dtype in (None, x.dtype) else x.to(dtype).cumsum(dim)
+
+
+def _outer(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Of a column and a row, a product without a sum, which kernels around it compute along.
+
+    The gradient of a linear layer with one output is such a product. Inductor's own asks a library
+    for it, unless both have few elements.
+    """
+
+    def product(x: torch.Tensor, y: torch.Tensor, *rest: Any, **settings: Any) -> Any:
+        inner = x.shape[-1]
+        plain = x.dtype in (torch.float32, torch.float64) and x.dtype == y.dtype
+        if plain and isinstance(inner, int) and inner == 1 and not rest and not settings:
+            return x * y
+        return NotImplemented if decomposed is None else decomposed(x, y, *rest, **settings)
+
+    return product
 
 
 def _narrow_bmm(decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
