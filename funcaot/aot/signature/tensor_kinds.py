@@ -17,7 +17,7 @@ _OVER_TRANSFORMS = "compile the function that calls the transform."
 
 
 def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
-    """Refuse nested and quantized tensors, those of a class that says itself what ops do with it.
+    """Refuse nested, quantized and oneDNN's tensors, those of a class that says what ops do with it.
 
     And wrappers where a transform is active.
 
@@ -27,7 +27,7 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
 
     Raises:
         EagerOnlyError: If it is of such a class, or such a wrapper.
-        UnsupportedError: If it is nested or quantized.
+        UnsupportedError: If it is nested, quantized or in a layout of oneDNN.
     """
     kind = type(tensor)
     at_level = functorch.transforms_active() or tracing.forward_mode_active()
@@ -47,6 +47,8 @@ def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
             "a quantized tensor",
             "pass int_repr(), and scale and zero point as numbers.",
         )
+    elif tensor.is_mkldnn:
+        found, remedy = "a tensor in a layout of oneDNN's own", "pass tensor.to_dense()."
     else:
         return
     raise UnsupportedError(said.format(found), remedy=remedy)

@@ -18,6 +18,7 @@ class Marked(torch.Tensor):
 KINDS = {
     "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "a quantized tensor": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "a tensor in a layout of oneDNN's own": lambda: torch.ones(3).to_mkldnn(),
 }
 
 

@@ -48,7 +48,8 @@ def note(call: Call, capture: InProgress) -> Any:
         raise UnsupportedError(
             f"{capture.name} differentiates by {other}, and {of} was computed from it before the "
             "call; the derivative goes on there in eager, while a capture starts at its inputs.",
-            remedy="compute it inside, or pass it detached, if that part isn't meant.",
+            remedy="compute it inside, or pass it detached, if that part isn't meant; of what "
+            "torch.func.vjp returned, compile the function that calls torch.func.vjp.",
         )
     return NotImplemented
 
