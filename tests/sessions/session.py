@@ -97,8 +97,14 @@ def explodes(world):
     return not all(bool((value.abs() < 1e3).all()) for value in floating)
 
 
-def run(actions, seed, backend):
+def run(actions, seed, backend, folder=None):
     """Run a session.
+
+    Args:
+        actions: What ``drawn`` gave.
+        seed: Of the worlds.
+        backend: Of the compiled one.
+        folder: Where this one finds programs, and leaves its own; None for nowhere.
 
     Returns:
         The refusal that ended it, if one did.
@@ -106,7 +112,15 @@ def run(actions, seed, backend):
     Raises:
         SessionError: The worlds differ.
     """
-    eager, compiled = World(seed, None), World(seed, backend)
+    eager, compiled = World(seed, None), World(seed, backend, folder)
+    try:
+        return _compare(eager, compiled, actions)
+    finally:
+        if folder is not None:
+            compiled.save(folder)
+
+
+def _compare(eager, compiled, actions):
     for index, (name, number) in enumerate(actions):
         wanted = perform(eager, name, number)
         try:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 import funcaot
+from tests.aot.saved.reloading import compiled_function
 
 WIDTH = 6
+COMPILED = ("call", "loss", "step", "forces")
 FEATURES = 4
 
 
@@ -123,9 +126,10 @@ class World:
     Args:
         seed: Of the values of parameters.
         backend: Of what is compiled; None for nothing.
+        folder: Where its functions find programs; None for nowhere.
     """
 
-    def __init__(self, seed, backend):
+    def __init__(self, seed, backend, folder=None):
         torch.manual_seed(seed)
         Net.gain = 1.0
         self.backend = backend
@@ -137,13 +141,19 @@ class World:
         self.handles = []
         self.held = None
         self.rng = torch.get_rng_state()
-        self.call = self._compiled(self.net)
-        self.loss = self._compiled(self._loss)
-        self.step = self._compiled(self._step)
-        self.forces = self._compiled(self._forces)
+        for name in COMPILED:
+            function = self.net if name == "call" else getattr(self, f"_{name}")
+            setattr(self, name, self._compiled(function, folder and Path(folder) / name))
 
-    def _compiled(self, function):
-        return function if self.backend is None else funcaot.compile(function, backend=self.backend)
+    def _compiled(self, function, path):
+        if self.backend is None:
+            return function
+        return funcaot.compile(function, backend=self.backend, artifacts=path)
+
+    def save(self, folder):
+        """Keep the programs of its functions for another world."""
+        for name in COMPILED:
+            compiled_function(getattr(self, name)).save(Path(folder) / name)
 
     def _loss(self, x):
         return ((self.net(x) - self.target) ** 2).mean() * self.rate

@@ -17,7 +17,7 @@ _OVER_TRANSFORMS = "compile the function that calls the transform."
 
 
 def refuse_unknown_kind(tensor: torch.Tensor, said: str) -> None:
-    """Refuse nested, quantized and oneDNN's tensors, those of a class that says what ops do with it.
+    """Refuse nested, quantized and oneDNN's tensors, and classes that say what ops do with them.
 
     And wrappers where a transform is active.
 
