@@ -25,6 +25,8 @@ LIBRARIES = {
     "egnn": "egnn-pytorch",
     "pytorch_optimizer": "pytorch-optimizer",
     "structural_similarity": "pytorch-msssim",
+    "force_field": "schnetpack",
+    "force_field_says_what_is_missing": "schnetpack",
     "torch_harmonics": "torch-harmonics",
 }
 rows: list[str] = []
