@@ -91,6 +91,8 @@ def start(way: str, potential: Potential, inputs: list[Any]) -> tuple[Any, dict[
             began = clocks()
             losses.append(float(step(batch)))
             found[name] = since(began)
+            taken = ", ".join(f"{found[name][clock]:.1f} s {clock}" for clock in CLOCKS)
+            progress(f"{way}, {name} size: {taken}")
         # TorchScript, in eager mode, compiles in the steps that follow.
         losses += [float(step(inputs[index % 2])) for index in range(6)]
         found["losses"] = losses

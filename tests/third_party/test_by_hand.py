@@ -7,6 +7,7 @@ from torch import nn
 from training import check, close
 
 import funcaot
+from funcaot.errors import UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -98,19 +99,22 @@ def test_geomloss():
 
 def test_torchjd():
     """Two losses of one compiled model, whose gradients are brought together."""
-    from torchjd.aggregation import UPGrad
+    from torchjd.aggregation import MGDA
     from torchjd.autojac import backward, jac_to_grad
 
     x, y = torch.randn(6, 3), torch.randn(6, 2)
     found = []
-    for compiler in (lambda model: model, lambda model: funcaot.compile(model)):
+    for compiler in (
+        lambda model: model,
+        lambda model: funcaot.compile(model, backend=training.BACKEND),
+    ):
         model = classifier()
         function = compiler(model)
         for _ in range(3):
             model.zero_grad()
             output = function(x)
             backward([(output[:, i] - y[:, i]).square().mean() for i in range(2)])
-            jac_to_grad(model.parameters(), UPGrad())
+            jac_to_grad(model.parameters(), MGDA())
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter -= 0.1 * parameter.grad
@@ -125,7 +129,10 @@ def test_curvlinops():
 
     data = [(torch.randn(6, 3), torch.randint(0, 2, (6,)))]
     found = []
-    for compiler in (lambda model: model, lambda model: funcaot.compile(model)):
+    for compiler in (
+        lambda model: model,
+        lambda model: funcaot.compile(model, backend=training.BACKEND),
+    ):
         model = classifier()
         parameters = dict(model.named_parameters())
         function = compiler(model)
@@ -152,13 +159,16 @@ def test_laplace():
     )
     x = torch.randn(5, 3)
     found = []
-    for compiler in (lambda model: model, lambda model: funcaot.compile(model)):
+    for compiler in (
+        lambda model: model,
+        lambda model: funcaot.compile(model, backend=training.BACKEND),
+    ):
         approximation = laplace.Laplace(
             compiler(classifier()),
             "classification",
             subset_of_weights="all",
             hessian_structure="diag",
-            backend=laplace.curvature.GGNInterface if False else laplace.curvature.CurvlinopsGGN,
+            backend=laplace.curvature.CurvlinopsGGN,
         )
         approximation.fit(loader)
         found.append((approximation.H, approximation(x, link_approx="probit")))
@@ -251,5 +261,5 @@ def test_torchsde():
         def forward(self, y):
             return torchsde.sdeint(self, y, torch.tensor([0.0, 0.1]), dt=0.05, method="euler")
 
-    with pytest.raises(funcaot.UnsupportedError, match="seed"):
+    with pytest.raises(UnsupportedError, match="seed"):
         funcaot.compile(Equation(), backend="eager")(torch.ones(3, 2))
