@@ -31,7 +31,7 @@ PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-long test-third-party new-torch lint format docs notebooks \
-    bench clean compiler
+    bench bench-third-party clean compiler
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -95,7 +95,16 @@ bench: | compiler $(VENV)/.installed-bench
 	    echo "== benchmarks/$$name.py"; began=$$(date +%s); \
 	    $(EXPORT_CXX) $(RUN)/python benchmarks/$$name.py $(ARGS) || failed="$$failed $$name"; \
 	    echo "== $$name: $$(( $$(date +%s) - began )) s"; done; \
+	    $(MAKE) --no-print-directory bench-third-party || failed="$$failed force_fields"; \
 	    if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+# Other people's models, where make test-third-party has set up their environment.
+bench-third-party: export PYTHONPATH = $(CURDIR)
+bench-third-party: | compiler
+	@if [ -e $(THIRD_PARTY)/.installed ]; then \
+	    echo "== benchmarks/third_party/force_fields.py"; \
+	    $(EXPORT_CXX) $(THIRD_PARTY)/bin/python benchmarks/third_party/force_fields.py $(ARGS); \
+	else echo "== force_fields: skipped, make $(THIRD_PARTY)/.installed sets it up"; fi
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .venv .venv-*

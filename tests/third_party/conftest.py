@@ -25,6 +25,12 @@ LIBRARIES = {
     "egnn": "egnn-pytorch",
     "pytorch_optimizer": "pytorch-optimizer",
     "structural_similarity": "pytorch-msssim",
+    "curvlinops": "curvlinops-for-pytorch",
+    "laplace": "laplace-torch",
+    "backpack": "backpack-for-pytorch",
+    "torchmd_net": "torchmd-net",
+    "force_field": "schnetpack",
+    "force_field_says_what_is_missing": "schnetpack",
     "torch_harmonics": "torch-harmonics",
 }
 rows: list[str] = []
