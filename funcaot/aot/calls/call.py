@@ -28,6 +28,7 @@ from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.dependence import dependent_on
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.segment.wanted_gradients import EngineNeeds
+from funcaot.aot.subclasses.carried import OF_THIS_CALL, given_objects
 from funcaot.base.tracebacks import shortened
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
@@ -184,6 +185,8 @@ class SegmentFunction:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
+        if self.segment.tape.wrappers.used:
+            ctx.objects = OF_THIS_CALL.objects
         checked = values
         if self.unchecked and not around.transforms:
             ctx.found = self.segment.tape.closed_over.found()
@@ -239,7 +242,7 @@ class SegmentFunction:
     ) -> tuple[Any, ...]:
         """The same for what a ctx saved: to read that again would call the user's hooks again."""
         try:
-            with functions_of_classes_off():
+            with functions_of_classes_off(), given_objects(getattr(ctx, "objects", ())):
                 return self._run_backward(ctx, saved, tangents)
         except PremiseFailed as failure:
             raise UnsupportedError(
