@@ -301,10 +301,15 @@ class Wrappers:
             whole = same in ends
         else:
             # One inside of another isn't kept. One that shares a part doesn't give it to graphs.
-            whole = same.op == "placeholder" and all(part.args[0] is same for part in parts)
+            whole = same.op == "placeholder" and self._gives_parts(same)
         if whole:
             return [same]
         return [inner for part in parts for inner in self.saved(part, ends)]
+
+    def _gives_parts(self, node: fx.Node) -> bool:
+        """Whether graphs find all that is inside of a wrapper there, and not in another one."""
+        parts = self._parts.get(node, ())
+        return all(part.args[0] is node and self._gives_parts(part) for part in parts)
 
 
 def _structure(spec: TensorSpec) -> Structure:
