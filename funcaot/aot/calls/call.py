@@ -22,6 +22,7 @@ from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
+from funcaot.aot.calls.samples import are_batched_wrappers, for_each_sample
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
@@ -241,6 +242,11 @@ class SegmentFunction:
         self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
     ) -> tuple[Any, ...]:
         """The same for what a ctx saved: to read that again would call the user's hooks again."""
+        wrappers_used = self.segment.tape.wrappers.used
+        if functorch.under_transforms(tangents) and are_batched_wrappers(
+            tangents, used=wrappers_used
+        ):
+            return self._for_each_sample(ctx, saved, tangents)
         try:
             with functions_of_classes_off(), given_objects(getattr(ctx, "objects", ())):
                 return self._run_backward(ctx, saved, tangents)
@@ -254,6 +260,17 @@ class SegmentFunction:
             raise shortened(error)  # noqa: B904 (it is the same error)
         finally:
             self.segment.tape.forget_values()
+
+    def _for_each_sample(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
+    ) -> tuple[Any, ...]:
+        edges = ctx.edges
+
+        def run(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            ctx.edges = edges  # Each backward lets go of them.
+            return self.backward_of(ctx, saved, given)
+
+        return for_each_sample(run, tangents, self.segment.settings.name)
 
     def _run_backward(
         self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
