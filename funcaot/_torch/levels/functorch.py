@@ -107,7 +107,6 @@ __all__ = [
     "pytree",
     "requires_grad_at_any_level",
     "run_without_legacy_vmap",
-    "without_legacy_batch",
     "single_level_functions_allowed",
     "tangents_of",
     "temporarily_clear_interpreter_stack",
@@ -119,6 +118,7 @@ __all__ = [
     "unwrap_for_grad",
     "unwrap_if_dead",
     "vmap_increment_nesting",
+    "without_legacy_batch",
     "wrap_for_grad",
 ]
 

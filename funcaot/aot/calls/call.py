@@ -20,9 +20,10 @@ from funcaot._torch.tensors.own_functions import functions_of_classes_off
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
+from funcaot.aot.calls.levels import is_plain_call
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
-from funcaot.aot.calls.samples import are_batched_wrappers, for_each_sample
+from funcaot.aot.calls.samples import are_batched_wrappers, gradients_of_samples
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
@@ -242,11 +243,8 @@ class SegmentFunction:
         self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
     ) -> tuple[Any, ...]:
         """The same for what a ctx saved: to read that again would call the user's hooks again."""
-        wrappers_used = self.segment.tape.wrappers.used
-        if functorch.under_transforms(tangents) and are_batched_wrappers(
-            tangents, used=wrappers_used
-        ):
-            return self._for_each_sample(ctx, saved, tangents)
+        if functorch.under_transforms(tangents) and are_batched_wrappers(self.segment, tangents):
+            return gradients_of_samples(self, ctx, saved, tangents)
         try:
             with functions_of_classes_off(), given_objects(getattr(ctx, "objects", ())):
                 return self._run_backward(ctx, saved, tangents)
@@ -260,17 +258,6 @@ class SegmentFunction:
             raise shortened(error)  # noqa: B904 (it is the same error)
         finally:
             self.segment.tape.forget_values()
-
-    def _for_each_sample(
-        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
-    ) -> tuple[Any, ...]:
-        edges = ctx.edges
-
-        def run(given: tuple[Any, ...]) -> tuple[Any, ...]:
-            ctx.edges = edges  # Each backward lets go of them.
-            return self.backward_of(ctx, saved, given)
-
-        return for_each_sample(run, tangents, self.segment.settings.name)
 
     def _run_backward(
         self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
@@ -315,7 +302,7 @@ class SegmentFunction:
         operands: list[Any]
         if entry.mutations:
             return self._run_with_effects(ctx, found, given)
-        if not autograd.gradients_are_differentiated() and _is_plain_call(present):
+        if not autograd.gradients_are_differentiated() and is_plain_call(present):
             operands = [*values, *present]
             made = functions.plain.forward(*operands)
             return entry.distribute(entry.segment.assemble(operands, made))
@@ -494,14 +481,6 @@ class SegmentFunctions:
             return self.plain
         differentiated = any(functorch.requires_grad_at_any_level(operand) for operand in operands)
         return self.keeping if differentiated else self.plain
-
-
-def _is_plain_call(values: Sequence[torch.Tensor]) -> bool:
-    """Whether a graph may run on values as it is: at most vmaps are active."""
-    around = situation()
-    if around.transforms and around.function_modes:
-        return False
-    return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

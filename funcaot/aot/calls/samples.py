@@ -7,34 +7,45 @@ the wrapper, only its ops know. So the backward runs for each sample, and result
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from funcaot._torch.levels import functorch
+from funcaot.aot.segment.segment import Segment
 from funcaot.aot.subclasses.refusals import is_behind_levels, level_refusal
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.rules import batching
 
-__all__ = ["are_batched_wrappers", "for_each_sample"]
+__all__ = ["Differentiated", "are_batched_wrappers", "gradients_of_samples"]
 
 _Run: TypeAlias = Callable[[tuple[Any, ...]], Sequence[Any]]
 
 
-def are_batched_wrappers(tangents: Sequence[torch.Tensor | None], *, used: bool) -> bool:
-    """Whether tangents come in a batch to a backward that wrappers have to do with.
+class Differentiated(Protocol):
+    """What this file needs of what is differentiated (see ``call.SegmentFunction``)."""
+
+    segment: Segment
+
+    def backward_of(
+        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Find or trace the backward for some tangents and run it."""
+        ...
+
+
+def are_batched_wrappers(segment: Segment, tangents: Sequence[torch.Tensor | None]) -> bool:
+    """Whether tangents at a level come in a batch to a backward that wrappers have to do with.
 
     Args:
+        segment: What is differentiated.
         tangents: The tangents.
-        used: Whether the program has had to do with wrappers.
     """
-    if functorch.has_legacy_batched(tangents):
-        return used or _hide_wrappers(tangents)
-    if not functorch.transforms_active():
-        return False
-    interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
-    is_vmap = interpreter.key() == functorch.TransformType.Vmap
-    return is_vmap and (used or _hide_wrappers(tangents))
+    if not functorch.has_legacy_batched(tangents):
+        interpreter: Any = functorch.coerce_cinterpreter(functorch.peek_interpreter_stack())
+        if interpreter.key() != functorch.TransformType.Vmap:
+            return False
+    return segment.tape.wrappers.used or _hide_wrappers(tangents)
 
 
 def _hide_wrappers(tangents: Sequence[torch.Tensor | None]) -> bool:
@@ -43,17 +54,26 @@ def _hide_wrappers(tangents: Sequence[torch.Tensor | None]) -> bool:
     return any(is_wrapper(value) or is_behind_levels(value) for value in held)
 
 
-def for_each_sample(run: _Run, tangents: Sequence[Any], name: str) -> tuple[Any, ...]:
+def gradients_of_samples(
+    owner: Differentiated, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """Gradients for tangents at a ``vmap`` level, each computed below of it.
 
     Args:
-        run: The backward for tangents below the level.
+        owner: What is differentiated.
+        ctx: Of its call.
+        saved: What that saved.
         tangents: The tangents.
-        name: The user's function, for messages.
 
     Raises:
         UnsupportedError: If samples can't be taken of a batch of the class, or be stacked.
     """
+    edges, name = ctx.edges, owner.segment.settings.name
+
+    def run(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        ctx.edges = edges  # Each backward lets go of them.
+        return owner.backward_of(ctx, saved, given)
+
     if functorch.has_legacy_batched(tangents):
 
         def run_physical(in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, ...]:

@@ -42,9 +42,8 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.signature.what_changed import describe_tensors
 from funcaot.aot.state.state_effects import Call
-from funcaot.aot.subclasses.refusals import refuse_forward
-from funcaot.aot.subclasses.carried import given_objects
 from funcaot.aot.subclasses.identity import pattern_of
+from funcaot.aot.subclasses.refusals import refuse_forward
 from funcaot.aot.subclasses.structure import inside
 from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed, leaving
@@ -340,25 +339,6 @@ class Entry:
             call: The arguments themselves, ``(args, kwargs)``.
             apply: The segment's Function for calls below all transforms, if this is one.
         """
-        if len(self.capture.tape.wrappers.brought):
-            with given_objects(self._objects(leaves, lifted)):
-                return self._call_raising(leaves, lifted, call, apply)
-        return self._call_raising(leaves, lifted, call, apply)
-
-    def _objects(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The objects among the metadata of a call's wrappers."""
-        tensors = self._inputs(leaves, lifted)
-        nodes = [slot.node for slot in self.capture.inputs]
-        return self.capture.tape.wrappers.brought.read(dict(zip(nodes, tensors, strict=False)))
-
-    def _call_raising(
-        self,
-        leaves: Sequence[Any],
-        lifted: Sequence[torch.Tensor],
-        call: Call,
-        apply: Callable[..., tuple[torch.Tensor, ...]] | None,
-    ) -> Any:
-        """The same, with errors of hooks where eager raises them."""
         if self._writes and nodes.saved_tensor_hooks_active():
             with nodes.raising_hook_errors_last():
                 return self._call(leaves, lifted, call, apply)
@@ -399,7 +379,9 @@ class Entry:
                 effects = in_place.effects
                 results = segment.assemble(tensors, in_place.run(tensors))
             else:
-                results = self._run(self._protect(tensors, around), apply, around)
+                brought = self.capture.tape.wrappers.brought
+                with brought.given_by(self.capture.inputs, tensors):
+                    results = self._run(self._protect(tensors, around), apply, around)
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise

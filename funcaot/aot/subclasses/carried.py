@@ -2,8 +2,8 @@
 
 A class hands the objects that its tensors carry on to its results, so that ``y.settings`` is
 ``x.settings``. Two calls whose objects are alike run one program; each gets its own objects back.
-A list or a dictionary that the class makes for a result is a new one in each call, and so is another
-object that can change.
+A list, a dictionary or another object that can change, which the class makes for a result, is a new
+one in each call.
 """
 
 from __future__ import annotations
@@ -67,10 +67,6 @@ class Brought:
         for path, keys, value in objects_inside(wrapper):
             self._found.setdefault(id(value), (len(self._found), value, owner, path, keys))
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._found)
-
     def places(self, structure: Structure) -> dict[Keys, int]:
         """Which of them some metadata hold, by their keys."""
         if not self._found:
@@ -78,15 +74,23 @@ class Brought:
         objects = objects_in(structure.context.pair)
         return {keys: self._found[id(v)][0] for keys, v in objects if id(v) in self._found}
 
-    def read(self, inputs: Mapping[Any, torch.Tensor]) -> tuple[Any, ...]:
-        """Those of a call.
+    def given_by(
+        self, slots: Sequence[Any], tensors: Sequence[torch.Tensor]
+    ) -> contextlib.AbstractContextManager[None]:
+        """While a call is in progress.
 
         Args:
-            inputs: Its inputs by what they are on the tape.
+            slots: Its inputs on the tape.
+            tensors: The inputs, and others after them.
         """
-        return tuple(
-            item_at(metadata_of(inside(inputs[owner], path)), keys)
-            for _, _, owner, path, keys in self._found.values()
+        if not self._found:
+            return _NONE_GIVEN
+        inputs = {slot.node: tensor for slot, tensor in zip(slots, tensors, strict=False)}
+        return given_objects(
+            tuple(
+                item_at(metadata_of(inside(inputs[owner], path)), keys)
+                for _, _, owner, path, keys in self._found.values()
+            )
         )
 
 

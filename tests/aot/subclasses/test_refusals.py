@@ -135,6 +135,22 @@ def test_a_write_to_an_inner_tensor_of_a_wrapper_that_is_passed_alone():
         same(*both)
 
 
+def pushed_through_a_backward(function):
+    x = two(0, 3)
+    y = function(x)
+
+    def gradient(v):
+        return torch.autograd.grad(y, x, v, retain_graph=True)[0]
+
+    return torch.func.jvp(gradient, (torch.ones(3),), (torch.ones(3),))
+
+
+def test_derivatives_at_a_level_whose_forward_ran_below():
+    compiled = funcaot.compile(lambda x: x.sin().exp(), backend="eager")
+    with pytest.raises(UnsupportedError, match=r"(?s)tensor subclass.*Instead"):
+        pushed_through_a_backward(compiled)
+
+
 class Ops(TorchDispatchMode):
     """Notes the ops that it sees."""
 

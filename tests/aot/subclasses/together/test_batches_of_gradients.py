@@ -31,9 +31,7 @@ def first(f, x, gradients):
 
 
 def differentiated_again(f, x, gradients):
-    (found,) = torch.autograd.grad(
-        f(x), x, gradients, is_grads_batched=True, create_graph=True
-    )
+    (found,) = torch.autograd.grad(f(x), x, gradients, is_grads_batched=True, create_graph=True)
     return found, torch.autograd.grad(found.sum(), x)[0]
 
 

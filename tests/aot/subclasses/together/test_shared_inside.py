@@ -1,4 +1,4 @@
-"""What arguments and gradients hold together: tensors, wrappers, objects; another pattern each call.
+"""What arguments and gradients hold together, tensors, wrappers, objects: another in each call.
 
 The oracle is the function itself, called with things that share in the same way: which results,
 parts and metadata are which objects, which share memory, values, and values after writes.
@@ -93,7 +93,8 @@ def program(draw, kind, writes):
     for _ in range(draw.randint(1, 4)):
         table = draw.choice(tables)
         names = {"unary": UNARY, "binary": BINARY, "write": WRITES}.get(table, "ab")
-        steps.append((table, draw.choice(list(names)), *draw.choices("xyzpq", k=2), draw.choice("xy")))
+        operands = *draw.choices("xyzpq", k=2), draw.choice("xy")
+        steps.append((table, draw.choice(list(names)), *operands))
     ends = draw.sample("xyzwpq", draw.randint(1, 3))
 
     def function(x, y, p):
