@@ -118,6 +118,7 @@ __all__ = [
     "unwrap_for_grad",
     "unwrap_if_dead",
     "vmap_increment_nesting",
+    "without_legacy_batch",
     "wrap_for_grad",
 ]
 
@@ -340,6 +341,15 @@ def run_without_legacy_vmap(function: Callable[..., Any], operands: Sequence[Any
     return pytree.tree_map_only(
         torch.Tensor, lambda tensor: torch._add_batch_dim(tensor, 0, level), output
     )
+
+
+def without_legacy_batch(value: torch.Tensor) -> torch.Tensor:
+    """What a tensor of the legacy vmap level holds; any other tensor is itself."""
+    if not is_legacy_batchedtensor(value):
+        return value
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return torch._remove_batch_dim(value, level, 1, 0)
 
 
 def _code_of(holder: Any, name: str) -> Any:

@@ -20,14 +20,17 @@ from funcaot._torch.tensors.own_functions import functions_of_classes_off
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
+from funcaot.aot.calls.levels import is_plain_call
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
+from funcaot.aot.calls.samples import are_batched_wrappers, gradients_of_samples
 from funcaot.aot.effects import epilogue
 from funcaot.aot.segment import backward_effects
 from funcaot.aot.segment.backward import Backward
 from funcaot.aot.segment.dependence import dependent_on
 from funcaot.aot.segment.segment import Form, Segment
 from funcaot.aot.segment.wanted_gradients import EngineNeeds
+from funcaot.aot.subclasses.carried import OF_THIS_CALL, given_objects
 from funcaot.base.tracebacks import shortened
 from funcaot.classes.premise import PremiseFailed, leaving
 from funcaot.errors import UnsupportedError
@@ -184,6 +187,8 @@ class SegmentFunction:
             ctx.mark_non_differentiable(*constant)
         ctx.set_materialize_grads(False)
         values = [residual.of(operands, outputs) for residual in self.form.residuals]
+        if self.segment.tape.wrappers.used:
+            ctx.objects = OF_THIS_CALL.objects
         checked = values
         if self.unchecked and not around.transforms:
             ctx.found = self.segment.tape.closed_over.found()
@@ -238,8 +243,10 @@ class SegmentFunction:
         self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
     ) -> tuple[Any, ...]:
         """The same for what a ctx saved: to read that again would call the user's hooks again."""
+        if functorch.under_transforms(tangents) and are_batched_wrappers(self.segment, tangents):
+            return gradients_of_samples(self, ctx, saved, tangents)
         try:
-            with functions_of_classes_off():
+            with functions_of_classes_off(), given_objects(getattr(ctx, "objects", ())):
                 return self._run_backward(ctx, saved, tangents)
         except PremiseFailed as failure:
             raise UnsupportedError(
@@ -295,7 +302,7 @@ class SegmentFunction:
         operands: list[Any]
         if entry.mutations:
             return self._run_with_effects(ctx, found, given)
-        if not autograd.gradients_are_differentiated() and _is_plain_call(present):
+        if not autograd.gradients_are_differentiated() and is_plain_call(present):
             operands = [*values, *present]
             made = functions.plain.forward(*operands)
             return entry.distribute(entry.segment.assemble(operands, made))
@@ -474,14 +481,6 @@ class SegmentFunctions:
             return self.plain
         differentiated = any(functorch.requires_grad_at_any_level(operand) for operand in operands)
         return self.keeping if differentiated else self.plain
-
-
-def _is_plain_call(values: Sequence[torch.Tensor]) -> bool:
-    """Whether a graph may run on values as it is: at most vmaps are active."""
-    around = situation()
-    if around.transforms and around.function_modes:
-        return False
-    return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
 
 
 def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:

@@ -27,6 +27,8 @@ from funcaot.aot.segment.forward_mode import (
 )
 from funcaot.aot.segment.forward_trace import refuse_hidden_writes
 from funcaot.aot.segment.segment import Form, Segment
+from funcaot.aot.subclasses.carried import OF_THIS_CALL
+from funcaot.aot.subclasses.identity import objects_inside, pattern_of
 from funcaot.aot.subclasses.refusals import level_refusal, refuse_behind_levels
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.base.scopes import holding
@@ -120,7 +122,9 @@ class Derivatives(Generic[Made]):
         asked_by = _asked_by() if self._segment.calls_functions else ""
         key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
         if self._segment.tape.wrappers.used or any(map(is_wrapper, tangents)):
-            key = key._replace(dispatch=how_it_dispatches())
+            kept = [each for value in values for _, _, each in objects_inside(value)]
+            pattern = pattern_of(tangents, (*OF_THIS_CALL.objects, *kept))
+            key = key._replace(dispatch=how_it_dispatches(), pattern=pattern)
         key, found = self._known(key, sizes, tried)
         if found is not None:
             return found

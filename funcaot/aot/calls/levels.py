@@ -94,6 +94,14 @@ def _call_batched(
     )
 
 
+def is_plain_call(values: Sequence[torch.Tensor]) -> bool:
+    """Whether a graph may run on values as it is: at most vmaps are active."""
+    around = situation()
+    if around.transforms and around.function_modes:
+        return False
+    return functorch.only_vmaps_active() and not functorch.has_legacy_batched(values)
+
+
 def run_batched(
     function: Any,
     in_dims: tuple[int | None, ...],

@@ -40,7 +40,7 @@ from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.histories import History
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Constant, Signature
-from funcaot.aot.subclasses.structure import pattern_of
+from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.base.scopes import holding
 from funcaot.derivatives.kernels import with_derivatives

@@ -24,6 +24,7 @@ from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import spec_of
+from funcaot.aot.subclasses.identity import objects_inside
 from funcaot.aot.subclasses.structure import metadata_without_grad, paths_inside
 from funcaot.aot.tape.memory import views
 from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
@@ -243,10 +244,10 @@ def _like(capture: Capture, tensor: torch.Tensor, value: torch.Tensor) -> Any:
         return None
     if not capture.tape.wrappers.has_same_parts(tensor, value):
         return None
-    is_detached = autograd.shares_version(tensor, value)
-    if not is_detached and not _looks_like(tensor, value):
+    is_detached, is_alike = autograd.shares_version(tensor, value), _looks_like(tensor, value)
+    if not is_detached and not is_alike:
         return None
-    if _is_around_the_same(tensor, value):
+    if is_alike and _is_around_the_same(tensor, value):
         return WrappedAgain()
     if any(part.requires_grad for _, part in paths_inside(value)):
         return None  # What is inside of a detached wrapper is detached, too.
@@ -272,11 +273,17 @@ def detached_from(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _looks_like(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two wrappers have the same metadata, but for whether they require grad."""
+    """Whether two wrappers have the same metadata, but for whether they require grad.
+
+    Objects among these are the same ones.
+    """
     one, other = spec_of(first), spec_of(second)
     if one.structure is None or other.structure is None:
         return False
     if (one.shape, one.stride) != (other.shape, other.stride):
+        return False
+    objects = [[value for _, _, value in objects_inside(each)] for each in (first, second)]
+    if [*map(id, objects[0])] != [*map(id, objects[1])]:
         return False
     metadata = metadata_without_grad(one.structure, first)
     return metadata == metadata_without_grad(other.structure, second)

@@ -252,7 +252,7 @@ class _Peeling:
             sources = tuple(self._source_inside(part, *known) for part, *known in pairs)
             sizes = tuple(self.numbers[size] for size in value.args[len(sources) :])  # type: ignore
             target: Any = value.target
-            carried = Carried.by(target.structure, self.origins)
+            carried = Carried.by(target.structure, self.origins, target.brought)
             return Made(target, sources, sizes, carried)
         if is_wrapper(graphs.value_of(value)):
             return self.sources[value]

@@ -42,8 +42,9 @@ from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.signature.what_changed import describe_tensors
 from funcaot.aot.state.state_effects import Call
+from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.subclasses.refusals import refuse_forward
-from funcaot.aot.subclasses.structure import inside, pattern_of
+from funcaot.aot.subclasses.structure import inside
 from funcaot.aot.tape.memory.storages import refuse_missing, used_inputs
 from funcaot.classes.premise import PremiseFailed, leaving
 
@@ -378,7 +379,9 @@ class Entry:
                 effects = in_place.effects
                 results = segment.assemble(tensors, in_place.run(tensors))
             else:
-                results = self._run(self._protect(tensors, around), apply, around)
+                brought = self.capture.tape.wrappers.brought
+                with brought.given_by(self.capture.inputs, tensors):
+                    results = self._run(self._protect(tensors, around), apply, around)
         except PremiseFailed:
             epilogue.undo(effects, tensors)
             raise

@@ -18,6 +18,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment
+from funcaot.aot.subclasses.carried import Brought
 from funcaot.aot.tape.closed_over import ClosedOver
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class KnownOutput:
 
 class _NoWrappers:
     used = False
+    brought = Brought()
 
 
 class LoadedTape:

@@ -43,6 +43,7 @@ class BackwardKey(NamedTuple):
         asked_by: Whether levels or dual numbers ask for it, if Functions may tell.
         variant: Counts backwards that differ in what they assume about open sizes.
         dispatch: Settings by which ops on wrappers are dispatched, where there are wrappers.
+        pattern: Which things inside of wrappers are one object, where there are wrappers.
     """
 
     needs: tuple[bool, ...]
@@ -53,6 +54,7 @@ class BackwardKey(NamedTuple):
     asked_by: str = ""
     variant: int = 0
     dispatch: tuple[Any, ...] = ()
+    pattern: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["BY_VALUE", "identified", "is_torchs", "never_changes"]
+__all__ = ["BY_VALUE", "Same", "identified", "is_torchs", "never_changes"]
 
 BY_VALUE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, torch.layout)
 # How deep the fields of fields are looked at; below that an object's own equality counts.
@@ -47,16 +47,25 @@ class _Compared:
         return self.number
 
 
-class _Same:
-    """A value without an equality of its own: only itself is the same."""
+class Same:
+    """A value that only itself is the same as.
+
+    Attributes:
+        value: The value.
+    """
 
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
+        """Hold the value, so that none that comes later has its ``id``.
+
+        Args:
+            value: The value.
+        """
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+        return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -81,7 +90,7 @@ def identified(value: Any, depth: int = 0) -> Hashable:
         # By its text nan is itself, and 0.0 isn't -0.0.
         return kind, repr(value)
     if kind.__eq__ is object.__eq__ or isinstance(value, torch.Tensor | type):
-        return kind, _Same(value)
+        return kind, Same(value)
     if is_torchs(kind) or depth > _DEPTH:
         return kind, _Compared(value)
     fields = tuple(_fields(value, depth))

@@ -7,7 +7,7 @@ says. ``lowering.wrappers`` takes these nodes off before a compiler sees the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,11 @@ class Part:
 
 
 class Wrapped:
-    """Makes a wrapper of inner tensors, and of open sizes if its own are made of these."""
+    """Makes a wrapper of inner tensors, and of open sizes if its own are made of these.
+
+    Attributes:
+        brought: Which of its metadata are objects that the call was given, by their keys.
+    """
 
     __module__ = __name__
 
@@ -64,6 +68,7 @@ class Wrapped:
         self.shape = shape
         self.stride = stride
         self.count = count
+        self.brought: Mapping[Any, int] = {}
         self._symbols = tuple(symbols)
         self._numbers: Any = None
         if symbols:

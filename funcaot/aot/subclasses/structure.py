@@ -29,7 +29,6 @@ __all__ = [
     "metadata_without_grad",
     "paths_inside",
     "paths_of",
-    "pattern_of",
     "structure_of",
 ]
 
@@ -262,15 +261,6 @@ def added_attributes(wrapper: torch.Tensor) -> list[str]:
     with tracing.disable_current_modes():
         again = structure.traced_of(structure.parts(wrapper), wrapper.shape, wrapper.stride())
     return sorted(attributes_of(wrapper).keys() - attributes_of(again).keys())
-
-
-def pattern_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Which inner tensors of some wrappers are one object: for each the first that it is."""
-    if not any(map(is_wrapper, tensors)):
-        return ()
-    leaves = [id(leaf) for tensor in tensors for leaf in leaves_of(tensor)]
-    first: dict[int, int] = {}
-    return tuple(first.setdefault(leaf, index) for index, leaf in enumerate(leaves))
 
 
 def leaves_of(value: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -21,6 +21,9 @@ from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
+from funcaot.aot.subclasses.alike import Same
+from funcaot.aot.subclasses.carried import Brought
+from funcaot.aot.subclasses.identity import kept_objects
 from funcaot.aot.subclasses.nodes import Part, Wrapped, is_part, is_wrapped
 from funcaot.aot.subclasses.structure import Structure, is_wrapper, leaves_of
 from funcaot.aot.tape.entering import Attach
@@ -41,6 +44,7 @@ class Wrappers:
     Attributes:
         used: Whether there has been one.
         entering: Whether the call's inputs are entered, and not gradients.
+        brought: The objects among the metadata of the call's inputs.
         shared: What stands for each inner tensor of the call that is being captured, by ``id``:
             one that several wrappers hold is one on the tape, too.
         inner_leaves: Tensors inside of wrappers that require grad themselves, by ``id``, each with
@@ -59,6 +63,7 @@ class Wrappers:
         """
         self.used = False
         self.entering = True
+        self.brought = Brought()
         self.shared: dict[int, _Pair] = {}
         self.inner_leaves: dict[int, _Pair] = {}
         self._tracer = tracer
@@ -96,6 +101,8 @@ class Wrappers:
             UnsupportedError: For a compressed sparse tensor that requires grad.
         """
         refuse_compressed(spec.layout, requires_grad=spec.requires_grad)
+        if self.entering and example is not None:
+            self.brought.note(example, proxy.node)
         return self._opened(proxy, spec, example, like)[1]
 
     def _opened(
@@ -145,7 +152,10 @@ class Wrappers:
         """Let a node be the one of a tensor like this; metadata may tell that it requires grad."""
         if is_wrapper(tensor):
             parts = self._parts[node] = tuple(self._nodes_of(tensor))
-            self._nodes.setdefault(self._key(tensor, parts), node)
+            key = self._key(tensor, parts)
+            if self._nodes.setdefault(key, node) is not node:
+                # Another input is around the same tensors.
+                self._apart[id(tensor)] = tensor, key, node
             self._by_parts.setdefault(parts, node)
 
     def _part(self, proxy: fx.Proxy, name: str, spec: TensorSpec, part: torch.Tensor) -> _Pair:
@@ -218,7 +228,8 @@ class Wrappers:
     def _key(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> Hashable:
         spec = spec_of(wrapper)
         structure = _structure(spec)
-        return structure.kind, structure.metadata, spec.shape, spec.stride, tuple(parts)
+        objects = tuple(Same(value) for _, value in kept_objects(wrapper))
+        return structure.kind, structure.metadata, objects, spec.shape, spec.stride, tuple(parts)
 
     def _wrapped(self, wrapper: torch.Tensor, parts: Sequence[fx.Node]) -> fx.Node:
         spec = spec_of(wrapper)
@@ -226,6 +237,7 @@ class Wrappers:
         shape, stride = tuple(wrapper.shape), tuple(wrapper.stride())
         symbols = self._symbols(structure, spec)
         target = Wrapped(structure, shape, stride, len(parts), symbols)
+        target.brought = self.brought.places(structure)
         with tracing.disable_current_modes():
             sizes = [self._tracer.symnode_tracker.inputs[symbol] for symbol in symbols]  # type: ignore
             node = self._tracer.create_node("call_function", target, (*parts, *sizes), {})
@@ -289,10 +301,15 @@ class Wrappers:
             whole = same in ends
         else:
             # One inside of another isn't kept. One that shares a part doesn't give it to graphs.
-            whole = same.op == "placeholder" and all(part.args[0] is same for part in parts)
+            whole = same.op == "placeholder" and self._gives_parts(same)
         if whole:
             return [same]
         return [inner for part in parts for inner in self.saved(part, ends)]
+
+    def _gives_parts(self, node: fx.Node) -> bool:
+        """Whether graphs find all that is inside of a wrapper there, and not in another one."""
+        parts = self._parts.get(node, ())
+        return all(part.args[0] is node and self._gives_parts(part) for part in parts)
 
 
 def _structure(spec: TensorSpec) -> Structure:

@@ -37,6 +37,7 @@ from funcaot.aot.signature.flattening import require
 from funcaot.aot.signature.open_checks import OpenChecks, tensor_check
 from funcaot.aot.signature.signature import Constant, attributes_of_leaf
 from funcaot.aot.signature.sizes import Conditions
+from funcaot.aot.subclasses.identity import objects_inside
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
 
 FastCall = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -312,7 +313,7 @@ class _Writer:
     def _write_general_run(self) -> None:
         lifted = "lifted" if self.lifted_names else "()"
         entry, segment = self.entry, self.entry.functions.segment
-        if entry.depends_on_memory:
+        if entry.depends_on_memory or self._tells_objects_apart():
             # Which inputs share memory decides what a write means.
             require(self.source, f"entry.fits([{listed(self.names)}], {lifted})")
         apply = "None"
@@ -332,6 +333,10 @@ class _Writer:
             apply = self.source.constant(node.apply, "apply")
         call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
         self.source.line(f"return entry({call})")
+
+    def _tells_objects_apart(self) -> bool:
+        """Whether it matters which of the objects among wrappers' metadata are one."""
+        return sum(len(objects_inside(tensor)) for _, _, tensor in self._tensors()) > 1
 
     def _write_in_place_run(self) -> None:
         """Run a graph that writes to inputs; count that; assign what ``.grad`` becomes."""
