@@ -265,7 +265,10 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "places among ranks",
         "funcaot/_torch/distributed/asked.py",
-        (Target("torch.distributed.distributed_c10d:_World.default_pg"),),
+        (
+            Target("torch.distributed.distributed_c10d:_World.default_pg"),
+            Target("torch.distributed.distributed_c10d:ProcessGroup.rank"),
+        ),
         "A program that asked for its rank would run on another rank that finds it in a file.",
         "nothing is compiled",
         "tests/aot/saved/test_places_among_ranks.py",

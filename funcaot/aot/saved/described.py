@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.groups import described_group, is_group, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
@@ -203,6 +204,8 @@ def _kind_of(target: Any) -> str:
         return _member(target)
     if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
         return "torch's interface for DLPack"
+    if is_group(target):
+        return _group(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
@@ -210,6 +213,13 @@ def _kind_of(target: Any) -> str:
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{held(target)}"
+
+
+def _group(target: Any) -> str:
+    try:
+        return words(described_group(target))
+    except LookupError as error:
+        raise NotSavedError(str(error.args[0])) from error
 
 
 def _member(target: enum.Enum) -> str:

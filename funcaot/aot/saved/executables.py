@@ -26,10 +26,12 @@ class Contents:
     Attributes:
         blobs: Bytes by digest.
         library: Where the library of a digest lies on this machine.
+        groups: The names that this process has for the groups of ranks that a program waits for.
     """
 
     blobs: Mapping[str, bytes]
     library: Callable[[str], Path]
+    groups: tuple[str, ...] = ()
 
 
 def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
@@ -62,6 +64,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
         "kernels": {name: list(place) for name, place in generated.kernels.items()},
         "libraries": [blobs.add(content) for content in generated.libraries.values()],
         "constants": {name: blobs.tensor(value) for name, value in generated.constants.items()},
+        "groups": {name: blobs.group(group) for name, group in generated.groups.items()},
     }
 
 
@@ -78,7 +81,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     """
     run: Callable[[list[Any]], Sequence[Any]]
     if "graph" in data:
-        module = graph_from(data["graph"], contents.blobs)
+        module = graph_from(data["graph"], contents.blobs, contents.groups)
         run = eager.COMPILER.compile(module, [], "forward")
     else:
         constants = {
@@ -86,7 +89,9 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         }
         kernels = {name: (library, entry) for name, (library, entry) in data["kernels"].items()}
         try:
-            run = made(Generated(data["text"], kernels, {}, constants), contents.library)
+            groups = {name: contents.groups[number] for name, number in data["groups"].items()}
+            generated = Generated(data["text"], kernels, {}, constants, groups)
+            run = made(generated, contents.library)
         except (GeneratedError, OSError, ImportError, AttributeError) as error:
             raise NotLoadedError(f"{what} can't be run here: {error}") from error
     executable = Executable(run, _contract_from(data["contract"]), settles=data["settles"])

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.groups import found_group
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.calls.program import GraphProgram
@@ -208,7 +209,7 @@ def forward_data(
         "in place": writes,
         "gradients": gradients_data(captured.gradients, forward.reader),
     }
-    return data, left_out
+    return {**data, "groups": blobs.groups}, left_out
 
 
 def _refuse(forward: Forward, derived: Derived) -> None:
@@ -298,7 +299,7 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (backward.read is not None, "it ran a user's rule"),
+            (backward.rules is not None, "it ran a user's rule"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
             if holds:
@@ -308,6 +309,7 @@ class _Writer:
             "key": _key_data(key),
             "targets": list(backward.targets),
             "conditions": conditions_data(backward.conditions),
+            "asked": [list(each) for each in backward.asked],
             "reads": sorted({node.name for node in backward.reads} & self._roots),
             "segment": None if segment is None else self.segment(segment, functions),
         }
@@ -334,12 +336,14 @@ class Remade:
         functions: What runs it.
         derived: What only a tape knows.
         in_place: What runs it where its graph may write to inputs.
+        groups: The names of the groups of ranks that it waits for.
     """
 
     forward: Forward
     functions: LoadedFunctions
     derived: Derived
     in_place: InPlace | None
+    groups: tuple[str, ...] = ()
 
 
 def forward_from(
@@ -364,7 +368,11 @@ def forward_from(
         NotLoadedError: If its code can't be run here.
     """
     sizes = call.sizes
-    loaded = Loaded(contents, settings, sizes)
+    try:
+        groups = tuple(map(found_group, data["groups"]))
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    loaded = Loaded(replace(contents, groups=groups), settings, sizes)
 
     def captured() -> SegmentFunctions:
         entry = capture()
@@ -398,7 +406,7 @@ def forward_from(
     in_place = None
     if data["in place"] is not None:
         in_place = in_place_from(data["in place"], effects, loaded, lambda: capture().in_place)
-    return Remade(forward, functions, derived, in_place)
+    return Remade(forward, functions, derived, in_place, groups)
 
 
 def _capture_from(

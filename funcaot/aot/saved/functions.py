@@ -310,7 +310,8 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         if self.sizes is not None:
             conditions = conditions_from(data["conditions"], self.sizes.environment)
         targets = tuple(data["targets"])
-        backward = Backward(key, functions.segment, targets, conditions=conditions)
+        asked = tuple((question, answer) for question, answer in data["asked"])
+        backward = Backward(key, functions.segment, targets, conditions=conditions, asked=asked)
         reads = frozenset(map(self._loaded.root, data["reads"]))
         backward.__dict__["reads"] = reads
         return backward, functions
