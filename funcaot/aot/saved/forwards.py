@@ -37,6 +37,7 @@ from funcaot.aot.saved.codec import (
     spec_data,
     spec_from,
 )
+from funcaot.aot.saved.described import rules_data
 from funcaot.aot.saved.environment import Surroundings, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
@@ -299,7 +300,6 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (backward.rules is not None, "it ran a user's rule"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
             if holds:
@@ -309,6 +309,7 @@ class _Writer:
             "key": _key_data(key),
             "targets": list(backward.targets),
             "conditions": conditions_data(backward.conditions),
+            "rules": rules_data(backward.rules),
             "asked": [list(each) for each in backward.asked],
             "reads": sorted({node.name for node in backward.reads} & self._roots),
             "segment": None if segment is None else self.segment(segment, functions),

@@ -20,6 +20,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.executable_cache import TANGENT
+from funcaot.aot.reader.reader import Rules
 from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
@@ -69,7 +70,7 @@ class Backward:
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
         conditions: What it assumes about open sizes, if there are any.
-        rules: Whether what user's rules read is as it was, if they ran.
+        rules: Whether what user's rules read is as it was, if they ran and read something.
         asked: What was asked of process groups, with the answers.
     """
 
@@ -80,7 +81,7 @@ class Backward:
     premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     conditions: Conditions | None = None
-    rules: Callable[[], bool] | None = None
+    rules: Rules | None = None
     asked: tuple[Asked, ...] = ()
 
     @cached_property
