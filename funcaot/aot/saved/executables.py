@@ -89,7 +89,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         }
         kernels = {name: (library, entry) for name, (library, entry) in data["kernels"].items()}
         try:
-            groups = {name: contents.groups[number] for name, number in data["groups"].items()}
+            groups = {name: contents.groups[number] for name, number in data.get("groups", {}).items()}
             generated = Generated(data["text"], kernels, {}, constants, groups)
             run = made(generated, contents.library)
         except (GeneratedError, OSError, ImportError, AttributeError) as error:
