@@ -47,6 +47,8 @@ _BUILTIN = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+# What pybind's functions belong to, each to its own: it tells nothing.
+_RECORD = "pybind11_detail_function_record"
 _FIELD: type = type(namedtuple("_OneField", "field").__dict__["field"])
 # Whether one is held, nobody compares; functools.cached_property has one.
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -312,6 +314,8 @@ def _special(value: Any) -> str:
 
 def _builtin(target: Any) -> str:
     owner = getattr(target, "__self__", None)
+    if type(owner).__name__.startswith(_RECORD):
+        owner = None
     if owner is not None and not isinstance(owner, type | types.ModuleType):
         raise NotSavedError(f"it reads a method of an object of {type(owner).__qualname__}")
     holder = getattr(target, "__objclass__", owner)

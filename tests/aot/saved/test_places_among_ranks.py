@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 # Registers groups that send nothing.
 import torch.testing._internal.distributed.fake_pg
@@ -116,3 +117,93 @@ def test_another_rank_finds_it_in_a_file(function, recaptured, tmp_path):
             found, expected = _values(compiled, x), _values(function, x)
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
             assert funcaot.report(compiled).cache_misses == recaptured * at[0]
+
+
+def _summed(x):
+    return functional.all_reduce(x.sin(), "sum", dist.group.WORLD).cos()
+
+
+def _summed_in_place(x):
+    found = x.sin()
+    dist.all_reduce(found)
+    return found.cos()
+
+
+def _summed_in_a_group(x):
+    return functional.all_reduce(x.sin(), "sum", groups["own"]).cos()
+
+
+def _summed_for_the_rank(x):
+    return functional.all_reduce(x * dist.group.WORLD.rank(), "sum", dist.group.WORLD)
+
+
+def _summed_by_name(x):
+    return functional.all_reduce(x.sin(), "sum", groups["own"].group_name).cos()
+
+
+groups = {}
+# What each of them is compiled for in place 0 of 4, with a group of the ranks 0 and 1.
+MADE = {function.__name__[1:]: function for function in (
+    _summed, _summed_in_place, _summed_in_a_group, _summed_for_the_rank, _summed_by_name,
+)}  # fmt: skip
+# Where a program is looked for: place, the group's ranks, how many groups of the kind come before;
+# and which of the programs are taken there.
+_ALL = {"summed", "summed_in_place", "summed_in_a_group", "summed_for_the_rank", "summed_by_name"}
+WHERE = {
+    "the same": ((0, 4), [0, 1], 0, _ALL),
+    "another rank": ((1, 4), [0, 1], 0, _ALL - {"summed_for_the_rank", "summed_by_name"}),
+    "fewer ranks": ((0, 2), [0, 1], 0, {"summed_in_a_group"}),
+    "other ranks": ((0, 4), [0, 2], 0, {"summed", "summed_in_place", "summed_for_the_rank"}),
+    "one more rank": ((0, 4), [0, 1, 2], 0, {"summed", "summed_in_place", "summed_for_the_rank"}),
+    "a twin": ((0, 4), [0, 1], 1, {"summed", "summed_in_place", "summed_for_the_rank"}),
+}
+
+
+def _made_group(ranks, before):
+    for _ in range(before + 1):
+        groups["own"] = dist.new_group(ranks)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_group_is_what_it_was(name, tmp_path):
+    path, x = tmp_path / "programs", torch.arange(8.0).reshape(4, 2)
+    function = MADE[name]
+    with place(0, 4):
+        _made_group([0, 1], 0)
+        compiled = funcaot.compile(function, backend="eager")
+        _values(compiled, x)
+        assert compiled.save(path).programs == 1
+    for where, (at, ranks, before, taken) in WHERE.items():
+        with place(*at):
+            _made_group(ranks, before)
+            compiled = funcaot.compile(function, backend="eager", artifacts=path)
+            torch.testing.assert_close(_values(compiled, x), _values(function, x))
+            misses = funcaot.report(compiled).cache_misses
+            if name == "summed_by_name" and where != "the same":
+                continue
+            assert misses == (name not in taken), (where, compiled.entries[0].reason)
+            if misses:
+                assert compiled.entries[0].reason
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (2, 4), (4, 3)])
+def test_another_size_is_a_miss(shape, tmp_path):
+    path = tmp_path / "programs"
+    with place(0, 2):
+        compiled = funcaot.compile(_summed, backend="eager", dynamic=False)
+        _values(compiled, torch.ones(4, 2))
+        compiled.save(path)
+        again = funcaot.compile(_summed, backend="eager", dynamic=False, artifacts=path)
+        x = torch.ones(shape)
+        torch.testing.assert_close(_values(again, x), _values(_summed, x))
+        assert funcaot.report(again).cache_misses == 1
+
+
+def test_a_group_that_is_gone_ends_a_program():
+    compiled, x = funcaot.compile(_summed_in_a_group, backend="eager"), torch.arange(8.0)
+    with place(0, 4):
+        for ranks in ([0, 1], [0, 2], [0, 1, 2]):
+            _made_group(ranks, 0)
+            torch.testing.assert_close(_values(compiled, x), _values(_summed_in_a_group, x))
+            dist.destroy_process_group(groups.pop("own"))
+    assert len(compiled.entries) == 3
