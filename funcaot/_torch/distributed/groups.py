@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 __all__ = ["GroupData", "described_group", "found_group", "is_group", "words"]
 
-# Ranks, the backend, and how many groups before it are alike.
+# Ranks, the backend, and how many groups before it are alike; -1 for the default group.
 GroupData: TypeAlias = list[Any]
 
 
@@ -52,6 +52,8 @@ def words(data: GroupData) -> str:
     """A group, for a message."""
     ranks, backend, before = data
     listed = ", ".join(map(str, ranks))
+    if before < 0:
+        return f"the default group of the ranks {listed} that sends by {backend}"
     number = f", number {before + 1} of such groups" if before else ""
     return f"a group of the ranks {listed} that sends by {backend}{number}"
 
@@ -61,9 +63,13 @@ def _groups() -> Iterator[tuple[Any, GroupData]]:
     if not (dist.is_available() and dist.is_initialized()):
         return
     world: Any = dist.distributed_c10d._world
+    default = world.default_pg
     alike: dict[tuple[Any, ...], int] = {}
     for group, (backend, _) in list(world.pg_map.items()):
         ranks = _ranks(world, group)
+        if group is default:
+            yield group, [list(ranks), str(backend), -1]
+            continue
         key = (ranks, str(backend))
         before = alike.get(key, 0)
         alike[key] = before + 1

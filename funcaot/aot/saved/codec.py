@@ -250,12 +250,14 @@ class Blobs:
     Attributes:
         content: Bytes by digest.
         groups: What is said of each group.
+        names: What each is called in this process.
     """
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         self.content: dict[str, bytes] = {}
         self.groups: list[GroupData] = []
+        self.names: list[str] = []
 
     def group(self, name: str) -> int:
         """Note a group; its number among those of the program.
@@ -269,6 +271,7 @@ class Blobs:
             raise NotSavedError(str(error.args[0])) from error
         if data not in self.groups:
             self.groups.append(data)
+            self.names.append(name)
         return self.groups.index(data)
 
     def add(self, content: bytes) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.groups import found_group
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.graph.settings import NumbersRead
@@ -121,6 +123,50 @@ def _read(
         raise NotLoadedError(f"no longer so: {change}")
     tracker.open.note(tracker.environment)
     return reader, tensors, state, tracker.open.again(reads=numbers.reads)
+
+
+# --- groups of ranks ------------------------------------------------------------------------------
+
+
+def groups_from(data: Data, reader: Reader | None) -> tuple[str, ...]:
+    """The names that the groups of ranks have in this process that a program waits for.
+
+    Args:
+        data: The program.
+        reader: The reader that was made here.
+
+    Raises:
+        NotLoadedError: If there is no such group; or if it is called otherwise than it was, and the
+            function may have its name from a text.
+    """
+    try:
+        found = tuple(map(found_group, data["groups"]))
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    for name, now in zip(data["named"], found, strict=True):
+        if name != now and _is_spelled(name, data, reader):
+            raise NotLoadedError(f"it may name a group by the text {name!r}, which is {now!r} now")
+    return found
+
+
+def _is_spelled(name: str, data: Data, reader: Reader | None) -> bool:
+    """Whether a text is among what a program is given and reads, or in its code."""
+    if reader is None:
+        return True
+    given = [leaf["constant"][1] for leaf in data["signature"]["leaves"] if "constant" in leaf]
+    read = any(repr(name) in line for line in data["reader"]["lines"])
+    codes = () if reader.ran is None else [code for code, _ in reader.ran.users]
+    return read or name in given or any(name in _texts(code) for code in codes)
+
+
+def _texts(constant: Any) -> set[str]:
+    """The texts among the constants of code."""
+    if isinstance(constant, str):
+        return {constant}
+    parts = constant.co_consts if isinstance(constant, types.CodeType) else constant
+    if not isinstance(parts, tuple | frozenset):
+        return set()
+    return {text for part in parts for text in _texts(part)}
 
 
 # --- numbers that are left open -------------------------------------------------------------------

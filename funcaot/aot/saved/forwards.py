@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.distributed.groups import found_group
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.calls.program import GraphProgram
@@ -38,7 +37,7 @@ from funcaot.aot.saved.codec import (
     spec_from,
 )
 from funcaot.aot.saved.described import rules_data
-from funcaot.aot.saved.environment import Surroundings, reader_data
+from funcaot.aot.saved.environment import Surroundings, groups_from, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
@@ -210,7 +209,7 @@ def forward_data(
         "in place": writes,
         "gradients": gradients_data(captured.gradients, forward.reader),
     }
-    return {**data, "groups": blobs.groups}, left_out
+    return {**data, "groups": blobs.groups, "named": blobs.names}, left_out
 
 
 def _refuse(forward: Forward, derived: Derived) -> None:
@@ -369,10 +368,7 @@ def forward_from(
         NotLoadedError: If its code can't be run here.
     """
     sizes = call.sizes
-    try:
-        groups = tuple(map(found_group, data["groups"]))
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
+    groups = groups_from(data, environment.reader)
     loaded = Loaded(replace(contents, groups=groups), settings, sizes)
 
     def captured() -> SegmentFunctions:

@@ -124,9 +124,9 @@ def _summed(x):
 
 
 def _summed_in_place(x):
-    found = x.sin()
+    found = x.detach().sin()
     dist.all_reduce(found)
-    return found.cos()
+    return found.cos() * x
 
 
 def _summed_in_a_group(x):
@@ -141,26 +141,37 @@ def _summed_by_name(x):
     return functional.all_reduce(x.sin(), "sum", groups["own"].group_name).cos()
 
 
-groups = {}
+def _summed_by_text(x):
+    return functional.all_reduce(x.sin(), "sum", "1").cos()
+
+
+def _summed_by_text_read(x):
+    return functional.all_reduce(x.sin(), "sum", names["own"]).cos()
+
+
+groups, names = {}, {"own": "1"}
 # What each of them is compiled for in place 0 of 4, with a group of the ranks 0 and 1.
 MADE = {function.__name__[1:]: function for function in (
     _summed, _summed_in_place, _summed_in_a_group, _summed_for_the_rank, _summed_by_name,
+    _summed_by_text, _summed_by_text_read,
 )}  # fmt: skip
-# Where a program is looked for: place, the group's ranks, how many groups of the kind come before;
-# and which of the programs are taken there.
-_ALL = {"summed", "summed_in_place", "summed_in_a_group", "summed_for_the_rank", "summed_by_name"}
+# Where a program is looked for: place, the ranks of groups, of which the last one is used; and which
+# of the programs are taken there.
+_ALL = {*MADE}
+_OF_WHOLE = {"summed", "summed_in_place", "summed_for_the_rank"}
 WHERE = {
-    "the same": ((0, 4), [0, 1], 0, _ALL),
-    "another rank": ((1, 4), [0, 1], 0, _ALL - {"summed_for_the_rank", "summed_by_name"}),
-    "fewer ranks": ((0, 2), [0, 1], 0, {"summed_in_a_group"}),
-    "other ranks": ((0, 4), [0, 2], 0, {"summed", "summed_in_place", "summed_for_the_rank"}),
-    "one more rank": ((0, 4), [0, 1, 2], 0, {"summed", "summed_in_place", "summed_for_the_rank"}),
-    "a twin": ((0, 4), [0, 1], 1, {"summed", "summed_in_place", "summed_for_the_rank"}),
+    "the same": ((0, 4), ([0, 1],), _ALL),
+    "another rank": ((1, 4), ([0, 1],), _ALL - {"summed_for_the_rank"}),
+    "fewer ranks": ((0, 2), ([0, 1],), _ALL - _OF_WHOLE),
+    "other ranks": ((0, 4), ([0, 2],), _OF_WHOLE),
+    "one more rank": ((0, 4), ([0, 1, 2],), _OF_WHOLE),
+    "a twin": ((0, 4), ([0, 1], [0, 1]), _ALL - {"summed_in_a_group", "summed_by_name"}),
+    "another name": ((0, 4), ([0, 2], [0, 1]), _OF_WHOLE | {"summed_in_a_group"}),
 }
 
 
-def _made_group(ranks, before):
-    for _ in range(before + 1):
+def _make_groups(*every):
+    for ranks in every:
         groups["own"] = dist.new_group(ranks)
 
 
@@ -169,18 +180,16 @@ def test_a_group_is_what_it_was(name, tmp_path):
     path, x = tmp_path / "programs", torch.arange(8.0).reshape(4, 2)
     function = MADE[name]
     with place(0, 4):
-        _made_group([0, 1], 0)
+        _make_groups([0, 1])
         compiled = funcaot.compile(function, backend="eager")
         _values(compiled, x)
         assert compiled.save(path).programs == 1
-    for where, (at, ranks, before, taken) in WHERE.items():
+    for where, (at, every, taken) in WHERE.items():
         with place(*at):
-            _made_group(ranks, before)
+            _make_groups(*every)
             compiled = funcaot.compile(function, backend="eager", artifacts=path)
             torch.testing.assert_close(_values(compiled, x), _values(function, x))
             misses = funcaot.report(compiled).cache_misses
-            if name == "summed_by_name" and where != "the same":
-                continue
             assert misses == (name not in taken), (where, compiled.entries[0].reason)
             if misses:
                 assert compiled.entries[0].reason
@@ -203,7 +212,7 @@ def test_a_group_that_is_gone_ends_a_program():
     compiled, x = funcaot.compile(_summed_in_a_group, backend="eager"), torch.arange(8.0)
     with place(0, 4):
         for ranks in ([0, 1], [0, 2], [0, 1, 2]):
-            _made_group(ranks, 0)
+            _make_groups(ranks)
             torch.testing.assert_close(_values(compiled, x), _values(_summed_in_a_group, x))
             dist.destroy_process_group(groups.pop("own"))
     assert len(compiled.entries) == 3
