@@ -26,6 +26,7 @@ __all__ = ["Asked", "as_it_was", "hold", "noting_what_is_asked"]
 Asked = tuple[str, Any]
 
 _MODULE = "torch.distributed.distributed_c10d"
+_MESHES, _COORDINATE = "torch.distributed.device_mesh", "_coordinate_on_dim"
 _PLACE, _SIZE, _EXISTS = "the place in it", "its size", "whether there is one"
 # What only needs to know which group is the default. That a rank asks for its number in it is seen
 # by itself; what a group is compared with or sends by is compared where graphs wait for it.
@@ -117,6 +118,21 @@ def _rank(group: Any) -> Any:
     return _Original.ranks(group)
 
 
+def _coordinate(mesh: Any) -> Any:
+    """The attribute of a mesh that says where in it this rank is."""
+    found = vars(mesh)[_COORDINATE]
+    # Whether it is in it at all, each op on a ``DTensor`` asks.
+    if _noted.questions is not None and (
+        found is None or sys._getframe(1).f_code.co_name != "_is_current_rank_part_of_mesh"
+    ):
+        _noted.questions.setdefault(_PLACE, _answer(_PLACE))
+    return found
+
+
+def _set_coordinate(mesh: Any, value: Any) -> None:
+    vars(mesh)[_COORDINATE] = value
+
+
 def _replace() -> None:
     kind: Any = sys.modules[_MODULE]._World
     if kind.default_pg.fget is not _default_group:
@@ -126,6 +142,9 @@ def _replace() -> None:
     if groups.rank is not _rank:
         _Original.ranks, _Original.method = groups.rank, {"rank": vars(groups)["rank"]}
         groups.rank = _rank
+    module: Any = sys.modules.get(_MESHES)
+    if module is not None and _COORDINATE not in vars(module.DeviceMesh):
+        setattr(module.DeviceMesh, _COORDINATE, property(_coordinate, _set_coordinate))
 
 
 def _restore() -> None:
@@ -134,6 +153,9 @@ def _restore() -> None:
     if _Original.method is not None:
         groups: Any = dist.ProcessGroup
         groups.rank = _Original.method["rank"]
+    module: Any = sys.modules.get(_MESHES)
+    if module is not None and _COORDINATE in vars(module.DeviceMesh):
+        delattr(module.DeviceMesh, _COORDINATE)
 
 
 _patch = SharedPatch(_replace, _restore)

@@ -8,12 +8,13 @@ ranks made them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
-__all__ = ["GroupData", "described_group", "found_group", "is_group", "words"]
+__all__ = ["GroupData", "described_group", "found_group", "is_group", "is_mesh", "mesh_words", "words"]
 
 # Ranks, the backend, and how many groups before it are alike; -1 for the default group.
 GroupData: TypeAlias = list[Any]
@@ -22,6 +23,26 @@ GroupData: TypeAlias = list[Any]
 def is_group(thing: Any) -> bool:
     """Whether something is a process group."""
     return dist.is_available() and isinstance(thing, dist.ProcessGroup)
+
+
+def is_mesh(thing: Any) -> bool:
+    """Whether something is a mesh of ranks."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    return module is not None and isinstance(thing, module.DeviceMesh)
+
+
+def mesh_words(mesh: Any) -> str:
+    """A mesh, with the groups of this rank along its dimensions, and the one that it is a part of.
+
+    Raises:
+        LookupError: If a group of it is gone.
+    """
+    names, root = mesh.mesh_dim_names, mesh._get_root_mesh()
+    own = mesh._coordinate_on_dim is not None and hasattr(mesh, "_dim_group_names")
+    groups = [words(described_group(name)) for name in mesh._dim_group_names] if own else []
+    flat = sorted(f"{name} {mesh_words(part)}" for name, part in mesh._flatten_mapping.items())
+    said = f"{mesh.device_type} mesh {mesh.mesh.tolist()} {names} of {groups} with {flat}"
+    return said if root is mesh or root is None else f"{said} in {mesh_words(root)}"
 
 
 def described_group(group: Any) -> GroupData:

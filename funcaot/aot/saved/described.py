@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.distributed.groups import described_group, is_group, words
+from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot._torch.tensors.sizes.shapes import SizeError
@@ -207,8 +207,8 @@ def _kind_of(target: Any) -> str:
         return _member(target)
     if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
         return "torch's interface for DLPack"
-    if is_group(target):
-        return _group(target)
+    if is_group(target) or is_mesh(target):
+        return _of_ranks(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
@@ -218,9 +218,14 @@ def _kind_of(target: Any) -> str:
     return f"object of {_class(kind)}{held(target)}"
 
 
-def _group(target: Any) -> str:
+def _of_ranks(target: Any) -> str:
+    """A group or a mesh: which ranks, not what this process calls them.
+
+    Raises:
+        NotSavedError: If a group is gone.
+    """
     try:
-        return words(described_group(target))
+        return mesh_words(target) if is_mesh(target) else words(described_group(target))
     except LookupError as error:
         raise NotSavedError(str(error.args[0])) from error
 

@@ -11,6 +11,8 @@ import torch.distributed._functional_collectives as functional
 # Registers groups that send nothing.
 import torch.testing._internal.distributed.fake_pg
 
+from torch.distributed.device_mesh import DeviceMesh
+
 import funcaot
 
 PLACES = ((0, 1), (0, 2), (1, 2), (3, 4), (0, 2))
@@ -52,6 +54,7 @@ def _differentiated(x):
     return gradient
 
 
+meshes = {}
 FUNCTIONS = {
     "rank": lambda x: x * (1 + dist.get_rank()),
     "rank in a group": lambda x: x * (1 + dist.get_rank(dist.group.WORLD)),
@@ -60,6 +63,7 @@ FUNCTIONS = {
     "running": lambda x: x.sin() if dist.is_initialized() else x.cos(),
     "own part": _own_part,
     "mesh": lambda x: x * dist.init_device_mesh("cpu", (dist.get_world_size(),)).get_local_rank(),
+    "coordinate": lambda x: x * (1 + meshes["whole"].get_coordinate()[0]),
     "rule, inside": _differentiated,
     "rule": lambda x: _Turned.apply(x.sin()),
     "hook": _hooked,
@@ -81,12 +85,14 @@ def test_other_groups_in_one_process(name):
     compiled, x = funcaot.compile(function, backend="eager"), torch.arange(8.0)
     for at in (*PLACES, *PLACES):
         with place(*at):
+            meshes["whole"] = dist.init_device_mesh("cpu", (at[1],))
             found, expected = _values(compiled, x), _values(function, x)
             torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=str(at))
     if name == "running":
         torch.testing.assert_close(compiled(x), function(x))
-    # A program for each place, and none for a call that asks as before.
-    assert len(compiled.entries) <= len(set(PLACES)) + 1
+    # A program for each place, and none for a call that asks as before; each mesh is another one.
+    most = 2 * len(PLACES) if name == "coordinate" else len(set(PLACES)) + 1
+    assert len(compiled.entries) <= most
 
 
 def _rank(x):
@@ -159,14 +165,15 @@ MADE = {function.__name__[1:]: function for function in (
 # of the programs are taken there.
 _ALL = {*MADE}
 _OF_WHOLE = {"summed", "summed_in_place", "summed_for_the_rank"}
+_OF_GROUP = {"summed_in_a_group", "summed_by_name"}
 WHERE = {
     "the same": ((0, 4), ([0, 1],), _ALL),
     "another rank": ((1, 4), ([0, 1],), _ALL - {"summed_for_the_rank"}),
     "fewer ranks": ((0, 2), ([0, 1],), _ALL - _OF_WHOLE),
     "other ranks": ((0, 4), ([0, 2],), _OF_WHOLE),
     "one more rank": ((0, 4), ([0, 1, 2],), _OF_WHOLE),
-    "a twin": ((0, 4), ([0, 1], [0, 1]), _ALL - {"summed_in_a_group", "summed_by_name"}),
-    "another name": ((0, 4), ([0, 2], [0, 1]), _OF_WHOLE | {"summed_in_a_group"}),
+    "a twin": ((0, 4), ([0, 1], [0, 1]), _ALL - _OF_GROUP),
+    "another name": ((0, 4), ([0, 2], [0, 1]), _OF_WHOLE | _OF_GROUP),
 }
 
 
@@ -216,3 +223,59 @@ def test_a_group_that_is_gone_ends_a_program():
             torch.testing.assert_close(_values(compiled, x), _values(_summed_in_a_group, x))
             dist.destroy_process_group(groups.pop("own"))
     assert len(compiled.entries) == 3
+
+
+own = {}
+
+
+def _over_a_mesh(x):
+    return functional.all_reduce(x.sin(), "sum", (own["mesh"], 0)).cos()
+
+
+def _by_a_coordinate(x):
+    return x * (1 + own["mesh"].get_coordinate()[0])
+
+
+def _by_a_part_of_a_mesh(x):
+    return functional.all_reduce(x.sin(), "sum", own["part"]) * own["part"].size()
+
+
+# Where a program is looked for that was made in place 0 of 4 for a mesh of 2 by 2: place, shape, names,
+# other ranks in the mesh; and whether it is taken by those that ask for no coordinate.
+MESHES = {
+    "the same": ((0, 4), (2, 2), "ab", None, True),
+    "another shape": ((0, 4), (4, 1), "ab", None, False),
+    "other names": ((0, 4), (2, 2), "ba", None, False),
+    "made of its ranks": ((0, 4), (2, 2), "ab", [[0, 1], [2, 3]], True),
+    "the rank across": ((2, 4), (2, 2), "ab", None, False),
+    "more ranks": ((0, 8), (2, 2), "ab", [[0, 1], [2, 3]], True),
+    "other ranks": ((0, 8), (2, 2), "ab", [[0, 2], [1, 3]], False),
+}
+
+
+def _make_mesh(shape, names, ranks):
+    if ranks is None:
+        own["mesh"] = dist.init_device_mesh("cpu", shape, mesh_dim_names=tuple(names))
+    else:
+        own["mesh"] = DeviceMesh("cpu", ranks, mesh_dim_names=tuple(names))
+    own["part"] = own["mesh"]["a"]
+
+
+@pytest.mark.parametrize("function", [_over_a_mesh, _by_a_coordinate, _by_a_part_of_a_mesh])
+def test_a_mesh_is_what_it_was(function, tmp_path):
+    path, x = tmp_path / "programs", torch.arange(8.0)
+    with place(0, 4):
+        _make_mesh((2, 2), "ab", None)
+        compiled = funcaot.compile(function, backend="eager")
+        _values(compiled, x)
+        saved = compiled.save(path)
+        assert saved.programs == 1, saved
+    for where, (at, shape, names, ranks, taken) in MESHES.items():
+        with place(*at):
+            _make_mesh(shape, names, ranks)
+            compiled = funcaot.compile(function, backend="eager", artifacts=path)
+            torch.testing.assert_close(_values(compiled, x), _values(function, x))
+            misses = funcaot.report(compiled).cache_misses
+            by_coordinate = function is _by_a_coordinate and where == "more ranks"
+            expected = not taken or by_coordinate
+            assert misses == expected, (where, compiled.entries[0].reason)
