@@ -52,7 +52,8 @@ def _register() -> None:
         _libraries.append(library)
         for name, answer in answers.items():
             for device in _DEVICES:
-                library.impl(name, _kernel(namespace, name, device, answer), device, with_keyset=True)
+                kernel = _kernel(namespace, name, device, answer)
+                library.impl(name, kernel, device, with_keyset=True)
 
 
 def _kernel(

@@ -14,7 +14,15 @@ from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
-__all__ = ["GroupData", "described_group", "found_group", "is_group", "is_mesh", "mesh_words", "words"]
+__all__ = [
+    "GroupData",
+    "described_group",
+    "found_group",
+    "is_group",
+    "is_mesh",
+    "mesh_words",
+    "words",
+]
 
 # Ranks, the backend, and how many groups before it are alike; -1 for the default group.
 GroupData: TypeAlias = list[Any]

@@ -42,7 +42,8 @@ _HELPERS = (
 _KERNELS_MODULE = re.compile(r"(^|\.)kernels?$")
 _OPS = re.compile(r"torch\.ops\.(\w+)")
 # Namespaces of ops that torch itself and funcaot define.
-_KNOWN_OPS = {"aten", "prims", "inductor", "_quantized", "quantized", "mkldnn", "funcaot", *COLLECTIVES}
+_OWN_OPS = {"aten", "prims", "inductor", "_quantized", "quantized", "mkldnn", "funcaot"}
+_KNOWN_OPS = {*_OWN_OPS, *COLLECTIVES}
 _VARIABLE = re.compile(r"[\"']([A-Z][A-Z0-9_]{2,})[\"']")
 _OF_RANKS = {"ROLE_RANK", "MAST_HPC_JOB_NAME"}  # Which logs are written, by rank.
 _OTHER_KERNELS = re.compile(r"async_compile\.(?!cpp_pybinding\(|wait\()(\w+)")

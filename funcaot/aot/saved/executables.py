@@ -92,7 +92,8 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         }
         kernels = {name: (library, entry) for name, (library, entry) in data["kernels"].items()}
         try:
-            groups = {name: contents.groups[number] for name, number in data.get("groups", {}).items()}
+            named = data.get("groups", {}).items()
+            groups = {name: contents.groups[number] for name, number in named}
             generated = Generated(data["text"], kernels, {}, constants, groups)
             run = made(generated, contents.library)
         except (GeneratedError, OSError, ImportError, AttributeError) as error:
@@ -101,7 +102,9 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     layouts: Any = None if data["layouts"] is None else layouts_from(data["layouts"])
     checked: Any = executable if layouts is None else checking(executable, layouts, what)
     trusting: Any = executable
-    changes = [(place, *layouts_from([layout])) for place, layout in data.get("restrided", ())]
+    changes: list[Any] = [
+        (place, *layouts_from([layout])) for place, layout in data.get("restrided", ())
+    ]
     if changes:
         checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.

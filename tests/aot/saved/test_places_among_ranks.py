@@ -161,8 +161,8 @@ MADE = {function.__name__[1:]: function for function in (
     _summed, _summed_in_place, _summed_in_a_group, _summed_for_the_rank, _summed_by_name,
     _summed_by_text, _summed_by_text_read,
 )}  # fmt: skip
-# Where a program is looked for: place, the ranks of groups, of which the last one is used; and which
-# of the programs are taken there.
+# Where a program is looked for: place, the ranks of groups, of which the last one is used; and
+# which of the programs are taken there.
 _ALL = {*MADE}
 _OF_WHOLE = {"summed", "summed_in_place", "summed_for_the_rank"}
 _OF_GROUP = {"summed_in_a_group", "summed_by_name"}
@@ -240,8 +240,8 @@ def _by_a_part_of_a_mesh(x):
     return functional.all_reduce(x.sin(), "sum", own["part"]) * own["part"].size()
 
 
-# Where a program is looked for that was made in place 0 of 4 for a mesh of 2 by 2: place, shape, names,
-# other ranks in the mesh; and whether it is taken by those that ask for no coordinate.
+# Where a program is looked for that was made in place 0 of 4 for a mesh of 2 by 2: place, shape,
+# names, other ranks in the mesh; and whether those take it that ask for no coordinate.
 MESHES = {
     "the same": ((0, 4), (2, 2), "ab", None, True),
     "another shape": ((0, 4), (4, 1), "ab", None, False),

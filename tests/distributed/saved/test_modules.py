@@ -3,9 +3,15 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import funcaot
+import funcaot.distributed
 from funcaot.aot.runtime.module import compiled_of
 from tests.distributed.saved import layouts
 
@@ -109,3 +115,33 @@ def _steps_for_all(name, order, backend, path):
 )
 def test_whole_steps(ranks, name, order, backend, tmp_path):
     ranks.run(_steps_for_all, name, order, backend, f"{tmp_path}/programs")
+
+
+LAYOUTS = {
+    "shard": funcaot.distributed.shard,
+    "parallelize_module": lambda module: parallelize_module(
+        module,
+        dist.init_device_mesh("cpu", (2,)),
+        {"first": ColwiseParallel(), "last": RowwiseParallel()},
+    ),
+}
+
+
+def _warmed_up_alone(layout, order, path):
+    compiled = funcaot.compile(LAYOUTS[layout](layouts.Energy()), backend="eager")
+    if dist.get_rank() == 0:
+        compiled.warm_up(torch.ones(4, 3, requires_grad=True), orders=order)
+        saved = compiled.save(path)
+        assert saved.programs == 0, saved
+        assert "tensors that wrap others" in saved.left_out[0]
+    dist.barrier()
+    x = torch.linspace(0, 1, 12).reshape(4, 3)
+    found = layouts.derivatives(compiled, x, order)
+    expected = layouts.derivatives(layouts.Energy(), x, order)
+    torch.testing.assert_close(layouts.whole(found), layouts.whole(expected))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_rank_warms_up_what_isnt_saved(ranks, layout, order, tmp_path):
+    ranks.run(_warmed_up_alone, layout, order, f"{tmp_path}/programs", deadline=60)
