@@ -10,7 +10,6 @@ import torch.distributed._functional_collectives as functional
 
 # Registers groups that send nothing.
 import torch.testing._internal.distributed.fake_pg
-
 from torch.distributed.device_mesh import DeviceMesh
 
 import funcaot
