@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.distributed.collectives import load_ops, place_in
+from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch
 
 __all__ = ["alone"]
@@ -34,6 +35,7 @@ _libraries: list[torch.library.Library] = []
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """No collective of this thread sends or waits inside."""
+    require("collectives of one rank")
     load_ops()
     before = _this_thread.is_alone
     with _patch.used():
