@@ -265,10 +265,26 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "places among ranks",
         "funcaot/_torch/distributed/asked.py",
-        (Target("torch.distributed.distributed_c10d:_World.default_pg"),),
+        (
+            Target("torch.distributed.distributed_c10d:_World.default_pg"),
+            Target("torch.distributed.distributed_c10d:ProcessGroup.rank"),
+            Target("torch.distributed.device_mesh:DeviceMesh._compute_coordinate_on_dim"),
+        ),
         "A program that asked for its rank would run on another rank that finds it in a file.",
         "nothing is compiled",
         "tests/aot/saved/test_places_among_ranks.py",
+    ),
+    Patch(
+        "collectives of one rank",
+        "funcaot/_torch/distributed/alone.py",
+        (
+            Target("torch.library:Library.impl"),
+            Target("torch.library:Library._destroy"),
+            Target("torch.library:get_kernel"),
+        ),
+        "Warming up a function with collectives waits for ranks that don't warm it up.",
+        "warm_up is refused where there is a process group",
+        "tests/distributed/saved/test_modules.py",
     ),
     Patch(
         "numbers of works",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from funcaot import config
-from funcaot._torch.distributed.asked import Asked, hold, noting_what_is_asked
+from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
@@ -190,8 +190,9 @@ def compile_backward(
         pulled = run("trace", pull_back, segment, form, key, arrived)
         backward = run("segment", derived, segment, form, key, arrived, pulled)
     run("segment", refuse_opaque, segment)
-    read = _as_it_was(run("environment", make_check, recorder.ran), tuple(asked.items()))
-    return replace(backward, timings=run.timings, conditions=conditions, read=read)
+    rules = run("environment", make_check, recorder.ran)
+    noted = {"conditions": conditions, "rules": rules, "asked": tuple(asked.items())}
+    return replace(backward, timings=run.timings, **noted)
 
 
 def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -> AnyPushforward:
@@ -208,17 +209,8 @@ def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -
     run = Stages(f"pushforward of {segment.settings.name}")
     with Recorder(watch=Outside()) as recorder, noting_what_is_asked() as asked:
         pushed = run("trace", trace)
-    read = _as_it_was(run("environment", make_check, recorder.ran), tuple(asked.items()))
+    read = as_it_was(run("environment", make_check, recorder.ran), tuple(asked.items()))
     return replace(pushed, timings=run.timings, read=read)
-
-
-def _as_it_was(
-    read: Callable[[], bool] | None, asked: tuple[Asked, ...]
-) -> Callable[[], bool] | None:
-    """Whether what user's rules read is as it was, and their place among the ranks too."""
-    if not asked:
-        return read
-    return lambda: hold(asked) and (read is None or read())
 
 
 def _ops(graph: FunctionalGraph) -> int:

@@ -17,6 +17,7 @@ from funcaot._torch.tensors.ops import OpOverload
 from funcaot.errors import UnsupportedError
 
 __all__ = [
+    "COLLECTIVES",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -30,7 +31,9 @@ __all__ = [
     "is_collective",
     "is_in_place_collective",
     "is_running",
+    "load_ops",
     "place_in",
+    "position_of_group",
     "rank_in",
     "ranks_of",
     "reduce_scatter",
@@ -41,7 +44,8 @@ __all__ = [
     "unseen_by_autograd",
 ]
 
-_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+# The namespaces of ops that wait for other ranks.
+COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
 
 def is_running() -> bool:
@@ -61,7 +65,7 @@ def function_that_runs() -> str | None:
 
 def is_collective(op: Any) -> bool:
     """Whether an op waits for other ranks: it runs once, also where nobody uses its result."""
-    return isinstance(op, OpOverload) and op.namespace in _NAMESPACES
+    return isinstance(op, OpOverload) and op.namespace in COLLECTIVES
 
 
 def is_in_place_collective(op: Any) -> bool:
@@ -69,11 +73,21 @@ def is_in_place_collective(op: Any) -> bool:
     return isinstance(op, OpOverload) and op.namespace == "c10d"
 
 
+@functools.cache
+def position_of_group(op: OpOverload) -> int | None:
+    """Where among an op's arguments the name of the group stands that it waits for, if it does."""
+    if not is_collective(op):
+        return None
+    names = [argument.name for argument in op._schema.arguments]
+    return next((place for place, name in enumerate(names) if name == "group_name"), None)
+
+
 def group_in(op: Any, args: tuple[Any, ...]) -> str | None:
     """The name of the group that an op in a graph waits for."""
-    if not is_collective(op) or not op._schema.arguments[-1].name.startswith("group"):
+    place = position_of_group(op) if isinstance(op, OpOverload) else None
+    if place is None or place >= len(args):
         return None
-    return args[-1] if isinstance(args[-1], str) else None
+    return args[place] if isinstance(args[place], str) else None
 
 
 def place_in(name: str) -> tuple[int, int] | None:
@@ -148,6 +162,12 @@ def _ops() -> Any:
     import torch.distributed._functional_collectives
 
     return torch.ops._c10d_functional
+
+
+def load_ops() -> None:
+    """Let torch know all collectives that a graph out of a file may call."""
+    if dist.is_available():
+        _ops()
 
 
 def _reduction(boxed: Any, who: str) -> str:

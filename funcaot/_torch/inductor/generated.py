@@ -7,6 +7,7 @@ libraries that are compiled already. The text is a program: whoever makes a modu
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextvars
 import functools
@@ -26,6 +27,8 @@ from typing import Any
 import torch
 from torch.utils import _config_module
 
+from funcaot._torch.distributed.collectives import COLLECTIVES, load_ops, position_of_group
+
 # Modules that what is generated for a CPU may import, besides Python's own and torch.
 _ASYNC = "torch._inductor.async_compile"
 _EXTERN = "torch._inductor.select_algorithm"
@@ -39,7 +42,8 @@ _HELPERS = (
 _KERNELS_MODULE = re.compile(r"(^|\.)kernels?$")
 _OPS = re.compile(r"torch\.ops\.(\w+)")
 # Namespaces of ops that torch itself and funcaot define.
-_KNOWN_OPS = {"aten", "prims", "inductor", "_quantized", "quantized", "mkldnn", "funcaot"}
+_OWN_OPS = {"aten", "prims", "inductor", "_quantized", "quantized", "mkldnn", "funcaot"}
+_KNOWN_OPS = {*_OWN_OPS, *COLLECTIVES}
 _VARIABLE = re.compile(r"[\"']([A-Z][A-Z0-9_]{2,})[\"']")
 _OF_RANKS = {"ROLE_RANK", "MAST_HPC_JOB_NAME"}  # Which logs are written, by rank.
 _OTHER_KERNELS = re.compile(r"async_compile\.(?!cpp_pybinding\(|wait\()(\w+)")
@@ -62,12 +66,14 @@ class Generated:
         kernels: For each variable that holds a kernel, its library's digest and its name there.
         libraries: By digest.
         constants: Tensors that the module got from outside.
+        groups: For each variable that stands for the name of a group of ranks, the name.
     """
 
     text: str
     kernels: dict[str, tuple[str, str]]
     libraries: dict[str, bytes]
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
 
 
 def taken_apart(run: Callable[..., Any]) -> Generated:
@@ -102,7 +108,8 @@ def taken_apart(run: Callable[..., Any]) -> Generated:
             digests[path] = hashlib.sha256(content).hexdigest()
             libraries[digests[path]] = content
         kernels[name] = (digests[path], value.__name__)
-    return Generated(text.partition("\ndef get_args():")[0], kernels, libraries, constants)
+    text, groups = without_groups(text.partition("\ndef get_args():")[0])
+    return Generated(text, kernels, libraries, constants, groups)
 
 
 def _is_of_kernels(owner: Any) -> bool:
@@ -111,6 +118,45 @@ def _is_of_kernels(owner: Any) -> bool:
         and _KERNELS_MODULE.search(owner.__name__) is not None
         and str(getattr(owner, "__file__", "")).endswith(".so")
     )
+
+
+def without_groups(text: str) -> tuple[str, dict[str, str]]:
+    """A module's text with variables for the names of groups, and the name that each stands for.
+
+    Raises:
+        GeneratedError: If a collective is called in a way that isn't known.
+    """
+    if not any(f"torch.ops.{name}." in text for name in COLLECTIVES):
+        return text, {}
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    variables: dict[str, str] = {}
+    found: list[tuple[int, int, int, str]] = []
+    for call in ast.walk(ast.parse(text)):
+        name = _collective_in(call) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call) or not name:
+            continue
+        namespace, packet, overload = name.split(".")
+        op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        place = position_of_group(op)
+        if place is None:
+            continue
+        group = call.args[place] if place < len(call.args) else None
+        if not isinstance(group, ast.Constant) or not isinstance(group.value, str):
+            raise GeneratedError(f"it calls {name} with a group that isn't named")
+        variable = variables.setdefault(group.value, f"funcaot_group_{len(variables)}")
+        found.append((group.lineno - 1, group.col_offset, group.end_col_offset or 0, variable))
+    for line, start, end, variable in sorted(found, reverse=True):
+        lines[line] = lines[line][:start] + variable.encode() + lines[line][end:]
+    return b"".join(lines).decode(), {variable: name for name, variable in variables.items()}
+
+
+def _collective_in(call: ast.Call) -> str:
+    """The collective that is called, if one is."""
+    name = ast.unparse(call.func)
+    if not name.startswith("torch.ops."):
+        return ""
+    name = name.removeprefix("torch.ops.")
+    return name if name.partition(".")[0] in COLLECTIVES and name.count(".") == 2 else ""
 
 
 def made(generated: Generated, library: Callable[[str], Path]) -> Callable[..., Any]:
@@ -134,7 +180,10 @@ def made(generated: Generated, library: Callable[[str], Path]) -> Callable[..., 
         "__name__": "funcaot_generated",
         "__builtins__": {**vars(builtins), "__import__": given.import_},
         **generated.constants,
+        **generated.groups,
     }
+    if any(f"torch.ops.{name}." in generated.text for name in COLLECTIVES):
+        load_ops()
     try:
         exec(compile(generated.text, "<a graph of a funcaot artifact>", "exec"), scope)
     except Exception as error:

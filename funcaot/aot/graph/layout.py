@@ -71,15 +71,24 @@ def checking(run: Run, layouts: Sequence[Layout], name: str) -> Run:
     return run_checked
 
 
-def restriding(run: Run, changes: Sequence[tuple[int, Layout]]) -> Run:
-    """A callable that first copies some operands to the layout that it was made for."""
+class Restriding:
+    """A callable that first copies some operands to the layout that it was made for.
 
-    def run_restrided(operands: list[Any]) -> Sequence[Any]:
-        for index, layout in changes:
+    Attributes:
+        run: What was made for other layouts.
+        changes: The positions of operands, each with the layout that is wanted.
+    """
+
+    def __init__(self, run: Run, changes: Sequence[tuple[int, Layout]]) -> None:
+        """Wrap what was made."""
+        self.run = run
+        self.changes = tuple(changes)
+
+    def __call__(self, operands: list[Any]) -> Sequence[Any]:
+        """Run it on copies."""
+        for index, layout in self.changes:
             operands[index] = restrided(operands[index], layout)
-        return run(operands)
-
-    return run_restrided
+        return self.run(operands)
 
 
 def restrided(operand: torch.Tensor, layout: Layout) -> torch.Tensor:

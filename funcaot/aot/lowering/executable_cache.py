@@ -19,7 +19,7 @@ from torch import fx
 from funcaot import config
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.layout import Layout, restriding
+from funcaot.aot.graph.layout import Layout, Restriding
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
 from funcaot.aot.lowering.lower import Lowered, Request
 from funcaot.backends import eager
@@ -133,7 +133,7 @@ def _adapted(earlier: Description, lowered: Lowered, wanted: Description) -> Low
         changes.append((position, known))
     run, trusting = lowered.run, lowered.trusting
     if changes:
-        run, trusting = restriding(run, changes), restriding(trusting, changes)
+        run, trusting = Restriding(run, changes), Restriding(trusting, changes)
     return dataclasses.replace(lowered, run=run, trusting=trusting, shared=True)
 
 

@@ -439,7 +439,24 @@ def _reader(
     )
 
 
-def make_check(ran: Ran) -> Callable[[], bool] | None:
+class Rules:
+    """Says whether what rules of derivatives read is as it was when they ran.
+
+    Attributes:
+        reader: Reads it.
+    """
+
+    def __init__(self, reader: Reader, root: tuple[Any, ...]) -> None:
+        """Compare what a reader reads that was made for something that stands for a function."""
+        self.reader = reader
+        self._root = root
+
+    def __call__(self) -> bool:
+        """Read it again."""
+        return self.reader.read(self._root) is not None
+
+
+def make_check(ran: Ran) -> Rules | None:
     """Whether what some code reads is as it is now: of derivatives, whose rules ran when traced.
 
     Args:
@@ -455,7 +472,4 @@ def make_check(ran: Ran) -> Callable[[], bool] | None:
     writer.write_checks()
     write_identities(writer)
     write_kept_as(writer)
-    if not writer.checks:
-        return None
-    read = writer.build(())
-    return lambda: read(root) is not None
+    return Rules(_reader(writer, (), (), ()), root) if writer.checks else None

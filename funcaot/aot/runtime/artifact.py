@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.dynamo.dynamo import without_dynamo
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors.pytree import tree_unflatten
@@ -79,6 +80,7 @@ class LoadedEntry(Entry):
             "_unreached": remade.derived.unreached,
             "_used": remade.derived.used,
             "_retained": ((), ()),
+            "_places": tuple((name, place_in(name)) for name in remade.groups),
         }
         self.__dict__.update(known)
 

@@ -110,11 +110,6 @@ class Entry:
         """Numbers that the function reads besides its arguments, and that it leaves open."""
         return frozenset() if self.forward.reader is None else self.forward.reader.leaves_open
 
-    @property
-    def waits_for_ranks(self) -> bool:
-        """Whether other ranks take part in its calls."""
-        return bool(self._places)
-
     def has_its_groups(self) -> bool:
         """Whether the groups that it waits for, or asked of, are as when it was captured."""
         if any(place_in(name) != place for name, place in self._places):

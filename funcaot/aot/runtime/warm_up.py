@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import torch
 
+from funcaot._torch.distributed.alone import alone
+from funcaot._torch.distributed.collectives import is_running
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing import tracing
@@ -70,7 +73,7 @@ def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], or
 
     The graphs run once, on the call's values, since a backward is compiled for what the forward
     keeps, as the compiler laid it out. Nothing is written to: they are functional, and effects
-    come after them.
+    come after them. Nothing is sent to other ranks either.
 
     Args:
         entry: The program.
@@ -85,18 +88,22 @@ def warm(entry: Entry, leaves: Sequence[Any], lifted: Sequence[torch.Tensor], or
     tape = entry.capture.tape
     nodes = getattr(tape, "graph", _NOTHING).nodes
     opaque = any(graphs.is_opaque(node) and not graphs.is_premise(node) for node in nodes)
-    waits = tape.wrappers.used and entry.waits_for_ranks
-    if not segment.output_nodes or entry.capture.regions or opaque or waits:
+    if not segment.output_nodes or entry.capture.regions or opaque:
         return
     drawn_from = vars(getattr(tape, "root", _NOTHING)).values()
     with drawing_nothing(drawn_from), torch.set_grad_enabled(entry.differentiable):
         try:
-            with entry.leaving():
+            with entry.leaving(), _alone():
                 _run(entry, [*_given(entry, leaves), *lifted], orders)
         except PremiseFailed:
             pass  # Compiled, and left half way.
         finally:
             tape.forget_values()
+
+
+def _alone() -> AbstractContextManager[Any]:
+    """Let no graph wait for ranks that don't warm up now; what they would send isn't looked at."""
+    return alone() if is_running() else contextlib.nullcontext()
 
 
 class _Nothing:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx.immutable_collections import immutable_list
 
+from funcaot._torch.distributed.groups import GroupData, described_group
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
     expression_data,
@@ -244,15 +245,34 @@ def _step_from(data: Data) -> ViewStep | StridedStep:
 
 
 class Blobs:
-    """Bytes that a file will hold, each once.
+    """Bytes that a file will hold, each once, and the groups of ranks that a program waits for.
 
     Attributes:
-        content: By digest.
+        content: Bytes by digest.
+        groups: What is said of each group.
+        names: What each is called in this process.
     """
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         self.content: dict[str, bytes] = {}
+        self.groups: list[GroupData] = []
+        self.names: list[str] = []
+
+    def group(self, name: str) -> int:
+        """Note a group; its number among those of the program.
+
+        Raises:
+            NotSavedError: If it is gone.
+        """
+        try:
+            data = described_group(name)
+        except LookupError as error:
+            raise NotSavedError(str(error.args[0])) from error
+        if data not in self.groups:
+            self.groups.append(data)
+            self.names.append(name)
+        return self.groups.index(data)
 
     def add(self, content: bytes) -> str:
         """Keep bytes; their digest names them."""

@@ -22,18 +22,20 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
+from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.constants import fingerprint, is_setting
-from funcaot.aot.closure.libraries.kept_as import KeptAs
+from funcaot.aot.closure.libraries.kept_as import KeptAs, names_called
 from funcaot.aot.closure.libraries.text import library_text
 from funcaot.aot.closure.look import module_of
-from funcaot.aot.closure.ran import is_library
-from funcaot.aot.closure.ran_code import digest_of
+from funcaot.aot.closure.ran import Ran, is_library
+from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.reader.held import held, text_of
-from funcaot.aot.reader.reader import Reader
-from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.reader.reader import Reader, Rules, make_check
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = (
@@ -45,6 +47,8 @@ _BUILTIN = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+# What pybind's functions belong to, each to its own: it tells nothing.
+_RECORD = "pybind11_detail_function_record"
 _FIELD: type = type(namedtuple("_OneField", "field").__dict__["field"])
 # Whether one is held, nobody compares; functools.cached_property has one.
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -203,6 +207,8 @@ def _kind_of(target: Any) -> str:
         return _member(target)
     if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
         return "torch's interface for DLPack"
+    if is_group(target) or is_mesh(target):
+        return _of_ranks(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
@@ -210,6 +216,18 @@ def _kind_of(target: Any) -> str:
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{held(target)}"
+
+
+def _of_ranks(target: Any) -> str:
+    """A group or a mesh: which ranks, not what this process calls them.
+
+    Raises:
+        NotSavedError: If a group is gone.
+    """
+    try:
+        return mesh_words(target) if is_mesh(target) else words(described_group(target))
+    except LookupError as error:
+        raise NotSavedError(str(error.args[0])) from error
 
 
 def _member(target: enum.Enum) -> str:
@@ -301,6 +319,8 @@ def _special(value: Any) -> str:
 
 def _builtin(target: Any) -> str:
     owner = getattr(target, "__self__", None)
+    if type(owner).__name__.startswith(_RECORD):
+        owner = None
     if owner is not None and not isinstance(owner, type | types.ModuleType):
         raise NotSavedError(f"it reads a method of an object of {type(owner).__qualname__}")
     holder = getattr(target, "__objclass__", owner)
@@ -336,3 +356,79 @@ def _shows_all(kind: type) -> bool:
         slots += sum(isinstance(member, types.MemberDescriptorType) for member in members)
     # A dictionary and weak references take two places.
     return container or kind.__basicsize__ <= object.__basicsize__ + 8 * (2 + slots)
+
+
+# --- the code that ran, and what rules read -------------------------------------------------------
+
+
+def code_data(reader: Reader) -> dict[str, Any]:
+    """The code that ran, from which a reader is made again.
+
+    Raises:
+        NotSavedError: If it isn't known, or no module has it.
+    """
+    if reader.ran is None:
+        raise NotSavedError("the code that it ran isn't known")
+    try:
+        users, libraries = keys_of(reader.ran)
+    except LookupError as error:
+        raise NotSavedError(str(error.args[0])) from error
+    return {
+        "users": [list(dataclasses.asdict(key).values()) for key in users],
+        "libraries": [list(dataclasses.asdict(key).values()) for key in libraries],
+        "reads_environ": reader.ran.reads_environ,
+        "asked": sorted(reader.ran.asked),
+        "called": [
+            [module, sorted(names)] for module, names in names_called(reader.ran.called).items()
+        ],
+        "kinds": sorted(map(list, reader.ran.called.kinds)),
+    }
+
+
+def code_from(data: Any) -> Ran:
+    """The code that ``code_data`` described, in this process.
+
+    Raises:
+        LookupError: If some isn't there or has changed.
+    """
+    users, libraries = (
+        [CodeKey(*key) for key in data["users"]],
+        [CodeKey(*key) for key in data["libraries"]],
+    )
+    ran = found(users, libraries, reads_environ=data["reads_environ"])
+    ran.asked.update(data["asked"])
+    ran.called.names.update((module, set(names)) for module, names in data["called"])
+    ran.called.kinds.update((module, name) for module, name in data["kinds"])
+    return ran
+
+
+def rules_data(rules: Rules | None) -> Any:
+    """What the rules of a derivative read.
+
+    Raises:
+        NotSavedError: If a part of it has no description.
+    """
+    if rules is None:
+        return None
+    return {**code_data(rules.reader), "lines": described(rules.reader)}
+
+
+def rules_from(data: Any) -> Rules | None:
+    """What says whether that is as it was, in this process.
+
+    Raises:
+        NotLoadedError: If it isn't.
+    """
+    if data is None:
+        return None
+    try:
+        made = make_check(code_from(data))
+        now = [] if made is None else described(made.reader)
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    except (NotSavedError, SizeError) as error:
+        raise NotLoadedError(str(error)) from error
+    change = first_change(data["lines"], now)
+    if change:
+        raise NotLoadedError(f"no longer so: {change}")
+    return made

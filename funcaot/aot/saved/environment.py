@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.groups import found_group
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.capture.grad_effects import GradientEffects
-from funcaot.aot.closure.libraries.kept_as import names_called
-from funcaot.aot.closure.ran_code import CodeKey, found, keys_of
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.reader.named_numbers import NamedNumbers
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
-from funcaot.aot.saved.described import described, first_change
+from funcaot.aot.saved.described import code_data, code_from, described, first_change
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.whole_steps import gradients_from
 from funcaot.aot.state.open_settings import OpenSettings
@@ -53,21 +53,8 @@ def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
         if state is not None:
             raise NotSavedError("it stores something, and reads nothing")
         return None
-    if reader.ran is None:
-        raise NotSavedError("the code that it ran isn't known")
-    try:
-        users, libraries = keys_of(reader.ran)
-    except LookupError as error:
-        raise NotSavedError(str(error.args[0])) from error
     return {
-        "users": [list(asdict(key).values()) for key in users],
-        "libraries": [list(asdict(key).values()) for key in libraries],
-        "reads_environ": reader.ran.reads_environ,
-        "asked": sorted(reader.ran.asked),
-        "called": [
-            [module, sorted(names)] for module, names in names_called(reader.ran.called).items()
-        ],
-        "kinds": sorted(map(list, reader.ran.called.kinds)),
+        **code_data(reader),
         "keys": [list(key) for key in reader.keys],
         "numbers": _numbers_data(reader.numbers),
         "lines": described(reader),
@@ -108,16 +95,9 @@ def _read(
 ) -> tuple[Reader | None, tuple[torch.Tensor, ...], StateEffects | None, NumbersRead]:
     if data is None:
         return None, (), None, NumbersRead(may_be_open=True)
-    users, libraries = (
-        [CodeKey(*key) for key in data["users"]],
-        [CodeKey(*key) for key in data["libraries"]],
-    )
     stored = None if data["stored"] is None else _stored_from(data["stored"])
     try:
-        ran = found(users, libraries, reads_environ=data["reads_environ"])
-        ran.asked.update(data["asked"])
-        ran.called.names.update((module, set(names)) for module, names in data["called"])
-        ran.called.kinds.update((module, name) for module, name in data["kinds"])
+        ran = code_from(data)
         given = frozenset(map(id, leaves))  # Whoever saved it has captured it so.
         tracker = StateTracker(
             function,
@@ -143,6 +123,50 @@ def _read(
         raise NotLoadedError(f"no longer so: {change}")
     tracker.open.note(tracker.environment)
     return reader, tensors, state, tracker.open.again(reads=numbers.reads)
+
+
+# --- groups of ranks ------------------------------------------------------------------------------
+
+
+def groups_from(data: Data, reader: Reader | None) -> tuple[str, ...]:
+    """The names that the groups of ranks have in this process that a program waits for.
+
+    Args:
+        data: The program.
+        reader: The reader that was made here.
+
+    Raises:
+        NotLoadedError: If there is no such group; or if it is called otherwise than it was, and the
+            function may have its name from a text.
+    """
+    try:
+        found = tuple(map(found_group, data["groups"]))
+    except LookupError as error:
+        raise NotLoadedError(str(error.args[0])) from error
+    for name, now in zip(data["named"], found, strict=True):
+        if name != now and _is_spelled(name, data, reader):
+            raise NotLoadedError(f"it may name a group by the text {name!r}, which is {now!r} now")
+    return found
+
+
+def _is_spelled(name: str, data: Data, reader: Reader | None) -> bool:
+    """Whether a text is among what a program is given and reads, or in its code."""
+    if reader is None:
+        return True
+    given = [leaf["constant"][1] for leaf in data["signature"]["leaves"] if "constant" in leaf]
+    read = any(repr(name) in line for line in data["reader"]["lines"])
+    codes = () if reader.ran is None else [code for code, _ in reader.ran.users]
+    return read or name in given or any(name in _texts(code) for code in codes)
+
+
+def _texts(constant: Any) -> set[str]:
+    """The texts among the constants of code."""
+    if isinstance(constant, str):
+        return {constant}
+    parts = constant.co_consts if isinstance(constant, types.CodeType) else constant
+    if not isinstance(parts, tuple | frozenset):
+        return set()
+    return {text for part in parts for text in _texts(part)}
 
 
 # --- numbers that are left open -------------------------------------------------------------------

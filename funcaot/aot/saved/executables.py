@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx
 
 from funcaot._torch.inductor.generated import Generated, GeneratedError, made, taken_apart
-from funcaot.aot.graph.layout import Layout, checking
+from funcaot.aot.graph.layout import Layout, Restriding, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
@@ -26,10 +26,12 @@ class Contents:
     Attributes:
         blobs: Bytes by digest.
         library: Where the library of a digest lies on this machine.
+        groups: The names that this process has for the groups of ranks that a program waits for.
     """
 
     blobs: Mapping[str, bytes]
     library: Callable[[str], Path]
+    groups: tuple[str, ...] = ()
 
 
 def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
@@ -38,15 +40,18 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     Raises:
         NotSavedError: If it isn't one that Inductor generated for a CPU.
     """
-    executable = lowered.trusting
+    executable, changes = lowered.trusting, ()
+    if isinstance(executable, Restriding):
+        executable, changes = executable.run, executable.changes
     if not isinstance(executable, Executable):
-        raise NotSavedError("a backward runs one that was compiled for gradients of other strides")
+        raise NotSavedError("what was compiled takes wrappers apart")
     run, contract, settles = executable.parts
     data = {
         "contract": _contract_data(contract),
         "settles": settles,
         "compiler": lowered.compiler,
         "layouts": None if lowered.layouts is None else layouts_data(lowered.layouts),
+        "restrided": [[place, *layouts_data([layout])] for place, layout in changes],
     }
     if lowered.compiler == "eager":
         return {**data, "graph": graph_data(lowered.module, blobs)}
@@ -62,6 +67,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
         "kernels": {name: list(place) for name, place in generated.kernels.items()},
         "libraries": [blobs.add(content) for content in generated.libraries.values()],
         "constants": {name: blobs.tensor(value) for name, value in generated.constants.items()},
+        "groups": {name: blobs.group(group) for name, group in generated.groups.items()},
     }
 
 
@@ -78,7 +84,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     """
     run: Callable[[list[Any]], Sequence[Any]]
     if "graph" in data:
-        module = graph_from(data["graph"], contents.blobs)
+        module = graph_from(data["graph"], contents.blobs, contents.groups)
         run = eager.COMPILER.compile(module, [], "forward")
     else:
         constants = {
@@ -86,14 +92,23 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         }
         kernels = {name: (library, entry) for name, (library, entry) in data["kernels"].items()}
         try:
-            run = made(Generated(data["text"], kernels, {}, constants), contents.library)
+            named = data.get("groups", {}).items()
+            groups = {name: contents.groups[number] for name, number in named}
+            generated = Generated(data["text"], kernels, {}, constants, groups)
+            run = made(generated, contents.library)
         except (GeneratedError, OSError, ImportError, AttributeError) as error:
             raise NotLoadedError(f"{what} can't be run here: {error}") from error
     executable = Executable(run, _contract_from(data["contract"]), settles=data["settles"])
     layouts: Any = None if data["layouts"] is None else layouts_from(data["layouts"])
-    checked = executable if layouts is None else checking(executable, layouts, what)
+    checked: Any = executable if layouts is None else checking(executable, layouts, what)
+    trusting: Any = executable
+    changes: list[Any] = [
+        (place, *layouts_from([layout])) for place, layout in data.get("restrided", ())
+    ]
+    if changes:
+        checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
-    return Lowered(checked, executable, empty, data["compiler"], layouts=layouts)
+    return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
 
 
 def layouts_data(layouts: Sequence[Layout | None]) -> Data:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ from funcaot.aot.saved.codec import (
     spec_data,
     spec_from,
 )
-from funcaot.aot.saved.environment import Surroundings, reader_data
+from funcaot.aot.saved.described import rules_data
+from funcaot.aot.saved.environment import Surroundings, groups_from, reader_data
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
@@ -208,7 +209,7 @@ def forward_data(
         "in place": writes,
         "gradients": gradients_data(captured.gradients, forward.reader),
     }
-    return data, left_out
+    return {**data, "groups": blobs.groups, "named": blobs.names}, left_out
 
 
 def _refuse(forward: Forward, derived: Derived) -> None:
@@ -298,7 +299,6 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (backward.read is not None, "it ran a user's rule"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
             if holds:
@@ -308,6 +308,8 @@ class _Writer:
             "key": _key_data(key),
             "targets": list(backward.targets),
             "conditions": conditions_data(backward.conditions),
+            "rules": rules_data(backward.rules),
+            "asked": [list(each) for each in backward.asked],
             "reads": sorted({node.name for node in backward.reads} & self._roots),
             "segment": None if segment is None else self.segment(segment, functions),
         }
@@ -334,12 +336,14 @@ class Remade:
         functions: What runs it.
         derived: What only a tape knows.
         in_place: What runs it where its graph may write to inputs.
+        groups: The names of the groups of ranks that it waits for.
     """
 
     forward: Forward
     functions: LoadedFunctions
     derived: Derived
     in_place: InPlace | None
+    groups: tuple[str, ...] = ()
 
 
 def forward_from(
@@ -364,7 +368,8 @@ def forward_from(
         NotLoadedError: If its code can't be run here.
     """
     sizes = call.sizes
-    loaded = Loaded(contents, settings, sizes)
+    groups = groups_from(data, environment.reader)
+    loaded = Loaded(replace(contents, groups=groups), settings, sizes)
 
     def captured() -> SegmentFunctions:
         entry = capture()
@@ -398,7 +403,7 @@ def forward_from(
     in_place = None
     if data["in place"] is not None:
         in_place = in_place_from(data["in place"], effects, loaded, lambda: capture().in_place)
-    return Remade(forward, functions, derived, in_place)
+    return Remade(forward, functions, derived, in_place, groups)
 
 
 def _capture_from(

@@ -8,6 +8,7 @@ answer: the captured graph has to be the one that was saved.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.codec import Data, scalar_from, spec_from
+from funcaot.aot.saved.described import rules_from
 from funcaot.aot.saved.errors import NotLoadedError
 from funcaot.aot.saved.executables import Contents, executable_from, layouts_from
 from funcaot.aot.saved.graphs import graph_digest
@@ -292,7 +294,8 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         super().__init__(function.segment, function.form, SegmentFunctions)
         for data in saved:
             key = key_from(data["key"])
-            self.backwards[key] = self._backward_from(key, data)
+            with contextlib.suppress(NotLoadedError):  # It is traced when it is asked for.
+                self.backwards[key] = self._backward_from(key, data)
 
     def _make_sizes(self) -> BackwardSizes | None:
         environment, data = self._loaded.sizes, self._function.sizes_data
@@ -310,7 +313,9 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         if self.sizes is not None:
             conditions = conditions_from(data["conditions"], self.sizes.environment)
         targets = tuple(data["targets"])
-        backward = Backward(key, functions.segment, targets, conditions=conditions)
+        asked = tuple((question, answer) for question, answer in data["asked"])
+        noted = {"conditions": conditions, "rules": rules_from(data["rules"]), "asked": asked}
+        backward = Backward(key, functions.segment, targets, **noted)
         reads = frozenset(map(self._loaded.root, data["reads"]))
         backward.__dict__["reads"] = reads
         return backward, functions

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
+from funcaot._torch.distributed.collectives import COLLECTIVES, load_ops, position_of_group
+from funcaot._torch.distributed.groups import described_group
 from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import spec_of
@@ -18,7 +20,7 @@ from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tenso
 from funcaot.aot.saved.errors import NotSavedError
 
 # Namespaces of ops that torch itself and funcaot define.
-_KNOWN_OPS = {"aten", "prims", "inductor", "funcaot"}
+_KNOWN_OPS = {"aten", "prims", "inductor", "funcaot", *COLLECTIVES}
 # What graphs compute of sizes.
 _OF_SIZES: dict[str, Any] = {
     **{f"operator.{name}": getattr(operator, name) for name in (
@@ -51,13 +53,37 @@ def graph_data(module: fx.GraphModule, blobs: Blobs) -> Data:
         elif node.op == "output":
             nodes.append(["output", _argument_data(node.args[0], numbers)])
         else:
-            call = [_argument_data(part, numbers) for part in (node.args, node.kwargs)]
+            args = _with_group(node, lambda name: _Group(blobs.group(name)))
+            call = [_argument_data(part, numbers) for part in (args, node.kwargs)]
             nodes.append(["call", _target_data(node.target), *call])
     return nodes
 
 
-def graph_from(data: Data, blobs: Mapping[str, bytes]) -> fx.GraphModule:
-    """The graph that ``graph_data`` described."""
+class _Group(NamedTuple):
+    """What stands for the name of a group, which is another one in another process."""
+
+    number: int
+
+
+def _with_group(node: fx.Node, put: Callable[[str], Any]) -> tuple[Any, ...]:
+    """The arguments of a node, with something else for the name of a group."""
+    place = position_of_group(node.target) if isinstance(node.target, OpOverload) else None
+    if place is None or place >= len(node.args) or not isinstance(node.args[place], str):
+        return node.args
+    name = str(node.args[place])
+    return (*node.args[:place], put(name), *node.args[place + 1 :])
+
+
+def graph_from(
+    data: Data, blobs: Mapping[str, bytes], groups: Sequence[str] = ()
+) -> fx.GraphModule:
+    """The graph that ``graph_data`` described.
+
+    Args:
+        data: The description.
+        blobs: Bytes by digest.
+        groups: The names that groups of ranks have in this process.
+    """
     graph = fx.Graph()
     constants: dict[str, torch.Tensor] = {}
     nodes: list[Any] = []
@@ -69,10 +95,10 @@ def graph_from(data: Data, blobs: Mapping[str, bytes]) -> fx.GraphModule:
             constants[name] = tensor_from(parts[0], blobs)
             nodes.append(graph.get_attr(name))
         elif kind == "output":
-            nodes.append(graph.output(_argument_from(parts[0], nodes)))
+            nodes.append(graph.output(_argument_from(parts[0], nodes, groups)))
         else:
             target, args, kwargs = parts
-            args, kwargs = (_argument_from(part, nodes) for part in (args, kwargs))
+            args, kwargs = (_argument_from(part, nodes, groups) for part in (args, kwargs))
             nodes.append(graph.call_function(_target_from(target), args, kwargs))
     root = torch.nn.Module()
     for name, value in constants.items():
@@ -107,12 +133,16 @@ def _target_from(name: str) -> Any:
     namespace, packet, overload = name.split(".")
     if namespace not in _KNOWN_OPS:
         raise TypeError(f"{name} is no op of torch's")
+    if namespace in COLLECTIVES:
+        load_ops()
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def _argument_data(value: Any, numbers: Mapping[fx.Node, int]) -> Data:
     if isinstance(value, fx.Node):
         return {"node": numbers[value]}
+    if isinstance(value, _Group):
+        return {"group": value.number}
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_argument_data(item, numbers) for item in value]}
@@ -121,15 +151,17 @@ def _argument_data(value: Any, numbers: Mapping[fx.Node, int]) -> Data:
     return {"value": scalar_data(value)}
 
 
-def _argument_from(data: Data, nodes: list[Any]) -> Any:
+def _argument_from(data: Data, nodes: list[Any], groups: Sequence[str]) -> Any:
     ((kind, value),) = data.items()
     if kind == "node":
         return nodes[value]
+    if kind == "group":
+        return groups[value]
     if kind == "value":
         return scalar_from(value)
     if kind == "dict":
-        return {key: _argument_from(item, nodes) for key, item in value}
-    items = [_argument_from(item, nodes) for item in value]
+        return {key: _argument_from(item, nodes, groups) for key, item in value}
+    items = [_argument_from(item, nodes, groups) for item in value]
     return tuple(items) if kind == "tuple" else items
 
 
@@ -144,7 +176,8 @@ def graph_digest(module: fx.GraphModule) -> str:
             value = graphs.value_of(node)
             is_tensor = isinstance(value, torch.Tensor)
             parts = [node.op, str(spec_of(value).without_grad() if is_tensor else value)]
-        parts += [_argument(node.args, numbers), _argument(node.kwargs, numbers)]
+        args = _with_group(node, lambda name: repr(described_group(name)))
+        parts += [_argument(args, numbers), _argument(node.kwargs, numbers)]
         found.update("\n".join(parts).encode())
     return found.hexdigest()
 

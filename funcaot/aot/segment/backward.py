@@ -13,12 +13,14 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.nodes import autograd_nodes
+from funcaot._torch.distributed.asked import Asked, as_it_was
 from funcaot._torch.distributed.settings import loss_is_parallel
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.executable_cache import TANGENT
+from funcaot.aot.reader.reader import Rules
 from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Write
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
@@ -70,7 +72,8 @@ class Backward:
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
         conditions: What it assumes about open sizes, if there are any.
-        read: Whether what user's rules read is as it was, if they ran.
+        rules: Whether what user's rules read is as it was, if they ran and read something.
+        asked: What was asked of process groups, with the answers.
     """
 
     key: BackwardKey
@@ -80,7 +83,13 @@ class Backward:
     premises: tuple[fx.Node, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     conditions: Conditions | None = None
-    read: Callable[[], bool] | None = None
+    rules: Rules | None = None
+    asked: tuple[Asked, ...] = ()
+
+    @cached_property
+    def read(self) -> Callable[[], bool] | None:
+        """Whether what its trace read is as it was, if it read something."""
+        return as_it_was(self.rules, self.asked)
 
     def verify(self) -> None:
         """Refuse a gradient or a write that no output of the segment stands for."""
