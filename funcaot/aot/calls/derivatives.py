@@ -122,8 +122,7 @@ class Derivatives(Generic[Made]):
         asked_by = _asked_by() if self._segment.calls_functions else ""
         key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by)
         if self._segment.tape.wrappers.used or any(map(is_wrapper, tangents)):
-            kept = [each for value in values for _, _, each in objects_inside(value)]
-            pattern = pattern_of(tangents, (*OF_THIS_CALL.objects, *kept))
+            pattern = pattern_of(tangents, lambda: _objects_of_this_call(values))
             key = key._replace(dispatch=how_it_dispatches(), pattern=pattern)
         key, found = self._known(key, sizes, tried)
         if found is not None:
@@ -256,6 +255,12 @@ def _that_fits(
         return None
     read = found[0].read
     return found if read is None or read() else None
+
+
+def _objects_of_this_call(values: Sequence[torch.Tensor]) -> list[Any]:
+    """Those among metadata that a call was given, and those that its forward kept."""
+    kept = [each for value in values for _, _, each in objects_inside(value)]
+    return [*OF_THIS_CALL.objects, *kept]
 
 
 def _asked_by() -> str:

@@ -136,7 +136,7 @@ class Carried:
             origins: Where objects are found among what comes in.
             brought: Those that the call was given.
         """
-        objects = list(objects_in(structure.context.pair))
+        objects = objects_in(structure.context.pair)
         found = {keys: origins[id(value)] for keys, value in objects if id(value) in origins}
         places: dict[Keys, _Place | int] = {**found, **brought}
         changing = [value for keys, value in objects if _changes(value) and keys != _OTHERS]

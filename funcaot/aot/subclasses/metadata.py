@@ -70,6 +70,8 @@ def frozen(value: Any, owner: type, outer: Outer) -> Hashable:
         UnsupportedError: If there is a tensor in it.
     """
     kind = type(value)
+    if kind in BY_VALUE:
+        return identified(value)
     if isinstance(value, torch.Tensor):
         raise UnsupportedError(
             f"{owner.__name__}.__tensor_flatten__ gives a tensor as metadata, which a program "
