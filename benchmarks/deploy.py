@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("torch.compile", "funcaot", "funcaot, artifacts")
 TIMEOUT = 600
 ATOMS, CALLS, ROUNDS = 27, 100, 20
-STEPS, RUNS = 2000, 9
+STEPS, RUNS = 2000, 20
 OURS, THEIRS = "funcaot", "make_fx and AOTInductor"
 # The same for a program of these atoms alone; funcaot's artifact serves 2 to 64.
 ONE_SIZE = f"{THEIRS}, one size"
