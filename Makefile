@@ -8,6 +8,7 @@
 #   make test-long             many more random programs and hostile runs; not in CI
 #   make new-torch TORCH=x     what has to be looked at for a new release of torch
 #   make test-third-party      other people's models, in an environment of their own; not in CI
+#   make test-third-party-short   those of small libraries, beside the project's own environment
 #   make notebooks             run the tutorials again and keep what they give
 #   make lint | format | docs | bench | clean
 
@@ -30,8 +31,8 @@ EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
 PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-third-party new-torch lint format docs notebooks \
-    bench bench-third-party clean compiler
+.PHONY: help demo test test-slow test-long test-third-party test-third-party-short new-torch lint \
+    format docs notebooks bench bench-third-party clean compiler
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -67,6 +68,19 @@ test-third-party: export PYTHONPATH = $(CURDIR):$(CURDIR)/tests/third_party
 test-third-party: | compiler $(THIRD_PARTY)/.installed
 	$(EXPORT_CXX) $(THIRD_PARTY)/bin/python -m pytest -m "" -o addopts= --import-mode=importlib \
 	    tests/third_party -p no:cacheprovider $(ARGS)
+
+# What CI has of them: no compiled wheels, which would bring an environment of their own.
+SHORT := build/third_party_short
+SHORT_CASES := entmax or similarity or schedulefree or odeint
+$(SHORT)/.installed: tests/third_party/short.txt | $(VENV)/.installed-test
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $(SHORT) -r $< && touch $@
+
+test-third-party-short: export FUNCAOT_THIRD_PARTY = 1
+test-third-party-short: export PYTHONPATH = $(CURDIR)/tests/third_party:$(CURDIR)/$(SHORT)
+test-third-party-short: | compiler $(SHORT)/.installed
+	$(PYTEST) -m "" -o addopts= --import-mode=importlib tests/third_party -p no:cacheprovider \
+	    -k "$(SHORT_CASES)" $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(RUN)/ruff check .
