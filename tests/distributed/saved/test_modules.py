@@ -91,6 +91,8 @@ def _step(name, order):
 
 
 def _steps_for_all(name, order, backend, path):
+    # What torch does once in a process, and reads for it, is no part of a step.
+    _step(name, order)[0](_own(0))
     if dist.get_rank() == 0:
         step, _ = _step(name, order)
         first = funcaot.compile(step, backend=backend)
