@@ -21,7 +21,7 @@ from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.saved.errors import NotSavedError, missing_is_not_saved
 from funcaot.aot.tape.memory.views import StridedStep, View, ViewStep
 
 Data: TypeAlias = Any
@@ -265,10 +265,8 @@ class Blobs:
         Raises:
             NotSavedError: If it is gone.
         """
-        try:
+        with missing_is_not_saved():
             data = described_group(name)
-        except LookupError as error:
-            raise NotSavedError(str(error.args[0])) from error
         if data not in self.groups:
             self.groups.append(data)
             self.names.append(name)

@@ -25,7 +25,6 @@ import torch
 from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
-from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.constants import fingerprint, is_setting
 from funcaot.aot.closure.libraries.kept_as import KeptAs, names_called
 from funcaot.aot.closure.libraries.text import library_text
@@ -35,7 +34,12 @@ from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.reader.held import held, text_of
 from funcaot.aot.reader.reader import Reader, Rules, make_check
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.errors import (
+    NotLoadedError,
+    NotSavedError,
+    missing_is_not_loaded,
+    missing_is_not_saved,
+)
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = (
@@ -80,7 +84,22 @@ def described(reader: Reader | None) -> list[str]:
     return found
 
 
-def first_change(known: list[str], now: list[str]) -> str:
+def refuse_change(known: list[str], now: list[str]) -> None:
+    """Refuse a program whose reader finds something else in this process.
+
+    Args:
+        known: The description of its reader that a file has.
+        now: That of the one that was made here.
+
+    Raises:
+        NotLoadedError: If they differ; it says in what.
+    """
+    change = _first_change(known, now)
+    if change:
+        raise NotLoadedError(f"no longer so: {change}")
+
+
+def _first_change(known: list[str], now: list[str]) -> str:
     """What two readers differ in, in words; empty if they are the same."""
     for before, after in zip(known, now, strict=False):
         if before != after:
@@ -224,10 +243,8 @@ def _of_ranks(target: Any) -> str:
     Raises:
         NotSavedError: If a group is gone.
     """
-    try:
+    with missing_is_not_saved():
         return mesh_words(target) if is_mesh(target) else words(described_group(target))
-    except LookupError as error:
-        raise NotSavedError(str(error.args[0])) from error
 
 
 def _member(target: enum.Enum) -> str:
@@ -369,10 +386,8 @@ def code_data(reader: Reader) -> dict[str, Any]:
     """
     if reader.ran is None:
         raise NotSavedError("the code that it ran isn't known")
-    try:
+    with missing_is_not_saved():
         users, libraries = keys_of(reader.ran)
-    except LookupError as error:
-        raise NotSavedError(str(error.args[0])) from error
     return {
         "users": [list(dataclasses.asdict(key).values()) for key in users],
         "libraries": [list(dataclasses.asdict(key).values()) for key in libraries],
@@ -421,14 +436,8 @@ def rules_from(data: Any) -> Rules | None:
     """
     if data is None:
         return None
-    try:
+    with missing_is_not_loaded():
         made = make_check(code_from(data))
         now = [] if made is None else described(made.reader)
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
-    except (NotSavedError, SizeError) as error:
-        raise NotLoadedError(str(error)) from error
-    change = first_change(data["lines"], now)
-    if change:
-        raise NotLoadedError(f"no longer so: {change}")
+    refuse_change(data["lines"], now)
     return made

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from funcaot._torch.distributed.groups import found_group
-from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.capture.grad_effects import GradientEffects
 from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.reader.named_numbers import NamedNumbers
 from funcaot.aot.reader.reader import Reader, remade_reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
-from funcaot.aot.saved.described import code_data, code_from, described, first_change
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.described import code_data, code_from, described, refuse_change
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError, missing_is_not_loaded
 from funcaot.aot.saved.whole_steps import gradients_from
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.state_effects import Change, Site, StateEffects, Stored
@@ -96,7 +95,7 @@ def _read(
     if data is None:
         return None, (), None, NumbersRead(may_be_open=True)
     stored = None if data["stored"] is None else _stored_from(data["stored"])
-    try:
+    with missing_is_not_loaded():
         ran = code_from(data)
         given = frozenset(map(id, leaves))  # Whoever saved it has captured it so.
         tracker = StateTracker(
@@ -114,13 +113,7 @@ def _read(
         numbers = _numbers_from(data["numbers"])
         reader, tensors, state = remade_reader(tracker, keys, numbers, stored)
         now = described(reader)
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
-    except (NotSavedError, SizeError) as error:
-        raise NotLoadedError(str(error)) from error
-    change = first_change(data["lines"], now)
-    if change:
-        raise NotLoadedError(f"no longer so: {change}")
+    refuse_change(data["lines"], now)
     tracker.open.note(tracker.environment)
     return reader, tensors, state, tracker.open.again(reads=numbers.reads)
 
@@ -139,10 +132,8 @@ def groups_from(data: Data, reader: Reader | None) -> tuple[str, ...]:
         NotLoadedError: If there is no such group; or if it is called otherwise than it was, and the
             function may have its name from a text.
     """
-    try:
+    with missing_is_not_loaded():
         found = tuple(map(found_group, data["groups"]))
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
     for name, now in zip(data["named"], found, strict=True):
         if name != now and _is_spelled(name, data, reader):
             raise NotLoadedError(f"it may name a group by the text {name!r}, which is {now!r} now")

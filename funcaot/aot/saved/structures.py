@@ -19,7 +19,7 @@ from funcaot.aot.closure.ran import is_users
 from funcaot.aot.reader.reader import Reader
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.described import class_text
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.errors import NotSavedError, missing_is_not_loaded
 from funcaot.aot.state.results.plans import Making, Parts, Plan, Ref
 
 # Of Python itself, by name.
@@ -216,12 +216,10 @@ def result_from(data: Data, known: Classes) -> TreeSpec:
     Raises:
         NotLoadedError: If a class isn't found among those that are known.
     """
-    try:
+    with missing_is_not_loaded():
         if isinstance(data, dict) and "plan" in data:
             return tree_flatten(Parts([*range(data["leaves"])], _plan_from(data["plan"], known)))[1]
         return tree_flatten(_nested_from(data, known))[1]
-    except LookupError as error:
-        raise NotLoadedError(str(error.args[0])) from error
 
 
 def _nested_from(data: Data, known: Classes) -> Any:
