@@ -134,7 +134,7 @@ OF_INDUCTOR: tuple[Patch, ...] = (
     ),
     Patch(
         "loops",
-        f"{_INDUCTOR}/loops.py",
+        f"{_INDUCTOR}/loops/threads.py",
         (
             Target("torch._inductor.codegen.cpp:CppScheduling.codegen_node", ("self", "node")),
             Target("torch._inductor.codegen.cpp:LoopNest.max_parallel_depth", ("self",)),
@@ -143,7 +143,37 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         ),
         "Small loops are slower with two threads than with one.",
         "such loops are as slow as torch.compile's",
-        "tests/_torch/test_loops.py",
+        "tests/_torch/loops/test_threads.py",
+        for_time=True,
+    ),
+    Patch(
+        "short rows",
+        f"{_INDUCTOR}/loops/short_rows.py",
+        (
+            Target(
+                "torch._inductor.codegen.cpp:TilingSelect.select_tiling",
+                ("self", "fn_list", "var_sizes_list"),
+            ),
+            Target("torch._inductor.codegen.cpp_utils:_get_loop_body", ("fn_list",)),
+        ),
+        "Rows of float64 that are shorter than two vectors are computed number by number.",
+        "such rows are as slow as torch.compile's",
+        "tests/_torch/loops/test_short_rows.py",
+        for_time=True,
+    ),
+    Patch(
+        "strides",
+        f"{_INDUCTOR}/loops/strides.py",
+        (
+            Target("torch._inductor.codegen.cpp:stride_at_vec_range"),
+            Target(
+                "torch._inductor.sizevars:stride_at_vec_range.__wrapped__",
+                ("index", "var", "vec_length"),
+            ),
+        ),
+        "Strides of plain indices are found by simplifying expressions.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_strides.py",
         for_time=True,
     ),
     Patch(

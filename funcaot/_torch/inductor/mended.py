@@ -9,12 +9,12 @@ from torch import fx
 
 from funcaot._torch.inductor import (
     casts,
-    loops,
     reinplacing,
     rigid_kernels,
     scalars,
     special_values,
 )
+from funcaot._torch.inductor.loops import short_rows, strides, threads
 from funcaot._torch.patches import applied
 
 __all__ = ["code_mended", "prepare"]
@@ -34,7 +34,9 @@ def code_mended() -> Iterator[str]:
         What tells such code from other code in Inductor's caches.
     """
     with (
-        applied("loops", loops.mended, "") as looped,
+        applied("loops", threads.mended, "") as looped,
+        applied("short rows", short_rows.mended, "") as short,
+        applied("strides", strides.mended, None),
         applied("scalars", scalars.computed_once, "") as scaled,
         applied("apart", reinplacing.apart, "") as placed,
         applied("rigid kernels", rigid_kernels.operands_as_captured, "") as rigid,
@@ -42,4 +44,4 @@ def code_mended() -> Iterator[str]:
         applied("quotients", scalars.divided_exactly, "") as divided,
         special_values.mended() as exact,
     ):
-        yield looped + scaled + placed + rigid + stored + divided + exact
+        yield looped + short + scaled + placed + rigid + stored + divided + exact

@@ -33,7 +33,7 @@ from funcaot.aot.capture.shared.shared_memory_under_transforms import (
     TracedPlace,
     trace_joined,
 )
-from funcaot.aot.graph import graphs
+from funcaot.aot.graph import graphs, spec_sizes
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.ambient import Ambient, read_ambient
 from funcaot.aot.signature.dynamic import Opening
@@ -340,6 +340,7 @@ class _Entrance:
         self.tape = tape
         self.forward_mode = signature.ambient.forward_mode
         self.inputs: list[Input] = []
+        self.open: list[tuple[torch.Tensor, TensorSpec]] = []
         self.attributes = attributes
         self.facts = Facts()
         self.regions = sharing.flat
@@ -382,13 +383,15 @@ class _Entrance:
         for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
             if not isinstance(described, Constant) and id(leaf) not in known:
                 known[id(leaf)] = self.add(leaf, position, described)
+                if spec_sizes.is_open(described):
+                    self.open.append((leaf, described))
         return known
 
     def _add(
         self, tensor: torch.Tensor, argument: int | None, described: TensorSpec | None
     ) -> torch.Tensor:
         index = len(self.inputs)
-        spec = described or spec_of(tensor, forward_mode=self.forward_mode)
+        spec = described or self._spec_of_lifted(tensor)
         if index in self.members:
             region, position = self.members[index]
             seen = self.by_region[id(region)].members[position]
@@ -402,6 +405,14 @@ class _Entrance:
         seen = leaf if spec.is_leaf or not spec.requires_grad else self.tape.non_leaf(leaf)
         self.inputs.append(self._input(spec, leaf, seen, argument, "plain"))
         return seen
+
+    def _spec_of_lifted(self, tensor: torch.Tensor) -> TensorSpec:
+        """The spec of a lifted tensor; the ``.grad`` of an argument has its open sizes."""
+        spec = spec_of(tensor, forward_mode=self.forward_mode)
+        for leaf, opened in self.open:
+            if leaf.is_leaf and leaf.grad is tensor:
+                return spec_sizes.opened_like(spec, opened, spec_of(leaf))
+        return spec
 
     def fixed(self) -> set[int]:
         """The ``id`` of tensors that can't be reshaped, since inputs are views of one memory."""

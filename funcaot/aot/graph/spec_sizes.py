@@ -7,6 +7,7 @@ what a call is given with specs that have expressions for them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,7 +20,9 @@ __all__ = [
     "Path",
     "Shown",
     "is_like",
+    "is_open",
     "numbers_in",
+    "opened_like",
     "places_of",
     "sizes_of",
     "sizes_shown",
@@ -137,3 +140,25 @@ def is_like(given: TensorSpec, known: TensorSpec) -> bool:
             and given.flags == known.flags
         )
     return skeleton(given) == skeleton(known)
+
+
+def is_open(spec: TensorSpec) -> bool:
+    """Whether a program leaves some of the sizes open."""
+    return not all(isinstance(number, int) for number in sizes_of(spec))
+
+
+def opened_like(spec: TensorSpec, opened: TensorSpec, closed: TensorSpec) -> TensorSpec:
+    """A spec with the open sizes of another tensor's, which has the same sizes and strides now.
+
+    Args:
+        spec: With numbers.
+        opened: The other's, with expressions.
+        closed: The other's, with numbers.
+
+    Returns:
+        The spec as it is if the tensors lie in memory in other ways, or wrap something.
+    """
+    numbers = (spec.shape, spec.stride), (closed.shape, closed.stride)
+    if numbers[0] != numbers[1] or spec.structure is not None or opened.structure is not None:
+        return spec
+    return replace(spec, shape=opened.shape, stride=opened.stride)

@@ -189,7 +189,8 @@ class Entry:
         if len(identities) < len(tensors) or any(id(leaf) in identities for leaf in leaves):
             # They were different tensors, none of them an argument, when this was captured.
             return None
-        for tensor, spec in zip(tensors, self.forward.lifted_specs, strict=True):
+        specs = self.forward.lifted_specs_of(self.opened(leaves))
+        for tensor, spec in zip(tensors, specs, strict=True):
             if (
                 not isinstance(tensor, torch.Tensor)
                 or spec_of(tensor, forward_mode=forward_mode) != spec

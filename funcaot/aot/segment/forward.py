@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from funcaot._torch.tracing.own_classes import class_that_acts
 from funcaot.aot.capture.capture import Capture, Input
@@ -13,12 +14,13 @@ from funcaot.aot.effects.effects import Effects, Watched
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.settings import Settings
+from funcaot.aot.graph.spec_sizes import is_open
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.reader.reader import Reader
 from funcaot.aot.segment.segment import Operand, Segment
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.sizes import Sizes
+from funcaot.aot.signature.sizes import Sizes, concrete
 from funcaot.aot.state.state_effects import StateEffects
 
 if TYPE_CHECKING:
@@ -73,6 +75,14 @@ class Forward:
     def lifted_specs(self) -> tuple[TensorSpec, ...]:
         """What the closed-over tensors looked like at capture."""
         return tuple(slot.spec for slot in self.capture.inputs if slot.argument is None)
+
+    def lifted_specs_of(self, leaves: Sequence[Any]) -> Sequence[TensorSpec]:
+        """What they must look like in a call: a ``.grad`` has the open sizes of its argument."""
+        specs = self.lifted_specs
+        if self.sizes is None or not any(map(is_open, specs)):
+            return specs
+        symbols = self.sizes.environment.symbols
+        return concrete(specs, dict(zip(symbols, self.sizes.read(leaves), strict=True)))
 
     @cached_property
     def lifted_classes(self) -> tuple[type | None, ...]:

@@ -19,7 +19,7 @@ import torch
 from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
 
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing.functional_values import outside_only
@@ -94,6 +94,15 @@ _OPS = {
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 # With more elements, what eager would do isn't worth its time.
 _LARGE = 1 << 20
+
+_PLAIN = (
+    *(bool, int, float, complex, str),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+# What eager answered, without memory; see ``_by_eager``.
+_MOST_ANSWERS = 1 << 12
+_answers: dict[Any, Any] = {}
 
 
 def laid_out_as_in_eager(
@@ -321,10 +330,53 @@ def _by_eager(
 ) -> Any:
     """What eager returns for ones, or for zeros where 1 is no index; None if it can't say.
 
-    Of ``hollow`` tensors, which have no memory, the symbolic version says how the result lies.
+    Of ``hollow`` tensors, which have no memory, the symbolic version says how the result lies. A
+    model asks the same of each of its layers, and again for each graph: answers are kept.
     """
-    ways = _hollow_ways((args, kwargs)) if hollow else (_ones, _zeros)
-    for filled in ways:
+    key = _key_of(func, args, kwargs, hollow)
+    if key is not None and key in _answers:
+        return _answers[key]
+    found = _asked_of_eager(func, args, kwargs, hollow)
+    made = [value for value in tree_leaves(found) if isinstance(value, torch.Tensor)]
+    if key is not None and all(_is_strided(value) and value.numel() for value in made):
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        _answers[key] = found = tree_map_only(torch.Tensor, _without_memory, found)
+    return found
+
+
+def _key_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], hollow: bool) -> Any:
+    """What an op is asked; None if that can't be told by looking."""
+    leaves, structure = tree_flatten((list(args), dict(kwargs)))
+    seen: list[Any] = []
+    for value in leaves:
+        if isinstance(value, torch.Tensor):
+            if not _is_strided(value):
+                return None
+            sizes = tuple(map(present_number, (*value.shape, *value.stride())))
+            seen.append((value.dtype, sizes, value.is_conj(), value.is_neg()))
+        elif isinstance(value, torch.SymInt):
+            seen.append((int, present_number(value)))
+        elif value is None or isinstance(value, _PLAIN):
+            seen.append((type(value), value))
+        else:
+            return None
+    settings = (
+        torch.get_default_dtype(),
+        torch.backends.mkldnn.enabled,
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    return func, hollow, settings, structure, tuple(seen)
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return _filled(tensor, "meta", lambda dtype: dtype)
+
+
+def _asked_of_eager(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], hollow: bool) -> Any:
+    shown = not hollow and func.is_view  # of a view, nobody reads the numbers
+    ways: Sequence[Any] = (_empty_like, _zeros) if shown else (_ones, _zeros)
+    for filled in _hollow_ways((args, kwargs)) if hollow else ways:
         try:
             with _disable_current_modes(), torch.no_grad(), _drawing_nothing(func, args, kwargs):
                 return func(*tree_map(filled, list(args)), **tree_map(filled, dict(kwargs)))
@@ -341,6 +393,10 @@ def _filled(value: Any, device: str, dtype: Callable[[torch.dtype], torch.dtype]
         return value
     shape, stride = map(present_number, value.shape), map(present_number, value.stride())
     return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype(value.dtype), device=device)
+
+
+def _empty_like(value: Any) -> Any:
+    return _filled(value, "cpu", lambda dtype: dtype)
 
 
 def _ones(value: Any) -> Any:

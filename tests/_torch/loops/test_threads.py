@@ -10,7 +10,7 @@ import torch
 
 import funcaot
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from generated_code import lines_in_loops, run_for_code
 
 
