@@ -1,9 +1,10 @@
-"""Rows of float64 that are shorter than what Inductor's loops take at a time.
+"""Functions of rows of float64 that are shorter than what Inductor's loops take at a time.
 
 A loop over float64 takes as many numbers at a time as a vector has in float32, which are two
 vectors. What is left over is computed one by one, and that is all of a row with fewer: eight
 exponentials in a row took half of a small potential's time. Such a row is taken by one vector at a
-time here, as Inductor itself does with rows of narrow dtypes.
+time here, as Inductor itself does with rows of narrow dtypes. Other loops stay as they are: the C++
+compiler makes vectors of sums and products by itself, and better ones of a reduction in a row.
 """
 
 from __future__ import annotations
@@ -25,6 +26,15 @@ TAG = " short rows 1"
 _WIDE = (torch.float64, torch.int64)
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
+# What is called for each number where it isn't computed for vectors.
+_CALLED = frozenset(
+    {
+        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sigmoid"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "erf", "erfc", "lgamma"),
+        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "hypot", "fmod"),
+    }
+)
+
 
 @contextlib.contextmanager
 def mended() -> Iterator[str]:
@@ -35,7 +45,7 @@ def mended() -> Iterator[str]:
 
     def tiling(chooser: Any, functions: Sequence[Any], sizes: Sequence[Any]) -> Any:
         factors, indices, *rest = select_tiling(chooser, functions, sizes)
-        if len(indices) == 1 and _is_short(sizes, indices[0], factors[0]) and _is_wide(functions):
+        if len(indices) == 1 and _is_short(sizes, indices[0], factors[0]) and _calls(functions):
             factors = [factors[0] // 2]
         return factors, indices, *rest
 
@@ -44,17 +54,18 @@ def mended() -> Iterator[str]:
 
 
 def _is_short(sizes: Sequence[Any], index: int, factor: int) -> bool:
-    """Whether a loop that is to take so many numbers at a time has fewer."""
+    """Whether a loop that is to take so many numbers at a time has fewer, but half of them."""
     group, reduced = max(sizes, key=lambda pair: len(pair[1]))
-    ranges = (*group, *reduced)
-    if not -len(ranges) <= index < len(ranges):
-        return False
-    found = integers([ranges[index]])
-    return found is not None and 1 < found[0] < factor
+    index += 0 if index >= 0 else len(group) + len(reduced)
+    found = integers([group[index]]) if 0 <= index < len(group) else None
+    return found is not None and factor // 2 <= found[0] < factor
 
 
-def _is_wide(functions: Sequence[Any]) -> bool:
-    """Whether what loops compute has eight bytes, but for comparisons that are used at once."""
+def _calls(functions: Sequence[Any]) -> bool:
+    """Whether loops compute functions of float64, and only what has eight bytes.
+
+    Comparisons may have others, which are used at once.
+    """
     from torch._inductor.codegen.common import OptimizationContext
     from torch._inductor.codegen.cpp_utils import _get_loop_body
     from torch._inductor.virtualized import V
@@ -62,6 +73,8 @@ def _is_wide(functions: Sequence[Any]) -> bool:
     bodies = _get_loop_body(functions)
     blocks = [block for body in bodies for block in (body.root_block, *body.subblocks.values())]
     nodes = [node for block in blocks for node in block.graph.nodes if node.op == "call_method"]
+    if _CALLED.isdisjoint(node.target for node in nodes):
+        return False
     stored = {V.graph.get_dtype(node.args[1]) for node in nodes if "store" in node.target}
     return all(dtype in _WIDE for dtype in stored) and all(
         node.meta[OptimizationContext.key].dtype in _WIDE or node.target in _COMPARISONS
