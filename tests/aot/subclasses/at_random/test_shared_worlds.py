@@ -1,0 +1,207 @@
+"""Random programs over tensors that share what is inside of them, called three times.
+
+Compared with eager after each call: values, classes, strides, versions, which results and parts
+are which objects and which share memory, gradients of two orders for gradients of other classes
+and of one tensor twice, and all of it once more when each result was written to.
+"""
+
+import random
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+import funcaot
+from funcaot.errors import UnsupportedError
+from tests.aot.subclasses.at_random.shared_worlds import (
+    CLASSES,
+    SHARING,
+    gradient_for,
+    program,
+    world,
+)
+from tests.aot.subclasses.kinds import leaves_behind
+from tests.hostile import COMPILER
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+HISTORIES = ("none", "none", "leaf", "leaf", "result", "inner")
+MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
+
+
+class Told:
+    """What can be told of tensors without their values: objects, memory, versions."""
+
+    def __init__(self):
+        self.numbers, self.alive, self.counted = {}, [], set()
+
+    def number(self, key, thing):
+        self.alive.append(thing)
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def __call__(self, value):
+        if value is None:
+            return None
+        told = [type(value).__name__, tuple(value.shape), value.stride(), value.dtype]
+        told += [value.requires_grad, value.is_leaf, value.grad_fn is None, value.is_inference()]
+        told += [self.number(id(value), value)]
+        if not value.is_inference():
+            told.append(id(value) in self.counted and value._version)
+            told.append(None if value._base is None else self.numbers.get(id(value._base)))
+        if not is_traceable_wrapper_subclass(value):
+            return [*told, self.number(("memory", value.untyped_storage()._cdata), value)]
+        names, context = value.__tensor_flatten__()
+        return [*told, names, context, *(self(getattr(value, name)) for name in names)]
+
+
+def held(values):
+    """Some tensors and what is inside of them."""
+    for value in values:
+        yield value
+        if is_traceable_wrapper_subclass(value):
+            yield from held(getattr(value, name) for name in value.__tensor_flatten__()[0])
+
+
+def leaves(value):
+    if is_traceable_wrapper_subclass(value):
+        return [p for n in value.__tensor_flatten__()[0] for p in leaves(getattr(value, n))]
+    return [] if value is None else [value]
+
+
+def copies(values):
+    return [leaf.detach().clone() for value in values for leaf in leaves(value)]
+
+
+def derivatives(results, wanted, draw, kind):
+    """Gradients of two orders."""
+    outputs = list({id(value): value for value in results if value.requires_grad}.values())
+    found = []
+    for order in range(2):
+        if not (outputs and wanted):
+            break
+        pool = [torch.randn(4, 4, generator=torch.Generator().manual_seed(s)) for s in range(3)]
+        tangents = [gradient_for(value, draw, kind, pool) for value in outputs]
+        if order == 0 and len(outputs) > 1 and draw.random() < 0.2:
+            tangents[0], outputs = tangents[1], [outputs[1], *outputs[1:]]
+        gradients = torch.autograd.grad(
+            outputs, wanted, tangents, allow_unused=True, create_graph=True
+        )
+        found += gradients
+        outputs = [each for each in gradients if each is not None and each.requires_grad]
+    return found
+
+
+def different(one, other, path=()):
+    """Where two nested lists differ."""
+    if isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [text for i, pair in pairs for text in different(*pair, (*path, i))]
+    return [] if one == other else [f"{path}: {str(one)[:300]}, eager has {str(other)[:300]}"]
+
+
+def is_quirk(one, other):
+    """What eager can't do to wrappers in inference mode, and what a call can't write to them."""
+    views = other[0] == "raised" and "Cannot set version_counter" in other[2]
+    return views or (one[0] == "raised" and "outside InferenceMode" in one[2])
+
+
+class Session:
+    """Three calls, each in a world of its own."""
+
+    def __init__(self, seed):
+        self.draw = random.Random(seed)
+        self.kind = self.draw.choice(CLASSES)
+        self.writes = self.draw.random() < 0.6
+        self.text, self.run = program(self.draw, self.kind, self.writes)
+        self.seed = seed
+
+    def situations(self):
+        """What is another in each call."""
+        draw, found = self.draw, []
+        for _ in range(3):
+            if not found or draw.random() < 0.5:
+                new = draw.choice(SHARING), [draw.choice(HISTORIES) for _ in range(3)]
+            mode = draw.choice(("", "", "", "", "no_grad", "inference", "made in inference"))
+            found.append((*new, mode, draw.random() < 0.2, draw.random()))
+        return found
+
+    def play(self, compiling):
+        seen = []
+        closed = self.kind(torch.ones(4, 4), torch.zeros(4, 4))
+        holder = [closed]
+        function = compiling(lambda x, y, p: self.run(holder[0], x, y, p))
+        for call, situation in enumerate(self.scenes):
+            seed = 10 * self.seed + call
+            try:
+                seen += self._call(function, holder, seed, situation)
+            except UnsupportedError as error:
+                return [*seen, ("refused", str(error))]
+            except Exception as error:  # noqa: BLE001  (whatever a class or autograd raises)
+                return [*seen, ("raised", type(error).__name__, str(error)[:100])]
+        return seen
+
+    def _call(self, function, holder, seed, situation):
+        sharing, histories, mode, replaced, number = situation
+        with torch.inference_mode(mode == "made in inference"):
+            if mode == "made in inference":
+                histories = ["none"] * 3
+            given, closed = world(sharing, self.kind, seed, 4, histories)
+        if replaced or sharing == "closed":
+            holder[0] = closed
+        told, everything = Told(), [*given, holder[0]]
+        told.counted |= set(map(id, held(everything)))  # nobody counts those of new results
+        wanted = leaves_behind(*everything)
+        before = [told(value) for value in everything]
+        with MODES.get(mode, torch.enable_grad)():
+            results = function(*given)
+        everything += results
+        found = [("told", before, [told(value) for value in everything])]
+        found.append(("values", copies(everything)))
+        gradients = derivatives(results, wanted, random.Random(number), self.kind)
+        found.append(("gradients", [None if g is None else told(g)[:5] for g in gradients]))
+        found.append(("values", copies(gradients)))
+        for value in results:
+            if not value.requires_grad and not (value.is_inference() or value._is_view()):
+                with torch.no_grad():
+                    value.mul_(1.5)
+                found.append(("written", copies(everything)))
+        found.append(("told", [told(value) for value in everything]))
+        return found
+
+    def compare(self, backend):
+        """How many things were compared, and why that ended."""
+        self.scenes = self.situations()
+        wanted = self.play(lambda function: function)
+        found = self.play(lambda f: funcaot.compile(f, backend=backend))
+        where = f"seed {self.seed}: {self.text} {[s[:4] for s in self.scenes]}"
+        ending = found[-1] if found[-1][0] == "refused" else None
+        pairs = zip(found[:-1] if ending else found, wanted, strict=False)
+        for index, (one, other) in enumerate(pairs):
+            if "values" in (one[0], other[0]) or "written" in (one[0], other[0]):
+                assert one[0] == other[0], f"{where} {index}: {one} {other}"
+                assert len(one[1]) == len(other[1]), where
+                for a, b in zip(one[1], other[1], strict=True):
+                    assert_close(
+                        a, b, rtol=1e-3, atol=1e-4, equal_nan=True,
+                        msg=lambda text, i=index: f"{where} {i}: {text}",
+                    )  # fmt: skip
+            else:
+                if "raised" in (one[0], other[0]):
+                    if is_quirk(one, other):
+                        return index, None
+                    pair = (one, other)
+                    one, other = (each if each[0] == "raised" else each[:1] for each in pair)
+                assert one == other, f"{where} {index}: {different(one, other)}"
+        assert ending or len(found) == len(wanted), where
+        return len(found), ending
+
+
+def check(seed, backend=COMPILER):
+    return Session(seed).compare(backend)[0]
+
+
+def test_worlds():
+    assert sum(map(check, range(5))) > 30
