@@ -42,19 +42,21 @@ class Told:
         self.alive.append(thing)
         return self.numbers.setdefault(key, len(self.numbers))
 
-    def __call__(self, value):
+    def __call__(self, value, inside=False):
         if value is None:
             return None
         told = [type(value).__name__, tuple(value.shape), value.stride(), value.dtype]
         told += [value.requires_grad, value.is_leaf, value.grad_fn is None, value.is_inference()]
-        told += [self.number(id(value), value)]
+        # A view that is returned is another object inside of a wrapper that is returned, too.
+        if id(value) in self.counted or not inside:
+            told.append(self.number(id(value), value))
         if not value.is_inference():
             told.append(id(value) in self.counted and value._version)
             told.append(None if value._base is None else self.numbers.get(id(value._base)))
         if not is_traceable_wrapper_subclass(value):
             return [*told, self.number(("memory", value.untyped_storage()._cdata), value)]
         names, context = value.__tensor_flatten__()
-        return [*told, names, context, *(self(getattr(value, name)) for name in names)]
+        return [*told, names, context, *(self(getattr(value, name), True) for name in names)]
 
 
 def held(values):
@@ -164,7 +166,7 @@ class Session:
         found.append(("gradients", [None if g is None else told(g)[:5] for g in gradients]))
         found.append(("values", copies(gradients)))
         for value in results:
-            if not value.requires_grad and not (value.is_inference() or value._is_view()):
+            if not (value.requires_grad or value.is_inference()):
                 with torch.no_grad():
                     value.mul_(1.5)
                 found.append(("written", copies(everything)))
