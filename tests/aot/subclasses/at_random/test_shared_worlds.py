@@ -17,6 +17,7 @@ from funcaot.errors import UnsupportedError
 from tests.aot.subclasses.at_random.shared_worlds import (
     CLASSES,
     SHARING,
+    Pair,
     gradient_for,
     program,
     world,
@@ -206,4 +207,87 @@ def check(seed, backend=COMPILER):
 
 
 def test_worlds():
-    assert sum(map(check, range(5))) > 30
+    assert sum(map(check, range(3))) > 15
+
+
+def test_worlds_on_the_default_backend():
+    assert check(3, "inductor") > 5
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(8))
+def test_more_worlds(part):
+    assert sum(map(check, range(50 * part, 50 * part + 50))) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(5))
+def test_more_worlds_on_the_default_backend(part):
+    seeds = range(500 + 30 * part, 530 + 30 * part)
+    assert sum(check(seed, "inductor") for seed in seeds) > 300
+
+
+HISTORIES_INSIDE = {
+    "product": lambda x, p: x * p,
+    "sum": lambda x, p: (x + p).sin(),
+    "two results": lambda x, p: (x * p).clone(),
+}
+
+
+@pytest.mark.parametrize("name", list(HISTORIES_INSIDE))
+def test_a_wrapper_with_a_history_around_a_tensor_with_another_one(name):
+    def function(x, p):
+        z = HISTORIES_INSIDE[name](x, p)
+        z.a.add_(p * 2)
+        return (z, p.cos()) if name == "two results" else z
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for needed in (False, True, True):
+        found = []
+        for each in (compiled, function):
+            parts = [
+                torch.randn(3, 3, generator=torch.Generator().manual_seed(s)) for s in range(3)
+            ]
+            x, p = Pair(*parts[:2]).requires_grad_(needed), parts[2].requires_grad_()
+            result = each(x, p)
+            z = result[0] if isinstance(result, tuple) else result
+            looks = [(part.requires_grad, part.is_leaf) for part in held([z])]
+            inner = torch.autograd.grad(z.a.sum(), p, retain_graph=True)[0]
+            outer = torch.autograd.grad(z, p, torch.ones_like(z))[0]
+            found.append((looks, copies([z, inner, outer])))
+        assert found[0][0] == found[1][0]
+        assert_close(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("made", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_writes_in_inference_mode_are_counted(where, made):
+    def function(x):
+        (x if where == "outside" else x.a).mul_(2).add_(1)
+        return x.b * 2
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for _ in range(2):
+        found = []
+        for each in (compiled, function):
+            with made():
+                x = Pair(Pair(torch.ones(2, 2), torch.ones(2, 2)), torch.ones(2, 2))
+            with torch.inference_mode():
+                result = each(x)
+            counts = [p.is_inference() or p._version for p in held([x])]
+            found.append((counts, [p.is_inference() for p in held([result])], copies([x, result])))
+        assert found[0][:2] == found[1][:2]
+        assert_close(found[0][2], found[1][2])
+
+
+def test_a_write_in_inference_mode_is_seen_by_a_backward():
+    compiled = funcaot.compile(lambda x: x.mul_(2), backend=COMPILER)
+    for function in (compiled, compiled, compiled.function):
+        x = Pair(torch.ones(2, 2), torch.ones(2, 2)).requires_grad_()
+        square = x * x
+        with torch.inference_mode():
+            function(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            square.sum().backward()
