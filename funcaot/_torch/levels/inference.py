@@ -7,13 +7,13 @@ mode around it, as it does with grad mode off.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from funcaot._torch.levels.functorch import transforms_active
 
-__all__ = ["inference_mode_around_levels", "outside_inference_mode"]
+__all__ = ["as_made", "inference_mode_around_levels", "outside_inference_mode"]
 
 
 def inference_mode_around_levels() -> bool:
@@ -24,6 +24,18 @@ def inference_mode_around_levels() -> bool:
     if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.ADInplaceOrView):
         return False
     return transforms_active() or not torch.is_inference_mode_enabled()
+
+
+def as_made(example: torch.Tensor | None) -> AbstractContextManager[None]:
+    """Where what stands for a tensor is made: in inference mode only if the tensor was.
+
+    Others count what is written to them there, too.
+
+    Args:
+        example: The tensor; None for one that isn't known.
+    """
+    made_in_it = example is not None and example.is_inference()
+    return nullcontext() if made_in_it else outside_inference_mode()
 
 
 @contextmanager

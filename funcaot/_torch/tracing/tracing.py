@@ -46,12 +46,13 @@ from funcaot._torch.tensors.ops import CHECKS
 from funcaot._torch.tensors.sizes.ragged import NestedSizes
 from funcaot._torch.tracing import tracing_errors
 from funcaot._torch.tracing.eager_rules.answered import answered
+from funcaot._torch.tracing.eager_rules.counted_views import counted_view
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
-from funcaot._torch.tracing.eager_rules.refused_writes import refuse_writes
+from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
@@ -423,6 +424,9 @@ class TapeFunctionalMode(FunctionalTensorMode):
         """Record a check on the traced values; everything else as torch does."""
         if any(map(_dispatches_itself, types)):  # A wrapper's dispatch, then its parts here.
             return by_own_op(self, func, args)
+        view = counted_view(self, func, types, args, kwargs or {})
+        if view is not NotImplemented:
+            return view
         if isinstance(func, HigherOrderOperator):
             return self._higher_order(func, args, kwargs or {})
         if self.record_collective is not None and is_in_place_collective(func):
@@ -433,11 +437,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
         if func in CHECKS:
             inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
             return func(*inner, **(kwargs or {}))
-        if func.overloadpacket is torch.ops.inductor.resize_storage_bytes_:
-            raise UnsupportedError(
-                "A program resizes the storage of a tensor, which no graph says.",
-                remedy="resize storages outside of the compiled function.",
-            )
+        refuse_resized_storage(func)
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
         rewritten = as_declared if func in SILENT else in_single_precision

@@ -79,9 +79,20 @@ def made_around(finder: Finder, value: torch.Tensor) -> Origin | None:
         None for anything else.
     """
     if not finder.wrapped.is_made_around(value):
+        for part in _recorded_by_itself(finder, value):
+            finder.results.of(part)  # As a result of its own it gets its history.
         return None
     finder.wrapped.refuse_shared(value)
     return _origin(finder, value)
+
+
+def _recorded_by_itself(finder: Finder, value: torch.Tensor) -> list[torch.Tensor]:
+    """What is inside of a wrapper with a history and has another one."""
+    if not is_wrapper(value) or not value.requires_grad or value.is_leaf:
+        return []
+    if any(value is slot.tensor for slot in finder.capture.slots):
+        return []
+    return [part for _, part in paths_inside(value) if part.requires_grad and not part.is_leaf]
 
 
 def is_own_leaf(value: torch.Tensor) -> bool:

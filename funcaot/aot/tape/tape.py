@@ -245,7 +245,7 @@ class Tape:
         kept = StateKept(self._fake_mode, self._proxy_mode, self._functional_mode)
         with kept, _outside_of_transforms(), torch.no_grad():
             proxy = self._tracer.create_proxy("placeholder", name, (), {})
-            with self._functional_mode:
+            with inference.as_made(example), self._functional_mode:
                 made = self.wrappers.opened(proxy, spec, example, like)
             if example is not None:
                 self.provide(proxy.node, example)
@@ -369,20 +369,18 @@ class Tape:
 
     def non_leaf(self, leaf: torch.Tensor) -> torch.Tensor:
         """The same value as a non-leaf of autograd, without a node in the graph."""
-        with _outside_of_transforms(), torch.enable_grad(), self._functional_mode:
+        as_made = inference.as_made(leaf)
+        with _outside_of_transforms(), torch.enable_grad(), as_made, self._functional_mode:
             # Not through the operator, which may be installed for every Function.
             return autograd.native_apply(Enter)(leaf, self.wrappers.again)  # type: ignore[no-any-return]
 
     def attach(self, leaf: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor of the tape a non-leaf whose gradient goes to a leaf, without a node."""
-        with _outside_of_transforms(), torch.enable_grad():
+        with _outside_of_transforms(), inference.as_made(leaf), torch.enable_grad():
             return autograd.native_apply(Attach)(leaf, tensor)  # type: ignore[no-any-return]
 
     def constant(self, node: fx.Node) -> torch.Tensor:
-        """A new tensor of the tape that stands for a node's value and is differentiated by nothing.
-
-        Call it while recording.
-        """
+        """A new tensor, while recording, for a node's value, which nothing differentiates."""
         wrapper = self.wrappers.constant(node, self.constant)
         if wrapper is not None:
             return wrapper

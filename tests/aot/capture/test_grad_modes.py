@@ -178,14 +178,77 @@ def test_other_state_that_is_left_changed_is_refused():
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_a_view_made_in_inference_mode_inside_is_refused():
-    def function(x):
-        with torch.inference_mode():
-            y = x[0]
-        return y * 1
+def view_then_product(x, show):
+    with torch.inference_mode():
+        y = x[0] if show == "row" else x.view_as(x)
+    return y * 1, x * 2
 
-    with pytest.raises(UnsupportedError, match="inference mode"):
-        funcaot.compile(function, backend="eager")(torch.ones(3))
+
+def view_returned(x, show):
+    with torch.inference_mode():
+        return x[0] if show == "row" else x.view_as(x)
+
+
+def view_written_inside(x, show):
+    with torch.inference_mode():
+        (x[0] if show == "row" else x.view_as(x)).mul_(2).add_(1)
+    return x * x
+
+
+def view_written_afterwards(x, show):
+    with torch.inference_mode():
+        y = x[0] if show == "row" else x.expand_as(x)
+    y.mul_(2)
+    return x * 1
+
+
+def saved_and_written_in_inference(x, show):
+    z = x * 1
+    square = z * z
+    with torch.inference_mode():
+        (z[0] if show == "row" else z.view(-1)).mul_(2)
+    return square
+
+
+def told(function, show, history, mode):
+    """Results with their looks, versions, gradients, and what a write to each result does."""
+    leaf = torch.arange(9.0).view(3, 3).clone().requires_grad_(history != "none")
+    x = leaf * 1 if history == "result" else leaf
+    try:
+        with mode():
+            results = function(x, show)
+        results = results if isinstance(results, tuple) else (results,)
+        looks = [(t.requires_grad, t.is_leaf, t.is_inference(), t.stride()) for t in results]
+        found = [looks, x._version, x.tolist(), [t.tolist() for t in results]]
+        if any(t.requires_grad for t in results):
+            losses = [t.sum() for t in results if t.requires_grad]
+            found.append(torch.autograd.grad(losses, leaf, allow_unused=True)[0].tolist())
+        with torch.no_grad():
+            for result in results:
+                if not result.is_inference():
+                    found.append((result.mul_(2).tolist(), x.tolist(), x._version))
+    except Exception as error:  # noqa: BLE001  (whatever autograd raises)
+        return type(error)
+    return found
+
+
+@pytest.mark.parametrize("show", ["row", "all"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        view_then_product,
+        view_returned,
+        view_written_inside,
+        view_written_afterwards,
+        saved_and_written_in_inference,
+    ],
+)
+def test_views_in_inference_mode(function, show):
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for history in ("none", "leaf", "result", "none"):
+        for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+            wanted = told(function, show, history, mode)
+            assert told(compiled, show, history, mode) == wanted, (history, mode)
 
 
 VIEWS = {

@@ -18,7 +18,7 @@ from funcaot._torch.tracing.eager_rules.on_zeros import run_on_zeros
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot.errors import UnsupportedError
 
-__all__ = ["refuse_writes", "turned_elsewhere"]
+__all__ = ["refuse_resized_storage", "refuse_writes", "turned_elsewhere"]
 
 
 def refuse_writes(
@@ -39,6 +39,22 @@ def refuse_writes(
     outside.note_write(func, args, kwargs)
     _refuse_overlapping_writes(func, args, kwargs)
     _refuse_lossy_writes(func, args, kwargs)
+
+
+def refuse_resized_storage(func: Any) -> None:
+    """Refuse an op that frees or resizes memory, which its schema doesn't call a write.
+
+    Args:
+        func: The op.
+
+    Raises:
+        UnsupportedError: If it is one.
+    """
+    if func.overloadpacket is torch.ops.inductor.resize_storage_bytes_:
+        raise UnsupportedError(
+            "A program resizes the storage of a tensor, which no graph says.",
+            remedy="resize storages outside of the compiled function.",
+        )
 
 
 def _refuse_overlapping_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
