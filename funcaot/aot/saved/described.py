@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.described_tensors import is_dtensor_class
 from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
@@ -34,6 +35,7 @@ from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.reader.held import held, text_of
 from funcaot.aot.reader.reader import Reader, Rules, make_check
+from funcaot.aot.saved.codec import spec_data
 from funcaot.aot.saved.errors import (
     NotLoadedError,
     NotSavedError,
@@ -232,6 +234,8 @@ def _kind_of(target: Any) -> str:
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
         return f"tensor {spec_of(target)}"
+    if is_dtensor_class(kind):
+        return f"tensor {spec_data(spec_of(target))}"
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{held(target)}"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import fx
 
+from funcaot._torch.distributed.described_tensors import Meshes
 from funcaot._torch.inductor.generated import Generated, GeneratedError, made, taken_apart
 from funcaot.aot.graph.layout import Layout, Restriding, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
+from funcaot.aot.lowering.wrappers import Around
 from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
+from funcaot.aot.saved.distributed.around import around_data, around_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.saved.graphs import graph_data, graph_from
 from funcaot.backends import eager
@@ -27,11 +30,13 @@ class Contents:
         blobs: Bytes by digest.
         library: Where the library of a digest lies on this machine.
         groups: The names that this process has for the groups of ranks that a program waits for.
+        meshes: Meshes that this process has given to the program, by what is said of them.
     """
 
     blobs: Mapping[str, bytes]
     library: Callable[[str], Path]
     groups: tuple[str, ...] = ()
+    meshes: Meshes = field(default_factory=dict)
 
 
 def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
@@ -40,17 +45,20 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     Raises:
         NotSavedError: If it isn't one that Inductor generated for a CPU.
     """
-    executable, changes = lowered.trusting, ()
+    executable, changes, around = lowered.trusting, (), None
+    if isinstance(executable, Around):
+        executable, around = executable.run, around_data(executable)
     if isinstance(executable, Restriding):
         executable, changes = executable.run, executable.changes
     if not isinstance(executable, Executable):
-        raise NotSavedError("what was compiled takes wrappers apart")
+        raise NotSavedError("what was compiled isn't called by itself")
     run, contract, settles = executable.parts
     data = {
         "contract": _contract_data(contract),
         "settles": settles,
         "compiler": lowered.compiler,
         "layouts": None if lowered.layouts is None else layouts_data(lowered.layouts),
+        "around": around,
         "restrided": [[place, *layouts_data([layout])] for place, layout in changes],
     }
     if lowered.compiler == "eager":
@@ -107,6 +115,10 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     ]
     if changes:
         checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
+    if data.get("around") is not None:
+        checked, trusting = (
+            around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
+        )
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
 

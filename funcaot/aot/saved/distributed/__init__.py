@@ -1,0 +1,1 @@
+"""Programs of tensors that many ranks share, in files."""
