@@ -20,6 +20,7 @@ __all__ = ["depends_on_it", "forget_plans"]
 _MESH = "torch.distributed.device_mesh"
 _TENSOR = "torch.distributed.tensor"
 _PLACEMENTS, _PLANS = f"{_TENSOR}.placement_types", f"{_TENSOR}._redistribute"
+_CALLERS = (("funcaot.aot.capture.handlers.call", "run"), ("torch.autograd.graph", "_engine_run_backward"))
 _Locals = Mapping[str, Any]
 
 
@@ -64,11 +65,14 @@ def _place(frame: FrameType | None) -> tuple[str, str]:
 def _is_from_dispatch(caller: FrameType | None) -> bool:
     """Whether it is asked in C++, which runs an op on ``DTensor``s if this rank is in the mesh.
 
-    There is no frame of that, so its caller seems to ask: code of a library's that doesn't, below
+    There is no frame of that, so its caller seems to ask: what calls a function of torch's in a
+    capture, or the engine in a backward; or another function of a library's that doesn't ask, below
     autograd, where no code of the user's function runs.
     """
     if caller is None or "get_coordinate" in caller.f_code.co_names:
         return False
+    if _place(caller) in _CALLERS:
+        return True
     library = _place(caller)[0].partition(".")[0] in ("torch", "funcaot")
     excluded = torch._C._dispatch_tls_local_exclude_set()
     return library and excluded.has(torch._C.DispatchKey.AutogradOther)

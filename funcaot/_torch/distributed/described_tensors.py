@@ -13,7 +13,16 @@ import torch
 
 from funcaot._torch.distributed.groups import mesh_words
 
-__all__ = ["Meshes", "dtensor_class", "is_dtensor_class", "mesh_of", "metadata_data", "metadata_from"]
+__all__ = [
+    "Meshes",
+    "dtensor_class",
+    "is_dtensor_class",
+    "is_placement",
+    "mesh_of",
+    "metadata_data",
+    "metadata_from",
+    "placement_data",
+]
 
 # Meshes of this process by what is said of them.
 Meshes: TypeAlias = Mapping[str, Any]
@@ -60,7 +69,7 @@ def metadata_data(metadata: _Metadata) -> Any:
         raise LookupError("it takes DTensors of open sizes")
     return {
         "mesh": mesh_words(others[_MESH]),
-        "placements": list(map(_placement_data, placements)),
+        "placements": list(map(placement_data, placements)),
         "shape": list(tensor.shape),
         "stride": list(tensor.stride),
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -90,7 +99,18 @@ def metadata_from(data: Any, meshes: Meshes) -> _Metadata:
     return (placements, tensor, order, data["requires_grad"]), {_MESH: mesh}
 
 
-def _placement_data(placement: Any) -> list[Any]:
+def is_placement(thing: Any) -> bool:
+    """Whether something says how a ``DTensor`` is cut."""
+    module = sys.modules.get(_TENSOR)
+    return module is not None and isinstance(thing, module.Placement)
+
+
+def placement_data(placement: Any) -> list[Any]:
+    """How a ``DTensor`` is cut along one dimension of a mesh.
+
+    Raises:
+        LookupError: If it is cut in a way of its own.
+    """
     module, kind = sys.modules[_TENSOR], type(placement)
     if kind is module.Replicate:
         return ["replicate"]

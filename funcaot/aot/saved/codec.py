@@ -233,6 +233,8 @@ def view_data(view: View) -> Data:
     Raises:
         NotSavedError: If one isn't made by an op of torch's.
     """
+    if type(view) is not View:
+        raise NotSavedError("it returns a view or a part of a tensor that wraps others")
     return [list(map(_step_data, view.steps)), view.recorded, view.from_no_grad, view.several]
 
 

@@ -22,7 +22,11 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.distributed.described_tensors import is_dtensor_class
+from funcaot._torch.distributed.described_tensors import (
+    is_dtensor_class,
+    is_placement,
+    placement_data,
+)
 from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
@@ -228,7 +232,7 @@ def _kind_of(target: Any) -> str:
         return _member(target)
     if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
         return "torch's interface for DLPack"
-    if is_group(target) or is_mesh(target):
+    if is_group(target) or is_mesh(target) or is_placement(target):
         return _of_ranks(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
@@ -242,12 +246,14 @@ def _kind_of(target: Any) -> str:
 
 
 def _of_ranks(target: Any) -> str:
-    """A group or a mesh: which ranks, not what this process calls them.
+    """A group or a mesh: which ranks, not what this process calls them; or how they share tensors.
 
     Raises:
-        NotSavedError: If a group is gone.
+        NotSavedError: If a group is gone, or they share tensors in a way of their own.
     """
     with missing_is_not_saved():
+        if is_placement(target):
+            return f"placement {placement_data(target)}"
         return mesh_words(target) if is_mesh(target) else words(described_group(target))
 
 

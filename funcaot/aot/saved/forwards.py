@@ -326,7 +326,7 @@ def _key_data(key: BackwardKey) -> Data:
     autocast = scalar_data(key.autocast)
     return [
         list(key.needs), tangents, key.create_graph, list(key.edges), autocast, key.asked_by,
-        key.variant,
+        key.variant, scalar_data(key.dispatch), list(key.pattern),
     ]  # fmt: skip
 
 

@@ -371,7 +371,7 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
 
 def key_from(data: Data, meshes: Meshes) -> BackwardKey:
     """What a backward is specialized on, as ``forwards`` writes it."""
-    needs, tangents, create_graph, edges, autocast, asked_by, variant = data
+    needs, tangents, create_graph, edges, autocast, asked_by, variant, dispatch, pattern = data
     return BackwardKey(
         tuple(needs),
         tuple(None if spec is None else spec_from(spec, meshes) for spec in tangents),
@@ -380,4 +380,6 @@ def key_from(data: Data, meshes: Meshes) -> BackwardKey:
         scalar_from(autocast),
         asked_by,
         variant,
+        scalar_from(dispatch),
+        tuple(pattern),
     )
