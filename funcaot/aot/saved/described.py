@@ -48,6 +48,8 @@ from funcaot.aot.saved.errors import (
 )
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Keys of a module's hooks, which torch counts in all of a process: all of them, or one.
+_HOOKS = re.compile(r"(?<=hooks'\]\] == )\[[\d, ]+\]|(?<=hooks'\])\[\d+\]")
 _BUILTIN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -81,13 +83,33 @@ def described(reader: Reader | None) -> list[str]:
         return []
     describe = Describer(() if reader.ran is None else [code for code, _ in reader.ran.users])
     namespace = reader.why.namespace
-    found = []
-    for text, says, *_ in reader.why.lines:
+    found, hooks = [], dict[str, int]()
+    for written, told, *_ in reader.why.lines:
+        text, says = _with_hooks_numbered(written, told or "", hooks)
         used = [name for name in _NAME.findall(text) if name in namespace]
         named = [f"{name}: {describe.constant(name, namespace[name])}" for name in used]
         # What stands in front tells a reader of two such lists what changed.
-        found.append(" | ".join([says or "", text, *named]))
+        found.append(" | ".join([says, text, *named]))
     return found
+
+
+def _with_hooks_numbered(text: str, says: str, known: dict[str, int]) -> tuple[str, str]:
+    """A line, and what it says, with hooks of modules numbered as they come.
+
+    Args:
+        text: The line.
+        says: What it says.
+        known: The number of each by its key; it grows.
+    """
+    for keys in _HOOKS.findall(text):
+        for key in re.findall(r"\d+", keys):
+            known.setdefault(key, len(known))
+            says = re.sub(rf"\.{key}\b", f".{known[key]}", says)
+
+    def numbered(match: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda key: str(known[key[0]]), match[0])
+
+    return _HOOKS.sub(numbered, text), says
 
 
 def refuse_change(known: list[str], now: list[str]) -> None:
