@@ -168,7 +168,7 @@ def _unevenly(layout, order, backend, path):
     compiled = _sharded_for_all(layout, 5, order, backend, path)
     assert _counts(compiled)[0] == dist.get_rank(), compiled_of(compiled).entries[0].reason
     if dist.get_rank():
-        assert "no longer so" in compiled_of(compiled).entries[0].reason
+        assert "doesn't serve this call" in compiled_of(compiled).entries[0].reason
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -176,9 +176,8 @@ def _unevenly(layout, order, backend, path):
     ("order", "backend"), [(1, "eager"), (2, "eager"), (1, "inductor"), (2, "inductor")]
 )
 def test_dtensors(ranks, layout, order, backend, tmp_path):
-    ranks.run(_evenly, layout, order, backend, f"{tmp_path}/programs", deadline=120)
+    ranks.run(_evenly, layout, order, backend, f"{tmp_path}/programs", deadline=60)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_parts_that_differ(ranks, layout, tmp_path):
-    ranks.run(_unevenly, layout, 2, "eager", f"{tmp_path}/programs", deadline=120)
+def test_parts_that_differ(ranks, tmp_path):
+    ranks.run(_unevenly, "shard", 2, "eager", f"{tmp_path}/programs", deadline=60)
