@@ -20,7 +20,10 @@ __all__ = ["depends_on_it", "forget_plans"]
 _MESH = "torch.distributed.device_mesh"
 _TENSOR = "torch.distributed.tensor"
 _PLACEMENTS, _PLANS = f"{_TENSOR}.placement_types", f"{_TENSOR}._redistribute"
-_CALLERS = (("funcaot.aot.capture.handlers.call", "run"), ("torch.autograd.graph", "_engine_run_backward"))
+_CALLERS = (
+    ("funcaot.aot.capture.handlers.call", "run"),
+    ("torch.autograd.graph", "_engine_run_backward"),
+)
 _Locals = Mapping[str, Any]
 
 

@@ -22,8 +22,12 @@ from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.saved.distributed.structures import structure_data, structure_from
-from funcaot.aot.saved.errors import NotSavedError, missing_is_not_saved
+from funcaot.aot.saved.errors import (
+    NotSavedError,
+    missing_is_not_loaded,
+    missing_is_not_saved,
+)
+from funcaot.aot.subclasses.distributed import structure_data, structure_from
 from funcaot.aot.tape.memory.views import StridedStep, View, ViewStep
 
 Data: TypeAlias = Any
@@ -97,7 +101,8 @@ def spec_data(spec: TensorSpec) -> Data:
     ]
     if spec.structure is None:
         return described
-    return [*described, structure_data(spec.structure, spec_data)]
+    with missing_is_not_saved():
+        return [*described, structure_data(spec.structure, spec_data)]
 
 
 _NO_MESHES: Meshes = {}
@@ -111,7 +116,10 @@ def spec_from(data: Data, meshes: Meshes = _NO_MESHES) -> TensorSpec:
         meshes: Those of this process that a ``DTensor`` may be on.
     """
     shape, stride, dtype, device, layout, requires_grad, is_leaf, flags, *parts = data
-    structure = structure_from(parts[0], spec_from, meshes) if parts else None
+    structure = None
+    if parts:
+        with missing_is_not_loaded():
+            structure = structure_from(parts[0], spec_from, meshes)
     return TensorSpec(
         tuple(map(scalar_from, shape)),
         tuple(map(scalar_from, stride)),

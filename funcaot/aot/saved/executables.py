@@ -14,11 +14,27 @@ from funcaot._torch.inductor.generated import Generated, GeneratedError, made, t
 from funcaot.aot.graph.layout import Layout, Restriding, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.lowering.wrappers import Around
-from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
-from funcaot.aot.saved.distributed.around import around_data, around_from
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.lowering.wrappers import Around, Detached, Given, Made, Run, Source
+from funcaot.aot.saved.codec import (
+    Blobs,
+    Data,
+    scalar_data,
+    scalar_from,
+    spec_data,
+    spec_from,
+    tensor_from,
+    view_data,
+    view_from,
+)
+from funcaot.aot.saved.errors import (
+    NotLoadedError,
+    NotSavedError,
+    missing_is_not_loaded,
+    missing_is_not_saved,
+)
 from funcaot.aot.saved.graphs import graph_data, graph_from
+from funcaot.aot.subclasses.distributed import structure_data, structure_from
+from funcaot.aot.subclasses.nodes import Wrapped
 from funcaot.backends import eager
 
 
@@ -47,7 +63,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     """
     executable, changes, around = lowered.trusting, (), None
     if isinstance(executable, Around):
-        executable, around = executable.run, around_data(executable)
+        executable, around = executable.run, _around_data(executable)
     if isinstance(executable, Restriding):
         executable, changes = executable.run, executable.changes
     if not isinstance(executable, Executable):
@@ -117,7 +133,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
     if data.get("around") is not None:
         checked, trusting = (
-            around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
+            _around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
         )
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
@@ -168,3 +184,81 @@ def _result_from(data: Data) -> Result:
     node, memory, stride, private, offset, dtype = data
     stride = None if stride is None else tuple(map(scalar_from, stride))
     return Result(node, memory, stride, private, offset, scalar_from(dtype))
+
+
+# --- around graphs whose caller has DTensors -----------------------------------------------------
+
+
+def _around_data(around: Around) -> Data:
+    """What is taken out of operands and made of results.
+
+    Raises:
+        NotSavedError: If it makes anything but ``DTensor``s of known sizes.
+    """
+    return {
+        "given": list(map(_given_data, around.given)),
+        "results": list(map(_source_data, around.results)),
+        "arity": around.arity,
+    }
+
+
+def _around_from(data: Data, run: Run, meshes: Meshes) -> Around:
+    """The same around an executable of this process.
+
+    Raises:
+        NotLoadedError: If it makes a ``DTensor`` on a mesh that there isn't.
+    """
+    return Around(
+        run,
+        tuple(map(_given_from, data["given"])),
+        tuple(_source_from(each, meshes) for each in data["results"]),
+        data["arity"],
+    )
+
+
+def _given_data(given: Given) -> Data:
+    view = None if given.view is None else view_data(given.view)
+    return [given.operand, list(given.path), given.again, view]
+
+
+def _given_from(data: Data) -> Given:
+    operand, path, again, view = data
+    return Given(operand, tuple(path), again, None if view is None else view_from(view))
+
+
+def _source_data(source: Source) -> Data:
+    if source is None or isinstance(source, int):
+        return {"result": source}
+    if isinstance(source, Detached):
+        return {"detached": source.position}
+    if isinstance(source, Given):
+        return {"given": _given_data(source)}
+    target = source.wrapped
+    numbers: tuple[Any, ...] = (*target.shape, *target.stride)
+    if source.sizes or source.carried or not all(type(number) is int for number in numbers):
+        raise NotSavedError("it makes tensors that wrap others, of open sizes or with objects")
+    with missing_is_not_saved():
+        structure = structure_data(target.structure, spec_data)
+    return {
+        "made": {
+            "structure": structure,
+            "shape": list(target.shape),
+            "stride": list(target.stride),
+            "parts": list(map(_source_data, source.sources)),
+        }
+    }
+
+
+def _source_from(data: Data, meshes: Meshes) -> Source:
+    ((kind, value),) = data.items()
+    if kind == "result":
+        return value  # type: ignore[no-any-return]
+    if kind == "detached":
+        return Detached(value)
+    if kind == "given":
+        return _given_from(value)
+    with missing_is_not_loaded():
+        structure = structure_from(value["structure"], spec_from, meshes)
+    parts = tuple(_source_from(part, meshes) for part in value["parts"])
+    shape, stride = tuple(value["shape"]), tuple(value["stride"])
+    return Made(Wrapped(structure, shape, stride, len(parts), ()), parts)

@@ -38,9 +38,8 @@ from funcaot.aot.saved.codec import (
     spec_from,
 )
 from funcaot.aot.saved.described import rules_data
-from funcaot.aot.saved.distributed.structures import meshes_in
 from funcaot.aot.saved.environment import Surroundings, groups_from, reader_data
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError, missing_is_not_loaded
 from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
@@ -68,6 +67,7 @@ from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.histories import History, Place
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
+from funcaot.aot.subclasses.distributed import meshes_in
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -377,7 +377,8 @@ def forward_from(
     groups = groups_from(data, environment.reader)
     reader = environment.reader
     specs = [*call.signature.leaves, *map(spec_of, environment.tensors)]
-    meshes = meshes_in(specs, () if reader is None else reader.why.namespace.values())
+    with missing_is_not_loaded():
+        meshes = meshes_in(specs, () if reader is None else reader.why.namespace.values())
     loaded = Loaded(replace(contents, groups=groups, meshes=meshes), settings, sizes)
 
     def captured() -> SegmentFunctions:

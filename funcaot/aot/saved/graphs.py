@@ -17,8 +17,8 @@ from funcaot._torch.tensors.ops import OpOverload
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
-from funcaot.aot.saved.distributed.structures import structure_data
 from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.subclasses.distributed import structure_data
 from funcaot.aot.subclasses.nodes import is_wrapped
 
 # Namespaces of ops that torch itself and funcaot define.
@@ -191,7 +191,7 @@ def _looks(value: torch.Tensor) -> str:
         return str(spec)
     try:
         return f"{spec} {structure_data(spec.structure, str)}"
-    except NotSavedError:
+    except LookupError:
         return f"{spec} {spec.structure}"
 
 

@@ -1,4 +1,4 @@
-"""What a ``DTensor`` consists of, as data; ``codec`` makes it a part of a tensor's description.
+"""What a ``DTensor`` consists of, as data; ``saved`` makes it a part of a tensor's description.
 
 Each rank writes and compares its own part, so a program for parts of other sizes is another one.
 """
@@ -18,30 +18,25 @@ from funcaot._torch.distributed.described_tensors import (
     metadata_from,
 )
 from funcaot._torch.distributed.groups import is_mesh, mesh_words
-from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.saved.errors import (
-    NotSavedError,
-    missing_is_not_loaded,
-    missing_is_not_saved,
-)
 from funcaot.aot.subclasses.metadata import Outer
 from funcaot.aot.subclasses.structure import Structure, structure_again
 
+__all__ = ["meshes_in", "structure_data", "structure_from"]
 
-def structure_data(structure: Structure, spec_data: Callable[[TensorSpec], Any]) -> Any:
+
+def structure_data(structure: Structure, spec_data: Callable[[Any], Any]) -> Any:
     """What a wrapper consists of.
 
     Raises:
-        NotSavedError: If it isn't a ``DTensor`` around a plain tensor.
+        LookupError: If it isn't a ``DTensor`` around a plain tensor.
     """
     plain = all(part.structure is None for part in structure.inner)
     if not is_dtensor_class(structure.kind) or not plain:
-        raise NotSavedError("it takes tensors that wrap others")
+        raise LookupError("it takes tensors that wrap others")
     outer = structure.context.outer
-    with missing_is_not_saved():
-        metadata = metadata_data(structure.context.pair)
+    metadata = metadata_data(structure.context.pair)
     if not all(type(number) is int for number in (*outer.shape, *outer.stride)):
-        raise NotSavedError("it takes DTensors of open sizes")
+        raise LookupError("it takes DTensors of open sizes")
     return {
         "names": list(structure.names),
         "inner": list(map(spec_data, structure.inner)),
@@ -52,14 +47,13 @@ def structure_data(structure: Structure, spec_data: Callable[[TensorSpec], Any])
     }
 
 
-def structure_from(data: Any, spec_from: Callable[[Any], TensorSpec], meshes: Meshes) -> Structure:
+def structure_from(data: Any, spec_from: Callable[[Any], Any], meshes: Meshes) -> Structure:
     """What ``structure_data`` described.
 
     Raises:
-        NotLoadedError: If there is no such mesh.
+        LookupError: If there is no such mesh.
     """
-    with missing_is_not_loaded():
-        pair, kind = metadata_from(data["metadata"], meshes), dtensor_class()
+    pair, kind = metadata_from(data["metadata"], meshes), dtensor_class()
     return structure_again(
         kind,
         {name: spec_from(each) for name, each in zip(data["names"], data["inner"], strict=True)},
@@ -76,17 +70,19 @@ def meshes_in(specs: Iterable[Any], others: Iterable[Any]) -> Meshes:
     Args:
         specs: Its tensors', with constants among them.
         others: What else it reads, or what refers to it.
+
+    Raises:
+        LookupError: If a group of a mesh is gone.
     """
     found: dict[str, Any] = {}
     for mesh in [*map(_mesh_in, specs), *map(_target, others)]:
         if is_mesh(mesh):
-            with missing_is_not_loaded():
-                found.setdefault(mesh_words(mesh), mesh)
+            found.setdefault(mesh_words(mesh), mesh)
     return found
 
 
 def _mesh_in(spec: Any) -> Any:
-    structure = spec.structure if isinstance(spec, TensorSpec) else None
+    structure = getattr(spec, "structure", None)
     if structure is None or not is_dtensor_class(structure.kind):
         return None
     return mesh_of(structure.context.pair)

@@ -1,1 +1,0 @@
-"""Programs of tensors that many ranks share, in files."""
