@@ -19,6 +19,7 @@ from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import Roles
+from funcaot.aot.graph.layout import Layout
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
@@ -117,7 +118,7 @@ class Peeled:
     def around(self, lowered: Lowered) -> Lowered:
         """The outer graph's executable, made of that of the inner one."""
         run, trusting = (
-            Around(each, self.given, self.results, self.arity)
+            Around(each, self.given, self.results, self.arity, lowered.layouts)
             for each in (lowered.run, lowered.trusting)
         )
         return replace(lowered, run=run, trusting=trusting, layouts=None)
@@ -132,12 +133,14 @@ class Around:
         given: Where each of its inputs comes from.
         results: Where each of the outer graph's results comes from.
         arity: How many tensors the outer graph takes; its open sizes come after them.
+        layouts: Those of the inner graph's operands, if they matter and are known.
     """
 
     run: Run
     given: tuple[Given, ...]
     results: tuple[Source, ...]
     arity: int
+    layouts: tuple[Layout, ...] | None = None
 
     def __call__(self, operands: list[Any]) -> Sequence[Any]:
         """Run it on tensors that may be wrappers."""

@@ -61,8 +61,9 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     Raises:
         NotSavedError: If it isn't one that Inductor generated for a CPU.
     """
-    executable, changes, around = lowered.trusting, (), None
+    executable, changes, around, layouts = lowered.trusting, (), None, lowered.layouts
     if isinstance(executable, Around):
+        layouts = executable.layouts
         executable, around = executable.run, _around_data(executable)
     if isinstance(executable, Restriding):
         executable, changes = executable.run, executable.changes
@@ -73,7 +74,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
         "contract": _contract_data(contract),
         "settles": settles,
         "compiler": lowered.compiler,
-        "layouts": None if lowered.layouts is None else layouts_data(lowered.layouts),
+        "layouts": None if layouts is None else layouts_data(layouts),
         "around": around,
         "restrided": [[place, *layouts_data([layout])] for place, layout in changes],
     }
@@ -135,6 +136,7 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
         checked, trusting = (
             _around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
         )
+        layouts = None  # Those of what is inside are looked at there.
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
 
