@@ -39,7 +39,7 @@ def depends_on_it(reader: FrameType | None) -> bool:
     if place not in ((_MESH, "get_coordinate"), (_MESH, "_sym_get_coordinate")):
         return True
     caller = reader.f_back
-    known = _ALIKE.get(_place(caller))
+    known = _ALIKE.get((place[1], *_place(caller)))
     if known is not None and caller is not None:
         with contextlib.suppress(LookupError):  # of another torch, which calls it otherwise
             return not known(caller.f_locals)
@@ -125,10 +125,15 @@ def _is_next_size(found: _Locals) -> bool:
     return _is_even(shape[part.dim], found["mesh_dim_size"])
 
 
-_ALIKE: dict[tuple[str, str], Callable[[_Locals], bool]] = {
-    (_PLACEMENTS, "_make_replicate_tensor"): _whether_there_is_one,
-    (_PLACEMENTS, "_reduce_shard_tensor"): _whether_there_is_one,
-    (_PLACEMENTS, "_to_new_shard_dim"): _is_cut_otherwise_evenly,
-    (f"{_TENSOR}._utils", "_compute_local_shape_and_global_offset"): _is_local_shape,
-    (_PLANS, "generate_greedy_transform_infos"): _is_next_size,
+# By the method of a mesh that is called, the module that calls it, and the function.
+_ALIKE: dict[tuple[str, str, str], Callable[[_Locals], bool]] = {
+    ("get_coordinate", _PLACEMENTS, "_make_replicate_tensor"): _whether_there_is_one,
+    ("get_coordinate", _PLACEMENTS, "_reduce_shard_tensor"): _whether_there_is_one,
+    ("get_coordinate", _PLACEMENTS, "_to_new_shard_dim"): _is_cut_otherwise_evenly,
+    (
+        "_sym_get_coordinate",
+        f"{_TENSOR}._utils",
+        "_compute_local_shape_and_global_offset",
+    ): _is_local_shape,
+    ("_sym_get_coordinate", _PLANS, "generate_greedy_transform_infos"): _is_next_size,
 }

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate, Shard, placement_types
+from torch.distributed.tensor import Partial, Replicate, Shard, placement_types
 
 import funcaot
 from tests.distributed.saved import sharded
@@ -98,6 +98,15 @@ def test_parts_of_other_sizes(name, tmp_path):
     second, third = _taken(name, ((5, 5), (Shard(0),)), 1, tmp_path / "programs", places)
     assert third[0] == 1
     assert second[0] == (name == "made inside")  # It asks for the size of its part.
+
+
+# What is reduced is padded, and what was padded is cut off again: on the last rank, more of it.
+@pytest.mark.parametrize("name", ["columns", "looked up"])
+@pytest.mark.parametrize("order", [0, 1])
+def test_parts_that_are_padded(name, order, tmp_path):
+    places = [(1, 3), (2, 3)]
+    captured = _taken(name, ((5, 5), (Partial(),)), order, tmp_path / "programs", places)
+    assert [misses for misses, _ in captured] == [1, 1]
 
 
 @pytest.mark.long
