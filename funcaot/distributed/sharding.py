@@ -181,10 +181,16 @@ def _as_entered(tensor: Any) -> tuple[Any]:
     return (tensor,)
 
 
-def _rows(count: int, rank: int, ranks: int) -> tuple[int, int]:
-    """How many rows every part is padded to, and how many of them this rank has."""
+def _rows(spec: Any, ranks: int) -> tuple[int, int]:
+    """How many rows every part is padded to, and how many of them this rank has.
+
+    Its number is only asked for where ranks have different parts: a program is for the others too.
+    """
+    count = spec.shape[0]
     most = -(-count // ranks)
-    return most, max(0, min(most, count - rank * most))
+    if count == most * ranks:
+        return most, most
+    return most, max(0, min(most, count - sharded.rank_of(spec) * most))
 
 
 class Whole(torch.autograd.Function):
@@ -194,10 +200,10 @@ class Whole(torch.autograd.Function):
     def forward(tensor: Any) -> torch.Tensor:
         """Gather it."""
         spec, part = sharded.spec_of(tensor), sharded.local(tensor)
-        _, ranks, group = sharded.group_of(spec)
+        ranks, group = sharded.group_of(spec)
         if not spec.shape:
             return part.clone()
-        most, own = _rows(spec.shape[0], spec.mesh.get_local_rank(), ranks)
+        most, own = _rows(spec, ranks)
         padded = functional.pad(part, [0, 0] * (part.dim() - 1) + [0, most - own])
         return collectives.gathered(padded, ranks, group)[: spec.shape[0]].clone()
 
@@ -218,10 +224,10 @@ class Mean(torch.autograd.Function):
     @staticmethod
     def forward(tensor: torch.Tensor, spec: Any) -> Any:
         """Sum, scatter and divide."""
-        rank, ranks, group = sharded.group_of(spec)
+        ranks, group = sharded.group_of(spec)
         if not spec.shape:
             return sharded.of_local(collectives.summed(tensor, group) / ranks, spec)
-        most, own = _rows(spec.shape[0], rank, ranks)
+        most, own = _rows(spec, ranks)
         missing = most * ranks - spec.shape[0]
         padded = functional.pad(tensor, [0, 0] * (tensor.dim() - 1) + [0, missing])
         part = collectives.summed_part(padded, ranks, group) / ranks

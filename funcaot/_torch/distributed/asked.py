@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from funcaot._torch.distributed.coordinates import depends_on_it, forget_plans
 from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch
 
@@ -121,10 +122,7 @@ def _rank(group: Any) -> Any:
 def _coordinate(mesh: Any) -> Any:
     """The attribute of a mesh that says where in it this rank is."""
     found = vars(mesh)[_COORDINATE]
-    # Whether it is in it at all, each op on a ``DTensor`` asks.
-    if _noted.questions is not None and (
-        found is None or sys._getframe(1).f_code.co_name != "_is_current_rank_part_of_mesh"
-    ):
+    if _noted.questions is not None and (found is None or depends_on_it(sys._getframe(1))):
         _noted.questions.setdefault(_PLACE, _answer(_PLACE))
     return found
 
@@ -169,6 +167,8 @@ def noting_what_is_asked() -> Iterator[dict[str, Any]]:
         return
     require("places among ranks")
     before, found = _noted.questions, dict[str, Any]()
+    if before is None:
+        forget_plans()
     with _patch.used():
         _noted.questions = found
         try:

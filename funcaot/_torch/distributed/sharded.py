@@ -19,6 +19,7 @@ __all__ = [
     "local",
     "mesh_of_all",
     "of_local",
+    "rank_of",
     "spec_of",
 ]
 
@@ -51,10 +52,15 @@ def of_local(part: torch.Tensor, spec: Any) -> Any:
     return DTensor(part, spec, requires_grad=False)  # type: ignore[call-arg]
 
 
-def group_of(spec: Any) -> tuple[int, int, str]:
-    """The number of this rank, how many there are, and the name of their group."""
+def group_of(spec: Any) -> tuple[int, str]:
+    """How many ranks there are, and the name of their group."""
     mesh = spec.mesh
-    return mesh.get_local_rank(), mesh.size(), mesh.get_group().group_name
+    return mesh.size(), mesh.get_group().group_name
+
+
+def rank_of(spec: Any) -> int:
+    """The number of this rank among them."""
+    return spec.mesh.get_local_rank()  # type: ignore[no-any-return]
 
 
 def distributed(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:

@@ -19,6 +19,7 @@ from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
 from funcaot.aot.graph.graph_checks import Roles
+from funcaot.aot.graph.layout import Layout
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.nodes import Wrapped, is_part, is_wrapped, parts_of
@@ -26,7 +27,9 @@ from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape.memory.views import DETACHED, View, shown_from
 from funcaot.errors import GraphError
 
-__all__ = ["Peeled", "peeled"]
+__all__ = ["Around", "Detached", "Given", "Made", "Peeled", "Source", "peeled"]
+
+Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
 ALONE = View((DETACHED,), recorded=False)
 
@@ -114,19 +117,37 @@ class Peeled:
 
     def around(self, lowered: Lowered) -> Lowered:
         """The outer graph's executable, made of that of the inner one."""
-        run, trusting = map(self._around, (lowered.run, lowered.trusting))
+        run, trusting = (
+            Around(each, self.given, self.results, self.arity, lowered.layouts)
+            for each in (lowered.run, lowered.trusting)
+        )
         return replace(lowered, run=run, trusting=trusting, layouts=None)
 
-    def _around(
-        self, run: Callable[[list[Any]], Sequence[Any]]
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        def run_around(operands: list[Any]) -> Sequence[Any]:
-            given = [_unrecorded(source.of(operands)) for source in self.given]
-            made = run([*given, *operands[self.arity :]])
-            again: dict[Any, Any] = {}
-            return tuple(_result(source, operands, made, again) for source in self.results)
 
-        return run_around
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Runs an inner graph on what is inside of wrappers, and makes wrappers of its results.
+
+    Attributes:
+        run: The inner graph.
+        given: Where each of its inputs comes from.
+        results: Where each of the outer graph's results comes from.
+        arity: How many tensors the outer graph takes; its open sizes come after them.
+        layouts: Those of the inner graph's operands, if they matter and are known.
+    """
+
+    run: Run
+    given: tuple[Given, ...]
+    results: tuple[Source, ...]
+    arity: int
+    layouts: tuple[Layout, ...] | None = None
+
+    def __call__(self, operands: list[Any]) -> Sequence[Any]:
+        """Run it on tensors that may be wrappers."""
+        given = [_unrecorded(source.of(operands)) for source in self.given]
+        made = self.run([*given, *operands[self.arity :]])
+        again: dict[Any, Any] = {}
+        return tuple(_result(source, operands, made, again) for source in self.results)
 
 
 def _unrecorded(value: Any) -> Any:

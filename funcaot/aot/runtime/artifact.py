@@ -38,6 +38,7 @@ from funcaot.aot.saved.open_sizes import Served, numbers_from, served_by, withou
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
+from funcaot.aot.subclasses.structure import Structure
 
 _LOG = logging.getLogger("funcaot.aot.compiled")  # The name that users know it by.
 
@@ -278,7 +279,14 @@ def _captured(
 
 
 def _like(spec: TensorSpec, kind: type) -> torch.Tensor:
+    if spec.structure is not None:
+        return _wrapper_like(spec, spec.structure)
     made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
     if issubclass(kind, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=spec.requires_grad)
     return made.requires_grad_(spec.requires_grad)
+
+
+def _wrapper_like(spec: TensorSpec, structure: Structure) -> torch.Tensor:
+    parts = [_like(inner, torch.Tensor) for inner in structure.inner]
+    return structure.made_of(parts, spec.shape, spec.stride).requires_grad_(spec.requires_grad)

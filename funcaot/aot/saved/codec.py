@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx.immutable_collections import immutable_list
 
+from funcaot._torch.distributed.described_tensors import Meshes
 from funcaot._torch.distributed.groups import GroupData, described_group
 from funcaot._torch.tensors.sizes.written_expressions import (
     ExpressionError,
@@ -21,7 +22,12 @@ from funcaot.aot.effects.actions.overwrite import Overwrite
 from funcaot.aot.effects.effects import Effects, Mutation, Output
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.saved.errors import NotSavedError, missing_is_not_saved
+from funcaot.aot.saved.errors import (
+    NotSavedError,
+    missing_is_not_loaded,
+    missing_is_not_saved,
+)
+from funcaot.aot.subclasses.distributed import structure_data, structure_from
 from funcaot.aot.tape.memory.views import StridedStep, View, ViewStep
 
 Data: TypeAlias = Any
@@ -81,11 +87,9 @@ def scalar_from(data: Data) -> Any:
 
 def spec_data(spec: TensorSpec) -> Data:
     """A tensor's metadata."""
-    if spec.structure is not None:
-        raise NotSavedError("it takes tensors that wrap others")
     if not all(type(n) is int or is_symbolic(n) for n in (*spec.shape, *spec.stride)):
         raise NotSavedError("it takes tensors without plain sizes")
-    return [
+    described = [
         list(map(scalar_data, spec.shape)),
         list(map(scalar_data, spec.stride)),
         scalar_data(spec.dtype),
@@ -95,11 +99,27 @@ def spec_data(spec: TensorSpec) -> Data:
         spec.is_leaf,
         scalar_data(spec.flags),
     ]
+    if spec.structure is None:
+        return described
+    with missing_is_not_saved():
+        return [*described, structure_data(spec.structure, spec_data)]
 
 
-def spec_from(data: Data) -> TensorSpec:
-    """The metadata that ``spec_data`` described."""
-    shape, stride, dtype, device, layout, requires_grad, is_leaf, flags = data
+_NO_MESHES: Meshes = {}
+
+
+def spec_from(data: Data, meshes: Meshes = _NO_MESHES) -> TensorSpec:
+    """The metadata that ``spec_data`` described.
+
+    Args:
+        data: The description.
+        meshes: Those of this process that a ``DTensor`` may be on.
+    """
+    shape, stride, dtype, device, layout, requires_grad, is_leaf, flags, *parts = data
+    structure = None
+    if parts:
+        with missing_is_not_loaded():
+            structure = structure_from(parts[0], spec_from, meshes)
     return TensorSpec(
         tuple(map(scalar_from, shape)),
         tuple(map(scalar_from, stride)),
@@ -109,6 +129,7 @@ def spec_from(data: Data) -> TensorSpec:
         requires_grad,
         is_leaf,
         scalar_from(flags),
+        structure,
     )
 
 
@@ -161,7 +182,7 @@ def _mutation_data(mutation: Mutation) -> Data:
 
 
 def _output_data(output: Output, origins: _Origins) -> Data:
-    view = None if output.view is None else _view_data(output.view)
+    view = None if output.view is None else view_data(output.view)
     origin = None if output.origin is None else origins.add(output.origin)
     return [scalar_data(output.value), output.result, output.source, view, origin]
 
@@ -172,7 +193,7 @@ def _output_from(data: Data, origins: Sequence[Origin]) -> Output:
         scalar_from(value),
         result,
         source,
-        None if view is None else _view_from(view),
+        None if view is None else view_from(view),
         None if origin is None else origins[origin],
     )
 
@@ -201,7 +222,7 @@ class _Origins:
         if origin.part or origin.beside:
             raise NotSavedError(f"it returns a tensor that a file can't describe ({origin})")
         parent = None if origin.parent is None else self.add(origin.parent)
-        view = None if origin.view is None else _view_data(origin.view)
+        view = None if origin.view is None else view_data(origin.view)
         flags = [origin.kind, view, origin.graft, origin.leaf, origin.parameter]
         self.data.append([origin.source, origin.result, parent, *flags])
         self._known[id(origin)] = len(self.data) - 1
@@ -211,14 +232,22 @@ class _Origins:
 def _origin_from(data: Data, before: Sequence[Origin]) -> Origin:
     source, result, parent, kind, view, *flags = data
     start = None if parent is None else before[parent]
-    return Origin(source, result, start, kind, None if view is None else _view_from(view), *flags)
+    return Origin(source, result, start, kind, None if view is None else view_from(view), *flags)
 
 
-def _view_data(view: View) -> Data:
+def view_data(view: View) -> Data:
+    """A chain of views.
+
+    Raises:
+        NotSavedError: If one isn't made by an op of torch's.
+    """
+    if type(view) is not View:
+        raise NotSavedError("it returns a view or a part of a tensor that wraps others")
     return [list(map(_step_data, view.steps)), view.recorded, view.from_no_grad, view.several]
 
 
-def _view_from(data: Data) -> View:
+def view_from(data: Data) -> View:
+    """The chain that ``view_data`` described."""
     steps, *flags = data
     return View(tuple(map(_step_from, steps)), *flags)
 

@@ -22,6 +22,11 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.described_tensors import (
+    is_dtensor_class,
+    is_placement,
+    placement_data,
+)
 from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
@@ -34,6 +39,7 @@ from funcaot.aot.closure.ran_code import CodeKey, digest_of, found, keys_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.reader.held import held, text_of
 from funcaot.aot.reader.reader import Reader, Rules, make_check
+from funcaot.aot.saved.codec import spec_data
 from funcaot.aot.saved.errors import (
     NotLoadedError,
     NotSavedError,
@@ -42,6 +48,8 @@ from funcaot.aot.saved.errors import (
 )
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Keys of a module's hooks, which torch counts in all of a process: all of them, or one.
+_HOOKS = re.compile(r"(?<=hooks'\]\] == )\[[\d, ]+\]|(?<=hooks'\])\[\d+\]")
 _BUILTIN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -75,13 +83,33 @@ def described(reader: Reader | None) -> list[str]:
         return []
     describe = Describer(() if reader.ran is None else [code for code, _ in reader.ran.users])
     namespace = reader.why.namespace
-    found = []
-    for text, says, *_ in reader.why.lines:
+    found, hooks = [], dict[str, int]()
+    for written, told, *_ in reader.why.lines:
+        text, says = _with_hooks_numbered(written, told or "", hooks)
         used = [name for name in _NAME.findall(text) if name in namespace]
         named = [f"{name}: {describe.constant(name, namespace[name])}" for name in used]
         # What stands in front tells a reader of two such lists what changed.
-        found.append(" | ".join([says or "", text, *named]))
+        found.append(" | ".join([says, text, *named]))
     return found
+
+
+def _with_hooks_numbered(text: str, says: str, known: dict[str, int]) -> tuple[str, str]:
+    """A line, and what it says, with hooks of modules numbered as they come.
+
+    Args:
+        text: The line.
+        says: What it says.
+        known: The number of each by its key; it grows.
+    """
+    for keys in _HOOKS.findall(text):
+        for key in re.findall(r"\d+", keys):
+            known.setdefault(key, len(known))
+            says = re.sub(rf"\.{key}\b", f".{known[key]}", says)
+
+    def numbered(match: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda key: str(known[key[0]]), match[0])
+
+    return _HOOKS.sub(numbered, text), says
 
 
 def refuse_change(known: list[str], now: list[str]) -> None:
@@ -226,24 +254,28 @@ def _kind_of(target: Any) -> str:
         return _member(target)
     if target is attributes_of_tensors().get("__dlpack_c_exchange_api__"):
         return "torch's interface for DLPack"
-    if is_group(target) or is_mesh(target):
+    if is_group(target) or is_mesh(target) or is_placement(target):
         return _of_ranks(target)
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.
         return f"tensor {spec_of(target)}"
+    if is_dtensor_class(kind):
+        return f"tensor {spec_data(spec_of(target))}"
     if isinstance(target, torch.Tensor) or not _shows_all(kind):
         raise NotSavedError(f"it reads an object of {kind.__module__}.{kind.__qualname__}")
     return f"object of {_class(kind)}{held(target)}"
 
 
 def _of_ranks(target: Any) -> str:
-    """A group or a mesh: which ranks, not what this process calls them.
+    """A group or a mesh: which ranks, not what this process calls them; or how they share tensors.
 
     Raises:
-        NotSavedError: If a group is gone.
+        NotSavedError: If a group is gone, or they share tensors in a way of their own.
     """
     with missing_is_not_saved():
+        if is_placement(target):
+            return f"placement {placement_data(target)}"
         return mesh_words(target) if is_mesh(target) else words(described_group(target))
 
 

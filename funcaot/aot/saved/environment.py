@@ -34,12 +34,14 @@ class Surroundings:
         state: What its calls store.
         gradients: What its calls do to ``.grad`` and to optimizers.
         numbers: What a capture of it leaves open again.
+        tensors: The tensors that it closes over.
     """
 
     reader: Reader | None = None
     state: StateEffects | None = None
     gradients: GradientEffects | None = None
     numbers: NumbersRead = field(default_factory=NumbersRead)
+    tensors: tuple[torch.Tensor, ...] = ()
 
 
 def reader_data(reader: Reader | None, state: StateEffects | None) -> Data:
@@ -82,7 +84,7 @@ def environment_from(
     """
     reader, tensors, state, again = _read(data["reader"], function, leaves, known, names)
     gradients = gradients_from(data["gradients"], reader, tensors, leaves)
-    return Surroundings(reader, state, gradients, again)
+    return Surroundings(reader, state, gradients, again, tensors)
 
 
 def _read(

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import fx
 
+from funcaot._torch.distributed.described_tensors import Meshes
 from funcaot._torch.inductor.generated import Generated, GeneratedError, made, taken_apart
 from funcaot.aot.graph.layout import Layout, Restriding, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.lowering.wrappers import Around, Detached, Given, Made, Run, Source
+from funcaot.aot.saved.codec import (
+    Blobs,
+    Data,
+    scalar_data,
+    scalar_from,
+    spec_data,
+    spec_from,
+    tensor_from,
+    view_data,
+    view_from,
+)
+from funcaot.aot.saved.errors import (
+    NotLoadedError,
+    NotSavedError,
+    missing_is_not_loaded,
+    missing_is_not_saved,
+)
 from funcaot.aot.saved.graphs import graph_data, graph_from
+from funcaot.aot.subclasses.distributed import structure_data, structure_from
+from funcaot.aot.subclasses.nodes import Wrapped
 from funcaot.backends import eager
 
 
@@ -27,11 +46,13 @@ class Contents:
         blobs: Bytes by digest.
         library: Where the library of a digest lies on this machine.
         groups: The names that this process has for the groups of ranks that a program waits for.
+        meshes: Meshes that this process has given to the program, by what is said of them.
     """
 
     blobs: Mapping[str, bytes]
     library: Callable[[str], Path]
     groups: tuple[str, ...] = ()
+    meshes: Meshes = field(default_factory=dict)
 
 
 def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
@@ -40,17 +61,21 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     Raises:
         NotSavedError: If it isn't one that Inductor generated for a CPU.
     """
-    executable, changes = lowered.trusting, ()
+    executable, changes, around, layouts = lowered.trusting, (), None, lowered.layouts
+    if isinstance(executable, Around):
+        layouts = executable.layouts
+        executable, around = executable.run, _around_data(executable)
     if isinstance(executable, Restriding):
         executable, changes = executable.run, executable.changes
     if not isinstance(executable, Executable):
-        raise NotSavedError("what was compiled takes wrappers apart")
+        raise NotSavedError("what was compiled isn't called by itself")
     run, contract, settles = executable.parts
     data = {
         "contract": _contract_data(contract),
         "settles": settles,
         "compiler": lowered.compiler,
-        "layouts": None if lowered.layouts is None else layouts_data(lowered.layouts),
+        "layouts": None if layouts is None else layouts_data(layouts),
+        "around": around,
         "restrided": [[place, *layouts_data([layout])] for place, layout in changes],
     }
     if lowered.compiler == "eager":
@@ -107,6 +132,11 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     ]
     if changes:
         checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
+    if data.get("around") is not None:
+        checked, trusting = (
+            _around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
+        )
+        layouts = None  # Those of what is inside are looked at there.
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
     return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
 
@@ -156,3 +186,81 @@ def _result_from(data: Data) -> Result:
     node, memory, stride, private, offset, dtype = data
     stride = None if stride is None else tuple(map(scalar_from, stride))
     return Result(node, memory, stride, private, offset, scalar_from(dtype))
+
+
+# --- around graphs whose caller has DTensors -----------------------------------------------------
+
+
+def _around_data(around: Around) -> Data:
+    """What is taken out of operands and made of results.
+
+    Raises:
+        NotSavedError: If it makes anything but ``DTensor``s of known sizes.
+    """
+    return {
+        "given": list(map(_given_data, around.given)),
+        "results": list(map(_source_data, around.results)),
+        "arity": around.arity,
+    }
+
+
+def _around_from(data: Data, run: Run, meshes: Meshes) -> Around:
+    """The same around an executable of this process.
+
+    Raises:
+        NotLoadedError: If it makes a ``DTensor`` on a mesh that there isn't.
+    """
+    return Around(
+        run,
+        tuple(map(_given_from, data["given"])),
+        tuple(_source_from(each, meshes) for each in data["results"]),
+        data["arity"],
+    )
+
+
+def _given_data(given: Given) -> Data:
+    view = None if given.view is None else view_data(given.view)
+    return [given.operand, list(given.path), given.again, view]
+
+
+def _given_from(data: Data) -> Given:
+    operand, path, again, view = data
+    return Given(operand, tuple(path), again, None if view is None else view_from(view))
+
+
+def _source_data(source: Source) -> Data:
+    if source is None or isinstance(source, int):
+        return {"result": source}
+    if isinstance(source, Detached):
+        return {"detached": source.position}
+    if isinstance(source, Given):
+        return {"given": _given_data(source)}
+    target = source.wrapped
+    numbers: tuple[Any, ...] = (*target.shape, *target.stride)
+    if source.sizes or source.carried or not all(type(number) is int for number in numbers):
+        raise NotSavedError("it makes tensors that wrap others, of open sizes or with objects")
+    with missing_is_not_saved():
+        structure = structure_data(target.structure, spec_data)
+    return {
+        "made": {
+            "structure": structure,
+            "shape": list(target.shape),
+            "stride": list(target.stride),
+            "parts": list(map(_source_data, source.sources)),
+        }
+    }
+
+
+def _source_from(data: Data, meshes: Meshes) -> Source:
+    ((kind, value),) = data.items()
+    if kind == "result":
+        return value  # type: ignore[no-any-return]
+    if kind == "detached":
+        return Detached(value)
+    if kind == "given":
+        return _given_from(value)
+    with missing_is_not_loaded():
+        structure = structure_from(value["structure"], spec_from, meshes)
+    parts = tuple(_source_from(part, meshes) for part in value["parts"])
+    shape, stride = tuple(value["shape"]), tuple(value["stride"])
+    return Made(Wrapped(structure, shape, stride, len(parts), ()), parts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.distributed.described_tensors import is_dtensor_class
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
 from funcaot.aot.calls.program import GraphProgram
@@ -25,7 +26,7 @@ from funcaot.aot.closure.ran_code import digest_of
 from funcaot.aot.effects.effects import Watched
 from funcaot.aot.graph.policy import POLICIES
 from funcaot.aot.graph.settings import Settings
-from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.lower import Lowered
 from funcaot.aot.saved.codec import (
     Blobs,
@@ -38,7 +39,7 @@ from funcaot.aot.saved.codec import (
 )
 from funcaot.aot.saved.described import rules_data
 from funcaot.aot.saved.environment import Surroundings, groups_from, reader_data
-from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
+from funcaot.aot.saved.errors import NotLoadedError, NotSavedError, missing_is_not_loaded
 from funcaot.aot.saved.executables import Contents, executable_data, layouts_data
 from funcaot.aot.saved.functions import Loaded, LoadedFunctions
 from funcaot.aot.saved.graphs import graph_digest
@@ -66,6 +67,7 @@ from funcaot.aot.segment.segment import Segment
 from funcaot.aot.signature.ambient import Ambient
 from funcaot.aot.signature.histories import History, Place
 from funcaot.aot.signature.signature import ByContents, Constant, Identity, Signature
+from funcaot.aot.subclasses.distributed import meshes_in
 from funcaot.backends import eager, inductor
 
 # Those whose executables can be written down.
@@ -120,7 +122,7 @@ def signature_data(signature: Signature) -> Data:
         raise NotSavedError("it was called in a mode, or in forward mode")
     if signature.attributes:
         raise NotSavedError("its arguments have attributes of the user's")
-    if any(kind not in _PLAIN for kind in signature.kinds):
+    if not all(kind in _PLAIN or is_dtensor_class(kind) for kind in signature.kinds):
         raise NotSavedError("it takes tensors of a class of their own")
     return {
         "tree": arguments_data(signature.tree),
@@ -196,6 +198,7 @@ def forward_data(
         "absent": [list(pair) for pair in captured.absent],
         "facts": [list(fact) for fact in captured.facts],
         "asked": [list(each) for each in captured.asked],
+        "pattern": list(captured.pattern),
         "histories": [
             [[list(place) for place in side] for side in history] for history in captured.histories
         ],
@@ -228,7 +231,10 @@ def _refuse(forward: Forward, derived: Derived) -> None:
             ),
             "it takes sparse, conjugated or negated tensors",
         ),
-        (bool(captured.pattern), "it takes tensors that wrap others"),
+        (
+            forward.sizes is not None and captured.tape.wrappers.used,
+            "it takes DTensors of open sizes",
+        ),
     ):
         if holds:
             raise NotSavedError(what)
@@ -320,7 +326,7 @@ def _key_data(key: BackwardKey) -> Data:
     autocast = scalar_data(key.autocast)
     return [
         list(key.needs), tangents, key.create_graph, list(key.edges), autocast, key.asked_by,
-        key.variant,
+        key.variant, scalar_data(key.dispatch), list(key.pattern),
     ]  # fmt: skip
 
 
@@ -369,7 +375,11 @@ def forward_from(
     """
     sizes = call.sizes
     groups = groups_from(data, environment.reader)
-    loaded = Loaded(replace(contents, groups=groups), settings, sizes)
+    reader = environment.reader
+    specs = [*call.signature.leaves, *map(spec_of, environment.tensors)]
+    with missing_is_not_loaded():
+        meshes = meshes_in(specs, () if reader is None else reader.why.namespace.values())
+    loaded = Loaded(replace(contents, groups=groups, meshes=meshes), settings, sizes)
 
     def captured() -> SegmentFunctions:
         entry = capture()
@@ -413,7 +423,8 @@ def _capture_from(
     inputs = []
     for index, (spec, argument, kind) in enumerate(data["inputs"]):
         node: Any = Token(f"input {index}")
-        inputs.append(Input(spec_from(spec), nothing, nothing, node, argument, 0, None, (), kind))
+        known_spec = spec_from(spec, loaded.contents.meshes)
+        inputs.append(Input(known_spec, nothing, nothing, node, argument, 0, None, (), kind))
     tape: Any = loaded.tape
     return Capture(
         tape,
@@ -430,6 +441,7 @@ def _capture_from(
         absent=tuple((position, name) for position, name in data["absent"]),
         facts=tuple(Fact(*fact) for fact in data["facts"]),
         asked=tuple((question, answer) for question, answer in data["asked"]),
+        pattern=tuple(data["pattern"]),
         histories=tuple(
             History(*(tuple(Place(*place) for place in side) for side in history))
             for history in data["histories"]

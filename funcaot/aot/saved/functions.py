@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from funcaot import config
+from funcaot._torch.distributed.described_tensors import Meshes
 from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
@@ -293,8 +294,8 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
         self._function, self._loaded = function, loaded
         super().__init__(function.segment, function.form, SegmentFunctions)
         for data in saved:
-            key = key_from(data["key"])
             with contextlib.suppress(NotLoadedError):  # It is traced when it is asked for.
+                key = key_from(data["key"], self._loaded.contents.meshes)
                 self.backwards[key] = self._backward_from(key, data)
 
     def _make_sizes(self) -> BackwardSizes | None:
@@ -368,15 +369,17 @@ class _LoadedDerivatives(Derivatives[SegmentFunctions]):
             self._function._captured.derivatives.forget(derivative)
 
 
-def key_from(data: Data) -> BackwardKey:
+def key_from(data: Data, meshes: Meshes) -> BackwardKey:
     """What a backward is specialized on, as ``forwards`` writes it."""
-    needs, tangents, create_graph, edges, autocast, asked_by, variant = data
+    needs, tangents, create_graph, edges, autocast, asked_by, variant, dispatch, pattern = data
     return BackwardKey(
         tuple(needs),
-        tuple(None if spec is None else spec_from(spec) for spec in tangents),
+        tuple(None if spec is None else spec_from(spec, meshes) for spec in tangents),
         create_graph,
         tuple(edges),
         scalar_from(autocast),
         asked_by,
         variant,
+        scalar_from(dispatch),
+        tuple(pattern),
     )

@@ -18,6 +18,8 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.saved.codec import Blobs, Data, scalar_data, scalar_from, tensor_from
 from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.subclasses.distributed import structure_data
+from funcaot.aot.subclasses.nodes import is_wrapped
 
 # Namespaces of ops that torch itself and funcaot define.
 _KNOWN_OPS = {"aten", "prims", "inductor", "funcaot", *COLLECTIVES}
@@ -175,11 +177,22 @@ def graph_digest(module: fx.GraphModule) -> str:
         if node.op == "placeholder":
             value = graphs.value_of(node)
             is_tensor = isinstance(value, torch.Tensor)
-            parts = [node.op, str(spec_of(value).without_grad() if is_tensor else value)]
+            parts = [node.op, _looks(value) if is_tensor else str(value)]
         args = _with_group(node, lambda name: repr(described_group(name)))
         parts += [_argument(args, numbers), _argument(node.kwargs, numbers)]
         found.update("\n".join(parts).encode())
     return found.hexdigest()
+
+
+def _looks(value: torch.Tensor) -> str:
+    """A tensor in words; a wrapper with what it consists of, as far as that can be described."""
+    spec = spec_of(value).without_grad()
+    if spec.structure is None:
+        return str(spec)
+    try:
+        return f"{spec} {structure_data(spec.structure, str)}"
+    except LookupError:
+        return f"{spec} {spec.structure}"
 
 
 def _target(node: fx.Node, module: fx.GraphModule) -> str:
@@ -191,6 +204,8 @@ def _target(node: fx.Node, module: fx.GraphModule) -> str:
             # Its numbers came from code, which is compared.
             return str(spec_of(value))
         return type(value).__qualname__
+    if is_wrapped(node):
+        return f"{node.target} {_looks(graphs.value_of(node))}"
     if graphs.is_function_node(node):
         return getattr(node.target, "__name__", "") or type(node.target).__qualname__
     return str(node.target)

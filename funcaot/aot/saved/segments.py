@@ -54,9 +54,17 @@ class KnownOutput:
     requires_grad: bool
 
 
-class _NoWrappers:
-    used = False
+class _Wrappers:
+    """What is known of a tape's wrappers.
+
+    Attributes:
+        used: Whether there are any.
+    """
+
     brought = Brought()
+
+    def __init__(self) -> None:
+        self.used = False
 
 
 class LoadedTape:
@@ -67,11 +75,11 @@ class LoadedTape:
         captured: The captured program's tape, once there is one.
     """
 
-    wrappers = _NoWrappers()
     closed_over = ClosedOver()
 
     def __init__(self, sizes: SizeEnvironment | None = None) -> None:
         """Nothing is captured yet."""
+        self.wrappers = _Wrappers()
         self.sizes = sizes
         self.captured: Any = None
 
@@ -86,8 +94,6 @@ _LEAF: Any = Token("leaf")
 
 def segment_data(segment: Segment) -> Data:
     """What calling a segment needs to know of it, without its forms."""
-    if segment.tape.wrappers.used:
-        raise NotSavedError("it works with tensors that wrap others")
     if segment.tape.closed_over.readers:
         raise NotSavedError("a Function's backward reads tensors that aren't operands")
     if any(graphs.is_opaque(node) for node in segment.tape.graph.nodes):
@@ -115,6 +121,7 @@ def segment_data(segment: Segment) -> Data:
         "places": [[place.output, place.operand] for place in segment.places],
         "draws": segment.draws,
         "calls_functions": segment.calls_functions,
+        "wrappers": segment.tape.wrappers.used,
     }
 
 
@@ -151,6 +158,7 @@ class LoadedSegment(Segment):
             for shape, dtype, device, graded in data["made"]
         )
         nodes: Any = tuple(Token(f"output {index}") for index in range(data["count"]))
+        tape.wrappers.used |= data["wrappers"]
         self.tape = tape  # pyright: ignore[reportAttributeAccessIssue]
         self.operands = tuple(
             Operand(_token("operand", index), _LEAF if leaf else None, *flags)

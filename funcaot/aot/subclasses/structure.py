@@ -29,6 +29,7 @@ __all__ = [
     "metadata_without_grad",
     "paths_inside",
     "paths_of",
+    "structure_again",
     "structure_of",
 ]
 
@@ -228,6 +229,30 @@ def structure_of(
         frozenset(attributes),
         _Held(context, others, outer),
     )
+
+
+def structure_again(
+    kind: type,
+    parts: dict[str, Any],
+    pair: tuple[Any, dict[str, Any]],
+    outer: Outer,
+    marks: tuple[tuple[str, bool], ...],
+    attributes: frozenset[str],
+) -> Structure:
+    """What a wrapper consisted of that was described in another process.
+
+    Args:
+        kind: Its class.
+        parts: A spec for each of its inner tensors.
+        pair: Its metadata, and what else it names that isn't a tensor.
+        outer: Its sizes and strides.
+        marks: What torch had set on it.
+        attributes: Names of its attributes.
+    """
+    frozen_pair = frozen(pair, kind, outer)
+    held = _Held(*pair, outer)
+    names, inner = tuple(parts), tuple(parts.values())
+    return Structure(kind, names, inner, frozen_pair, marks, attributes, held)
 
 
 def metadata_of(wrapper: Any) -> tuple[Any, dict[str, Any]] | None:

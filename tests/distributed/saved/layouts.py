@@ -89,10 +89,10 @@ FUNCTIONS = {
 class Energy(nn.Module):
     """A small energy per structure."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = 4) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.first, self.last = nn.Linear(3, features), nn.Linear(features, 2)
 
     def forward(self, x):
         return self.last(torch.tanh(self.first(x)))

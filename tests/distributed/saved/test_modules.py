@@ -120,30 +120,64 @@ def test_whole_steps(ranks, name, order, backend, tmp_path):
 
 
 LAYOUTS = {
-    "shard": funcaot.distributed.shard,
-    "parallelize_module": lambda module: parallelize_module(
-        module,
-        dist.init_device_mesh("cpu", (2,)),
-        {"first": ColwiseParallel(), "last": RowwiseParallel()},
+    "shard": lambda module, mesh: funcaot.distributed.shard(module, mesh),
+    "parallelize_module": lambda module, mesh: parallelize_module(
+        module, mesh, {"first": ColwiseParallel(), "last": RowwiseParallel()}
     ),
 }
 
 
-def _warmed_up_alone(layout, order, path):
-    compiled = funcaot.compile(LAYOUTS[layout](layouts.Energy()), backend="eager")
+def _made(layout, features):
+    mesh = dist.init_device_mesh("cpu", (2,))
+    return LAYOUTS[layout](layouts.Energy(features), mesh), layouts.Energy(features)
+
+
+def _sharded_for_all(layout, features, order, backend, path):
+    compiled, plain = _made(layout, features)
+    first = funcaot.compile(compiled, backend=backend)
     if dist.get_rank() == 0:
-        compiled.warm_up(torch.ones(4, 3, requires_grad=True), orders=order)
-        saved = compiled.save(path)
-        assert saved.programs == 0, saved
-        assert "tensors that wrap others" in saved.left_out[0]
+        first.warm_up(torch.ones(4, 3, requires_grad=True), orders=order)
+        saved = first.save(path)
+        assert saved.programs == 1, saved
+        assert not saved.left_out, saved
     dist.barrier()
-    x = torch.linspace(0, 1, 12).reshape(4, 3)
-    found = layouts.derivatives(compiled, x, order)
-    expected = layouts.derivatives(layouts.Energy(), x, order)
-    torch.testing.assert_close(layouts.whole(found), layouts.whole(expected))
+    again, _ = _made(layout, features)
+    compiled = funcaot.compile(again, backend=backend, artifacts=path)
+    # What a rank has to compute alone is its own under the one, and that of all under the other.
+    own = _own if layout == "shard" else lambda step: torch.full((4, 3), 0.1 * step)
+    for step in range(3):
+        found = layouts.derivatives(compiled, own(step), order)
+        expected = layouts.derivatives(plain, own(step), order)
+        for gradient in expected[-4:]:
+            if gradient is not None and layout == "shard":
+                dist.all_reduce(gradient)
+                gradient /= 2
+        torch.testing.assert_close(layouts.whole(found), layouts.whole(expected))
+        compiled.zero_grad()
+        plain.zero_grad()
+    return compiled
 
 
-@pytest.mark.parametrize("order", [1, 2])
+def _evenly(layout, order, backend, path):
+    compiled = _sharded_for_all(layout, 4, order, backend, path)
+    assert _counts(compiled) == (0, 0, 0), compiled_of(compiled).entries[0].reason
+
+
+def _unevenly(layout, order, backend, path):
+    """Where ranks have other parts, the one that made it takes it, and the other one doesn't."""
+    compiled = _sharded_for_all(layout, 5, order, backend, path)
+    assert _counts(compiled)[0] == dist.get_rank(), compiled_of(compiled).entries[0].reason
+    if dist.get_rank():
+        assert "doesn't serve this call" in compiled_of(compiled).entries[0].reason
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_rank_warms_up_what_isnt_saved(ranks, layout, order, tmp_path):
-    ranks.run(_warmed_up_alone, layout, order, f"{tmp_path}/programs", deadline=60)
+@pytest.mark.parametrize(
+    ("order", "backend"), [(1, "eager"), (2, "eager"), (1, "inductor"), (2, "inductor")]
+)
+def test_dtensors(ranks, layout, order, backend, tmp_path):
+    ranks.run(_evenly, layout, order, backend, f"{tmp_path}/programs", deadline=60)
+
+
+def test_parts_that_differ(ranks, tmp_path):
+    ranks.run(_unevenly, "shard", 2, "eager", f"{tmp_path}/programs", deadline=60)
