@@ -71,7 +71,6 @@ def test_nequip(monkeypatch, dtype):
     """Its test of compilation in training, outputs and gradients, which it skips on CPUs."""
     from nequip.utils.global_state import set_global_state
     from nequip.utils.unittests import model_tests_train_time_compile as theirs
-
     from test_potentials import frames_of_nequip
 
     skips = types.SimpleNamespace(skip=lambda reason: None)

@@ -137,13 +137,10 @@ class CompiledFunction(Generic[P, R]):
         """Leave these dimensions of each argument open from the first compilation on."""
         self._history.always = dims
 
-    def open_numbers(self, positions: Collection[int]) -> None:
-        """Leave the numbers among the leaves of a call that are at these positions open."""
-        self._history.varied = positions
-
-    def open_together(self, leaves: range) -> None:
-        """Leave all numbers among some leaves of a call open once one of them has changed."""
+    def open_together(self, leaves: range, changed: Collection[int] = ()) -> None:
+        """Leave all numbers among some leaves open once one has changed; others have already."""
         self._history.read = self._grown.read = leaves
+        self._history.varied = changed
 
     def keep_static(self, names: frozenset[str]) -> None:
         """Leave nothing open of the arguments of these names, from the next compilation on."""

@@ -163,8 +163,8 @@ class GrownCalls:
             program, before = known.program, len(tensors)
             known.compare(leaves)
             program.open_dimensions([*known.dims, *known.arguments])
-            program.open_together(range(before + self.read.start, before + self.read.stop))
-            program.open_numbers([before + at for at in known.numbers])
+            read = range(before + self.read.start, before + self.read.stop)
+            program.open_together(read, [before + at for at in known.numbers])
         entries = len(program.entries)
         try:
             result = program(tensors, *args, **kwargs)

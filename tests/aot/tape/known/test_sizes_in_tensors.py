@@ -90,6 +90,7 @@ def by_unique(x, batch):
 )
 def test_numbers_read_beside_an_object_whose_tensors_change(pool, backend):
     """The tensors become arguments of a second program, in which numbers stay open at once."""
+
     def function(data, scale):
         return pool(data.x.sin(), data.batch).pow(2).sum() * scale
 
