@@ -20,19 +20,29 @@ def squares(energy, forces):
     return 1e-3 * energy.square().sum() + forces.square().sum()
 
 
-@pytest.mark.usefixtures("_double")
-def test_nequip():
-    """The kind of model that its own test of compilation in training has."""
+def frames_of_nequip(step):
+    """Two molecules in a batch, whose sizes change from step to step."""
     from ase import Atoms
     from nequip.data import AtomicDataDict, from_ase
     from nequip.data.transforms import ChemicalSpeciesToAtomTypeMapper, NeighborListTransform
+
+    types = ChemicalSpeciesToAtomTypeMapper(
+        model_type_names=["H", "C"], chemical_species_to_atom_type_map={"H": "H", "C": "C"}
+    )
+    frames = []
+    for _ in range(2):
+        atoms = Atoms(["H", "C"] * 3 + ["H"] * (step % 2), torch.rand(6 + step % 2, 3) * 4)
+        frames.append(NeighborListTransform(r_max=4.0)(types(from_ase(atoms))))
+    return AtomicDataDict.batched_from_list(frames)
+
+
+@pytest.mark.usefixtures("_double")
+def test_nequip():
+    """The kind of model that its own test of compilation in training has."""
     from nequip.model import NequIPGNNModel
     from nequip.utils.global_state import set_global_state
 
     set_global_state(allow_tf32=False)
-    types = ChemicalSpeciesToAtomTypeMapper(
-        model_type_names=["H", "C"], chemical_species_to_atom_type_map={"H": "H", "C": "C"}
-    )
 
     def make():
         return NequIPGNNModel(
@@ -48,18 +58,11 @@ def test_nequip():
             avg_num_neighbors=20.0,
         )
 
-    def batch(step):
-        frames = []
-        for _ in range(2):
-            atoms = Atoms(["H", "C"] * 3 + ["H"] * (step % 2), torch.rand(6 + step % 2, 3) * 4)
-            frames.append(NeighborListTransform(r_max=4.0)(types(from_ase(atoms))))
-        return (AtomicDataDict.batched_from_list(frames),)
-
     def loss(function, data):
         found = function({**data, "pos": data["pos"].detach()})
         return squares(found["total_energy"], found["forces"])
 
-    check(make, loss, batch, steps=4, tolerance=1e-8)
+    check(make, loss, lambda step: (frames_of_nequip(step),), steps=4, tolerance=1e-8)
 
 
 def test_torchmd_net():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -137,9 +137,10 @@ class CompiledFunction(Generic[P, R]):
         """Leave these dimensions of each argument open from the first compilation on."""
         self._history.always = dims
 
-    def open_together(self, count: int) -> None:
-        """Leave all numbers among the first leaves of a call open once one of them has changed."""
-        self._history.read = count
+    def open_together(self, leaves: range, changed: Collection[int] = ()) -> None:
+        """Leave all numbers among some leaves open once one has changed; others have already."""
+        self._history.read = self._grown.read = leaves
+        self._history.varied = changed
 
     def keep_static(self, names: frozenset[str]) -> None:
         """Leave nothing open of the arguments of these names, from the next compilation on."""

@@ -145,7 +145,7 @@ class SizedCalls:
             if not self._go_on(stage, known, args, kwargs):
                 break
         while True:
-            self.program.open_together(len(tree_flatten(known)[0]))
+            self.program.open_together(range(len(tree_flatten(known)[0])))
             try:
                 return self.program(known, *args, **kwargs)
             except SizesNeededError:
@@ -162,7 +162,7 @@ class SizedCalls:
         self, stage: CompiledFunction, known: dict[str, Any], args: tuple[Any, ...], kwargs: Any
     ) -> bool:
         """Run one stage and the op after it; False if the function has no further one."""
-        stage.open_together(len(tree_flatten(known)[0]))
+        stage.open_together(range(len(tree_flatten(known)[0])))
         with drawing_nothing():
             found = stage(known, *args, **kwargs)
         if found is None:

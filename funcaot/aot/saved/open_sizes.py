@@ -58,7 +58,7 @@ def numbers_data(numbers: Numbers | None) -> Data:
         return None
     return {
         "kinds": [[position, kind.__name__] for position, kind in numbers.kinds.items()],
-        "read": numbers.read,
+        "read": [numbers.read.start, numbers.read.stop],
         "answers": [list(answer) for answer in numbers.log.answers.items()],
         "fixed": sorted(numbers.log.fixed),
     }
@@ -68,7 +68,8 @@ def numbers_from(data: Data) -> Numbers | None:
     """What ``numbers_data`` described."""
     if data is None:
         return None
-    found = Numbers({position: _KINDS[kind] for position, kind in data["kinds"]}, data["read"])
+    kinds = {position: _KINDS[kind] for position, kind in data["kinds"]}
+    found = Numbers(kinds, range(*data["read"]))
     found.log.answers.update(map(tuple, data["answers"]))
     found.log.fixed.update(data["fixed"])
     return found

@@ -137,10 +137,12 @@ class SizeHistory:
         Args:
             dynamic: True leaves every size of every argument open, False none; with None those
                 that changed between two compilations, and those in ``always``: of each leaf.
+                So it is for numbers, and those at the positions in ``varied``.
         """
         self.dynamic = dynamic
         self.always: Sequence[frozenset[int]] = ()
-        self.read = 0
+        self.read = range(0)
+        self.varied: Collection[int] = ()
         self._reads_change = False
         self.static: Callable[[TreeSpec], Collection[int]] = lambda tree: ()
         self._seen: OrderedDict[Any, _Seen] = OrderedDict()
@@ -189,9 +191,11 @@ class SizeHistory:
         for at, value in given.items():
             if seen[at] != value:
                 seen[at] = None
-                self._reads_change |= at < self.read
+                self._reads_change |= at in self.read
+        seen.update((at, None) for at in given if at in self.varied)
+        self._reads_change |= any(at in self.read for at in self.varied)
         if self._reads_change:
-            seen.update((at, None) for at in given if at < self.read)
+            seen.update((at, None) for at in given if at in self.read)
         settled, static = self._settled.get(key, {}), self.static(signature.tree)
         return {
             at: type(number_of(signature.leaves[at]))
@@ -199,7 +203,7 @@ class SizeHistory:
             if seen[at] is None
             and at not in static
             and settled.get(at, 0) < _STRIKES
-            and can_be_open(signature.leaves[at], 0 if at < self.read else 2)
+            and can_be_open(signature.leaves[at], 0 if at in self.read else 2)
         }
 
     def close_numbers(self, signature: Signature, positions: Iterable[int]) -> None:

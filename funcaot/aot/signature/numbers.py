@@ -66,18 +66,18 @@ class Numbers:
 
     Attributes:
         kinds: ``float`` or ``int`` of each, by position among the leaves.
-        read: How many leaves, from the first on, were read off tensors.
+        read: Which leaves were read off tensors.
         log: What the capture asked about them.
     """
 
     kinds: Mapping[int, type]
-    read: int = 0
+    read: range = range(0)
     log: NumberLog = field(default_factory=NumberLog)
     largest = LARGEST
 
     def added(self, position: int) -> int:
         """What the size that stands for a whole number is larger by."""
-        return 2 if position < self.read else 0
+        return 2 if position in self.read else 0
 
     def signature(self, signature: Signature) -> Signature | None:
         """A call's signature with tensors in place of these numbers; None if it has others."""

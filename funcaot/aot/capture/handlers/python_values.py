@@ -37,6 +37,7 @@ __all__ = [
     "copied",
     "formatted",
     "number",
+    "whole_number",
 ]
 
 # Floats of a list that stay, each by itself.
@@ -88,13 +89,19 @@ def number(call: Call, capture: InProgress) -> Any:
         return NotImplemented
     if call.func is torch.Tensor.item and tensor.is_floating_point():
         return read_numbers.number_off(tensor) if _may_stay(tensor) else NotImplemented
+    if call.func is torch.Tensor.item:
+        return whole_number(tensor, capture)
     given = _answers_for(tensor, capture) if is_whole_number(tensor) else None
     if given is None:
         return NotImplemented
-    if call.func is torch.Tensor.item:
-        return given.number(tensor)
     # What ``int`` itself is given by a tensor, it makes a plain number of.
     return settled(given.number(tensor)) if note_caller("int") else NotImplemented
+
+
+def whole_number(tensor: torch.Tensor, capture: InProgress) -> Any:
+    """The whole number in a tensor, which the call brings; ``NotImplemented`` if it doesn't."""
+    given = _answers_for(tensor, capture) if is_whole_number(tensor) else None
+    return NotImplemented if given is None else given.number(tensor)
 
 
 def _may_stay(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from funcaot.aot.capture.handlers import (
     reading,
     recurrent,
     similarity,
+    sizes_in_tensors,
     splitting,
     writing,
 )
@@ -72,6 +73,8 @@ _REQUIRES_GRAD: Any = _TENSOR.requires_grad
 # A call goes through the rows in their order, until one has its result; else it runs as it is.
 HANDLERS: tuple[Row, ...] = (
     Row(has_out, outs.prepare),
+    Row(named(*sizes_in_tensors.SIZED), sizes_in_tensors.with_numbers),
+    Row(of(*sizes_in_tensors.INDEXING), sizes_in_tensors.with_numbers_in_slices),
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
     Row(of(FLATTEN), recurrent.leave_apart),

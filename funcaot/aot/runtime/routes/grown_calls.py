@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from funcaot._torch.levels import functorch
 from funcaot.aot.graph.observed.logs import show_recompile
 from funcaot.aot.graph.settings import Settings
@@ -17,6 +19,8 @@ from funcaot.aot.reader.reached_tensors import ReachedTensors
 from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated.fast_call import MISS
 from funcaot.aot.runtime.transform_stacks import NotCapturedError
+from funcaot.aot.signature.numbers import number_of
+from funcaot.aot.subclasses.structure import is_wrapper
 
 if TYPE_CHECKING:
     from funcaot.aot.runtime.compiled import CompiledFunction
@@ -49,14 +53,29 @@ class _Grown:
     Attributes:
         program: Is given those that had other sizes.
         dims: For each of these, which ones.
+        arguments: For each leaf of the arguments, which of its sizes were others.
+        numbers: Which of these leaves are numbers that were others.
     """
 
-    def __init__(self, tensors: ReachedTensors) -> None:
+    def __init__(self, tensors: ReachedTensors, leaves: Sequence[Any]) -> None:
         """Nothing has changed yet."""
         self.program: CompiledFunction | None = None
         self.dims: list[frozenset[int]] = []
-        self._tensors = tensors
+        self.arguments = [frozenset[int]()] * len(leaves)
+        self.numbers: set[int] = set()
+        self._tensors, self._leaves = tensors, leaves
         self._changed = [frozenset[int]()] * len(tensors.shapes)
+
+    def compare(self, leaves: Sequence[Any]) -> None:
+        """Note what of a call's arguments is another than it was."""
+        if len(leaves) != len(self._leaves):
+            self.arguments = [frozenset[int]()] * len(leaves)
+            return
+        for at, (leaf, before) in enumerate(zip(leaves, self._leaves, strict=True)):
+            if isinstance(leaf, torch.Tensor):
+                self.arguments[at] |= _other_sizes(leaf, before)
+            elif type(leaf) in {int, float} and number_of(before) != leaf:
+                self.numbers.add(at)
 
     def find(self, function: Callable[..., Any], leaves: Sequence[Any]) -> list[Any]:
         """The tensors of a call that are to be arguments; none if other things are there."""
@@ -74,7 +93,11 @@ class _Grown:
 
 
 class GrownCalls:
-    """The programs of one function that are given tensors which it reaches."""
+    """The programs of one function that are given tensors which it reaches.
+
+    Attributes:
+        read: Which leaves of its arguments were read off tensors.
+    """
 
     def __init__(self, function: Callable[..., Any], settings: Settings, make: Make) -> None:
         """Nothing is captured yet.
@@ -87,6 +110,7 @@ class GrownCalls:
         self._function, self._settings, self._make = function, settings, make
         self._known: list[_Grown] = []
         self._is_closed = settings.dynamic is False
+        self.read = range(0)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -99,7 +123,7 @@ class GrownCalls:
         reader = entry.forward.reader
         tensors = None if reader is None else reader.reached
         if tensors is not None and not self._is_closed:
-            self._known = [*self._known, _Grown(tensors)][-_KEPT:]
+            self._known = [*self._known, _Grown(tensors, entry.signature.leaves)][-_KEPT:]
 
     def close(self) -> None:
         """Leave nothing open: the names of arguments that stay static mean those of the user."""
@@ -136,14 +160,17 @@ class GrownCalls:
             if known.program is None:
                 function = ReachingFunction(self._function, len(tensors))
                 known.program = self._make(function, self._settings)
-            program = known.program
-            program.open_dimensions([*known.dims, *[frozenset[int]()] * len(leaves)])
-        before = len(program.entries)
+            program, before = known.program, len(tensors)
+            known.compare(leaves)
+            program.open_dimensions([*known.dims, *known.arguments])
+            read = range(before + self.read.start, before + self.read.stop)
+            program.open_together(read, [before + at for at in known.numbers])
+        entries = len(program.entries)
         try:
             result = program(tensors, *args, **kwargs)
         except NotCapturedError:
             return MISS
-        made = program.entries[before:]
+        made = program.entries[entries:]
         if made and not made[-1].reason:
             made[-1].reason = why()
             show_recompile(self._settings.name, made[-1].reason)
@@ -155,3 +182,11 @@ class GrownCalls:
             if tensors:
                 return known, tensors
         return None, []
+
+
+def _other_sizes(tensor: torch.Tensor, before: Any) -> frozenset[int]:
+    """The dimensions in which a tensor has another size than one had before."""
+    shape = getattr(before, "shape", None)
+    if shape is None or len(shape) != tensor.dim() or is_wrapper(tensor):
+        return frozenset()
+    return frozenset(d for d, size in enumerate(shape) if tensor.shape[d] != size)

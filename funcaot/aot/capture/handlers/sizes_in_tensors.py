@@ -1,0 +1,92 @@
+"""Tensors of one whole number that are given as sizes: ``torch.zeros(count, 3)``, ``x[:count]``.
+
+Torch reads such a number in C++. Read here it is one that the call brings, as ``count.item()`` is,
+so that it stays open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from funcaot.aot.capture.handlers.call import Call, InProgress
+from funcaot.aot.capture.handlers.python_values import whole_number
+
+__all__ = ["INDEXING", "SIZED", "with_numbers", "with_numbers_in_slices"]
+
+
+class _Sizes(NamedTuple):
+    """Which arguments are sizes: those from one position to before another, and some keywords."""
+
+    first: int
+    end: int | None
+    keywords: tuple[str, ...]
+
+
+_ALL = _Sizes(0, None, ("size",))
+_NEW = _Sizes(1, None, ("size",))
+SIZED = {
+    **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn"), _ALL),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_empty"), _NEW),
+    **dict.fromkeys(("reshape", "view"), _Sizes(1, None, ("shape", "size"))),
+    **dict.fromkeys(("expand", "broadcast_to"), _Sizes(1, None, ("size", "sizes"))),
+    **dict.fromkeys(("repeat", "tile"), _Sizes(1, None, ("repeats", "dims"))),
+    "full": _Sizes(0, 1, ("size",)),
+    "new_full": _Sizes(1, 2, ("size",)),
+    "arange": _Sizes(0, None, ("start", "end", "step")),
+    "eye": _Sizes(0, 2, ("n", "m")),
+    "narrow": _Sizes(2, None, ("start", "length")),
+    "topk": _Sizes(1, 2, ("k",)),
+    "pad": _Sizes(1, 2, ("pad",)),
+}
+INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+
+
+def with_numbers(call: Call, capture: InProgress) -> Any:
+    """The call with numbers in place of tensors that are sizes."""
+    sizes = SIZED[call.name]
+    args = tuple(
+        _number(arg, capture)
+        if place >= sizes.first and (sizes.end is None or place < sizes.end)
+        else arg
+        for place, arg in enumerate(call.args)
+    )
+    kwargs = {
+        name: _number(arg, capture) if name in sizes.keywords else arg
+        for name, arg in call.kwargs.items()
+    }
+    same = all(map(_is, (*args, *kwargs.values()), (*call.args, *call.kwargs.values())))
+    return NotImplemented if same else replace(call, args=args, kwargs=kwargs)
+
+
+def with_numbers_in_slices(call: Call, capture: InProgress) -> Any:
+    """An index with numbers in place of tensors that begin or end its slices."""
+    source, key, *value = call.args
+    parts = key if type(key) is tuple else (key,)
+    found = tuple(_slice(part, capture) if isinstance(part, slice) else part for part in parts)
+    if all(map(_is, found, parts)):
+        return NotImplemented
+    return call.given((source, found if type(key) is tuple else found[0], *value))
+
+
+def _slice(part: slice, capture: InProgress) -> slice:
+    ends = (part.start, part.stop, part.step)
+    found = tuple(_number(end, capture) for end in ends)
+    return part if all(map(_is, found, ends)) else slice(*found)
+
+
+def _number(given: Any, capture: InProgress) -> Any:
+    """The number in a tensor, also in a list or tuple of sizes; anything else as it is."""
+    if isinstance(given, (list, tuple)):
+        found = [_number(each, capture) for each in given]
+        return given if all(map(_is, found, given)) else tuple(found)
+    if not isinstance(given, torch.Tensor) or given.dim():
+        return given
+    number = whole_number(given, capture)
+    return given if number is NotImplemented else number
+
+
+def _is(first: Any, second: Any) -> bool:
+    return first is second
