@@ -271,9 +271,9 @@ class SizeHistory:
         if opened is None or not any(dims):
             return None
         if not signature.has_wrappers:
-            return generalized(opened, dims, marked)
+            return generalized(opened, dims, marked, alike)
         try:
-            return generalized(opened, dims, marked, Opener(leaves), alike)
+            return generalized(opened, dims, marked, alike, Opener(leaves))
         except Exception as error:  # noqa: BLE001  (whatever the wrapper's class raises)
             self.refuse(signature, f"{type(error).__name__}: {error}")
             return None

@@ -159,19 +159,19 @@ class Symbols:
         inside: The specs of tensors inside of wrappers, by ``id``: wrappers may share some.
     """
 
-    def __init__(self, alike: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(self, alike: Sequence[Sequence[int]], *, bounded: bool) -> None:
         """There is none yet.
 
         Args:
-            alike: For a call with wrappers, for each leaf and place a number; only sizes of one
-                number get one symbol.
+            alike: For each leaf and place a number; only sizes of one number get one symbol.
+            bounded: Whether symbols have bounds: for a call with wrappers.
         """
         from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
 
         self.environment = SizeEnvironment()
         self.sources: list[Shown] = []
         self.inside: dict[int, TensorSpec] = {}
-        self._alike = alike
+        self._alike, self._bounded = alike, bounded
         self._known: dict[Any, Any] = {}
 
     def tied(self, leaf: int, place: int, size: int) -> Any:
@@ -193,7 +193,7 @@ class Symbols:
         symbol = None if marked else self.tied(shown.index, place, size)
         if symbol is None:
             bounds = None
-            if self._alike is not None:
+            if self._bounded:
                 # Then ``x[:]`` is x for an open size, too, and not an op that a class is given.
                 bounds = least, sys.maxsize - 1
             symbol = self.environment.add_size(size, bounds)
@@ -203,29 +203,29 @@ class Symbols:
         return symbol
 
     def _key(self, leaf: int, place: int, size: int) -> Any:
-        return size if self._alike is None else (size, self._alike[leaf][place])
+        return size, self._alike[leaf][place]
 
 
 def generalized(
     signature: Signature,
     dims: Sequence[frozenset[int]],
     marked: Sequence[frozenset[int]],
+    alike: Sequence[Sequence[int]],
     wrapper: Callable[[Symbols, int, TensorSpec, frozenset[int]], TensorSpec] | None = None,
-    alike: Sequence[Sequence[int]] | None = None,
 ) -> Sizes | None:
     """A signature with symbols for some of its sizes; None if none of them can be open.
 
-    Sizes of 0 and 1 stay as they are, since many ops do something else there. Equal sizes get one
-    symbol, except those that were marked by hand.
+    Sizes of 0 and 1 stay as they are, since many ops do something else there. Sizes that are equal,
+    and have always been, get one symbol, except those that were marked by hand.
 
     Args:
         signature: Of the call.
         dims: For each leaf, the dimensions to leave open; of a wrapper, the places.
         marked: Those among them that the user marked.
-        wrapper: Opens the spec of a tensor that wraps others.
         alike: What tells equal sizes apart, see `Symbols`.
+        wrapper: Opens the spec of a tensor that wraps others.
     """
-    symbols = Symbols(alike)
+    symbols = Symbols(alike, bounded=wrapper is not None)
     first = {position: earlier for earlier, position in signature.repeats}
     leaves: list[Any] = []
     if not all(map(_can_be_open, signature.leaves)):
