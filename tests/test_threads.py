@@ -13,8 +13,10 @@ from torch.testing import assert_close
 
 import funcaot
 from funcaot._torch.dynamo.compile_lock import compiling, import_dynamo, replaced_here
-from funcaot._torch.inductor import loops, products, scalars
+from funcaot._torch.inductor import products, scalars
 from funcaot._torch.inductor.kernels import compiled_together
+from funcaot._torch.inductor.loops import short_rows
+from funcaot._torch.inductor.loops import threads as threaded
 from funcaot._torch.inductor.product_calls import taken_over
 from funcaot.classes.class_cache import cache_of
 
@@ -84,7 +86,13 @@ def test_what_another_thread_compiles_has_none_of_our_changes():
 
     torch.compiler.reset()
     with contextlib.ExitStack() as stack:
-        for change in (taken_over, loops.mended, scalars.computed_once, compiled_together):
+        for change in (
+            taken_over,
+            threaded.mended,
+            short_rows.mended,
+            scalars.computed_once,
+            compiled_together,
+        ):
             stack.enter_context(change())
         value, (code,) = _in_a_thread(theirs)()
     assert "funcaot" not in code

@@ -73,10 +73,12 @@ def test_exponentials_of_a_row_are_computed_together():
     torch.testing.assert_close(found, smeared(distance, centres))
 
 
-WIDTHS = [pytest.param(width, marks=pytest.mark.long) for width in (*range(2, 18), 24)]
+WIDTHS = [
+    pytest.param(width, marks=pytest.mark.long) for width in (*range(2, 18), 24) if width != 8
+]
 
 
-@pytest.mark.parametrize("width", [5, 8, *WIDTHS])
+@pytest.mark.parametrize("width", [8, *WIDTHS])
 def test_values_and_gradients(width):
     x = torch.randn(6, width, dtype=torch.float64, generator=torch.Generator().manual_seed(width))
     torch.testing.assert_close(

@@ -25,6 +25,12 @@ TAG = " short rows 1"
 
 _WIDE = (torch.float64, torch.int64)
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_PLAIN = frozenset(
+    {
+        *("load", "store", "constant", "index_expr", "get_index", "where", "minimum", "maximum"),
+        *("add", "sub", "mul", "truediv", "neg", "abs", "square", "sqrt", "rsqrt", "reciprocal"),
+    }
+)
 
 # What is called for each number where it isn't computed for vectors.
 _CALLED = frozenset(
@@ -62,21 +68,28 @@ def _is_short(sizes: Sequence[Any], index: int, factor: int) -> bool:
 
 
 def _calls(functions: Sequence[Any]) -> bool:
-    """Whether loops compute functions of float64, and only what has eight bytes.
+    """Whether loops compute functions of float64, and besides only what is plain and as wide.
 
-    Comparisons may have others, which are used at once.
+    Comparisons are narrow, and used at once.
     """
     from torch._inductor.codegen.common import OptimizationContext
     from torch._inductor.codegen.cpp_utils import _get_loop_body
     from torch._inductor.virtualized import V
 
     bodies = _get_loop_body(functions)
-    blocks = [block for body in bodies for block in (body.root_block, *body.subblocks.values())]
-    nodes = [node for block in blocks for node in block.graph.nodes if node.op == "call_method"]
-    if _CALLED.isdisjoint(node.target for node in nodes):
+    if any(body.subblocks for body in bodies):  # which are read under a mask
         return False
-    stored = {V.graph.get_dtype(node.args[1]) for node in nodes if "store" in node.target}
-    return all(dtype in _WIDE for dtype in stored) and all(
-        node.meta[OptimizationContext.key].dtype in _WIDE or node.target in _COMPARISONS
-        for node in nodes
+    graphs = [body.root_block.graph for body in bodies]
+    nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_method"]
+    dtypes = {node.meta[OptimizationContext.key].dtype for node in nodes if _is_seen(node)}
+    dtypes |= {V.graph.get_dtype(node.args[1]) for node in nodes if node.target == "store"}
+    names = {node.target for node in nodes}
+    return (
+        dtypes.issubset(_WIDE)
+        and names.issubset(_PLAIN | _COMPARISONS | _CALLED)
+        and not names.isdisjoint(_CALLED)
     )
+
+
+def _is_seen(node: Any) -> bool:
+    return node.target not in _COMPARISONS
