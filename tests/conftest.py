@@ -104,6 +104,7 @@ SAMPLED = {
         "test_shard": 2,
         "test_shared_memory_under_transforms": 2,
         "test_sized_calls": 3,
+        "test_sizes_in_tensors": 5,
         "test_special": 2,
         "test_special_values": 2,
         "test_storages": 2,

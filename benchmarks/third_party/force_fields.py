@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=POTENTIALS, default=list(POTENTIALS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=200, help="seconds for one library")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for one library")
     parser.add_argument("--child", choices=POTENTIALS)
     parser.set_defaults(minutes=5.0)
     options = parser.parse_args()
