@@ -246,7 +246,7 @@ def compile_graph(
     """
     inner = None if writes is not None else peeled(graph)
     if inner is not None:
-        return inner.around(compile_graph(inner.graph, settings, executables))
+        return inner.outside.around(compile_graph(inner.graph, settings, executables))
     request = Request(graph, settings.compiler, settings.name, writes)
     run = Stages(request.what, _ops(graph))
     show_graph(request.what, graph.module)

@@ -158,7 +158,7 @@ def opened_like(spec: TensorSpec, opened: TensorSpec, closed: TensorSpec) -> Ten
     Returns:
         The spec as it is if the tensors lie in memory in other ways, or wrap something.
     """
-    numbers = (spec.shape, spec.stride), (closed.shape, closed.stride)
-    if numbers[0] != numbers[1] or spec.structure is not None or opened.structure is not None:
+    wraps = spec.structure is not None or opened.structure is not None
+    if wraps or (spec.shape, spec.stride) != (closed.shape, closed.stride):
         return spec
     return replace(spec, shape=opened.shape, stride=opened.stride)

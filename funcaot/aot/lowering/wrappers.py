@@ -27,7 +27,7 @@ from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape.memory.views import DETACHED, View, shown_from
 from funcaot.errors import GraphError
 
-__all__ = ["Around", "Detached", "Given", "Made", "Peeled", "Source", "peeled"]
+__all__ = ["Around", "Detached", "Given", "Made", "Outside", "Peeled", "Source", "peeled"]
 
 Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
@@ -100,28 +100,41 @@ Source: TypeAlias = "int | Detached | Given | Made | None"
 
 
 @dataclass(frozen=True, eq=False)
-class Peeled:
-    """A graph without wrappers, and what its caller has to do around it.
+class Outside:
+    """What the caller of a graph without wrappers has to do around it.
 
     Attributes:
-        graph: The inner graph.
-        given: Where each of its inputs comes from.
+        given: Where each of the inner graph's inputs comes from.
         results: Where each of the outer graph's results comes from.
         arity: How many tensors the outer graph takes; its open sizes come after them.
     """
 
-    graph: FunctionalGraph
     given: tuple[Given, ...]
     results: tuple[Source, ...]
     arity: int
 
     def around(self, lowered: Lowered) -> Lowered:
-        """The outer graph's executable, made of that of the inner one."""
+        """The outer graph's executable, made of that of the inner one.
+
+        The inner one's layouts are those of what is inside, and are looked at there.
+        """
         run, trusting = (
-            Around(each, self.given, self.results, self.arity, lowered.layouts)
-            for each in (lowered.run, lowered.trusting)
+            Around(each, self, lowered.layouts) for each in (lowered.run, lowered.trusting)
         )
         return replace(lowered, run=run, trusting=trusting, layouts=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Peeled:
+    """A graph without wrappers, and what is around it.
+
+    Attributes:
+        graph: The inner graph.
+        outside: What its caller has to do.
+    """
+
+    graph: FunctionalGraph
+    outside: Outside
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,24 +143,21 @@ class Around:
 
     Attributes:
         run: The inner graph.
-        given: Where each of its inputs comes from.
-        results: Where each of the outer graph's results comes from.
-        arity: How many tensors the outer graph takes; its open sizes come after them.
+        outside: What is around it.
         layouts: Those of the inner graph's operands, if they matter and are known.
     """
 
     run: Run
-    given: tuple[Given, ...]
-    results: tuple[Source, ...]
-    arity: int
+    outside: Outside
     layouts: tuple[Layout, ...] | None = None
 
     def __call__(self, operands: list[Any]) -> Sequence[Any]:
         """Run it on tensors that may be wrappers."""
-        given = [_unrecorded(source.of(operands)) for source in self.given]
-        made = self.run([*given, *operands[self.arity :]])
+        outside = self.outside
+        given = [_unrecorded(source.of(operands)) for source in outside.given]
+        made = self.run([*given, *operands[outside.arity :]])
         again: dict[Any, Any] = {}
-        return tuple(_result(source, operands, made, again) for source in self.results)
+        return tuple(_result(source, operands, made, again) for source in outside.results)
 
 
 def _unrecorded(value: Any) -> Any:
@@ -223,7 +233,7 @@ class _Peeling:
         module = forget_source_with(fx.GraphModule(self.outer.module, self.graph))
         kept = [i for i, given in enumerate(self.given) if given.operand in self.outer.kept]
         graph = replace(self.outer, module=module, roles=self._roles(results), kept=tuple(kept))
-        return Peeled(graph, tuple(self.given), results, arity)
+        return Peeled(graph, Outside(tuple(self.given), results, arity))
 
     def _copy_of(self, node: fx.Node) -> fx.Node:
         if node not in self.copies:

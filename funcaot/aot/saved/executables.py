@@ -14,7 +14,7 @@ from funcaot._torch.inductor.generated import Generated, GeneratedError, made, t
 from funcaot.aot.graph.layout import Layout, Restriding, checking
 from funcaot.aot.lowering.contract import Contract, Executable, Result
 from funcaot.aot.lowering.lower import Lowered
-from funcaot.aot.lowering.wrappers import Around, Detached, Given, Made, Run, Source
+from funcaot.aot.lowering.wrappers import Around, Detached, Given, Made, Outside, Source
 from funcaot.aot.saved.codec import (
     Blobs,
     Data,
@@ -64,7 +64,7 @@ def executable_data(lowered: Lowered, blobs: Blobs) -> Data:
     executable, changes, around, layouts = lowered.trusting, (), None, lowered.layouts
     if isinstance(executable, Around):
         layouts = executable.layouts
-        executable, around = executable.run, _around_data(executable)
+        executable, around = executable.run, _outside_data(executable.outside)
     if isinstance(executable, Restriding):
         executable, changes = executable.run, executable.changes
     if not isinstance(executable, Executable):
@@ -132,13 +132,10 @@ def executable_from(data: Data, contents: Contents, what: str) -> Lowered:
     ]
     if changes:
         checked, trusting = Restriding(checked, changes), Restriding(trusting, changes)
-    if data.get("around") is not None:
-        checked, trusting = (
-            _around_from(data["around"], each, contents.meshes) for each in (checked, trusting)
-        )
-        layouts = None  # Those of what is inside are looked at there.
     empty = fx.GraphModule({}, fx.Graph())  # Only what compiles reads it.
-    return Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
+    lowered = Lowered(checked, trusting, empty, data["compiler"], layouts=layouts)
+    around = data.get("around")
+    return lowered if around is None else _outside_from(around, contents.meshes).around(lowered)
 
 
 def layouts_data(layouts: Sequence[Layout | None]) -> Data:
@@ -191,31 +188,27 @@ def _result_from(data: Data) -> Result:
 # --- around graphs whose caller has DTensors -----------------------------------------------------
 
 
-def _around_data(around: Around) -> Data:
+def _outside_data(outside: Outside) -> Data:
     """What is taken out of operands and made of results.
 
     Raises:
         NotSavedError: If it makes anything but ``DTensor``s of known sizes.
     """
     return {
-        "given": list(map(_given_data, around.given)),
-        "results": list(map(_source_data, around.results)),
-        "arity": around.arity,
+        "given": list(map(_given_data, outside.given)),
+        "results": list(map(_source_data, outside.results)),
+        "arity": outside.arity,
     }
 
 
-def _around_from(data: Data, run: Run, meshes: Meshes) -> Around:
-    """The same around an executable of this process.
+def _outside_from(data: Data, meshes: Meshes) -> Outside:
+    """The same for an executable of this process.
 
     Raises:
         NotLoadedError: If it makes a ``DTensor`` on a mesh that there isn't.
     """
-    return Around(
-        run,
-        tuple(map(_given_from, data["given"])),
-        tuple(_source_from(each, meshes) for each in data["results"]),
-        data["arity"],
-    )
+    results = tuple(_source_from(each, meshes) for each in data["results"])
+    return Outside(tuple(map(_given_from, data["given"])), results, data["arity"])
 
 
 def _given_data(given: Given) -> Data:

@@ -78,11 +78,15 @@ class Forward:
 
     def lifted_specs_of(self, leaves: Sequence[Any]) -> Sequence[TensorSpec]:
         """What they must look like in a call: a ``.grad`` has the open sizes of its argument."""
-        specs = self.lifted_specs
-        if self.sizes is None or not any(map(is_open, specs)):
-            return specs
+        if self.sizes is None or not self._lifts_open_sizes:
+            return self.lifted_specs
         symbols = self.sizes.environment.symbols
-        return concrete(specs, dict(zip(symbols, self.sizes.read(leaves), strict=True)))
+        by_symbol = dict(zip(symbols, self.sizes.read(leaves), strict=True))
+        return concrete(self.lifted_specs, by_symbol)
+
+    @cached_property
+    def _lifts_open_sizes(self) -> bool:
+        return any(map(is_open, self.lifted_specs))
 
     @cached_property
     def lifted_classes(self) -> tuple[type | None, ...]:

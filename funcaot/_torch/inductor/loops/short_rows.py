@@ -81,7 +81,8 @@ def _calls(functions: Sequence[Any]) -> bool:
         return False
     graphs = [body.root_block.graph for body in bodies]
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_method"]
-    dtypes = {node.meta[OptimizationContext.key].dtype for node in nodes if _is_seen(node)}
+    computed = [node for node in nodes if node.target not in _COMPARISONS]
+    dtypes = {node.meta[OptimizationContext.key].dtype for node in computed}
     dtypes |= {V.graph.get_dtype(node.args[1]) for node in nodes if node.target == "store"}
     names = {node.target for node in nodes}
     return (
@@ -89,7 +90,3 @@ def _calls(functions: Sequence[Any]) -> bool:
         and names.issubset(_PLAIN | _COMPARISONS | _CALLED)
         and not names.isdisjoint(_CALLED)
     )
-
-
-def _is_seen(node: Any) -> bool:
-    return node.target not in _COMPARISONS

@@ -400,12 +400,12 @@ def _empty_like(value: Any) -> Any:
 
 
 def _ones(value: Any) -> Any:
-    made = _filled(value, "cpu", lambda dtype: dtype)
+    made = _empty_like(value)
     return made.fill_(1) if isinstance(made, torch.Tensor) else made
 
 
 def _zeros(value: Any) -> Any:
-    made = _filled(value, "cpu", lambda dtype: dtype)
+    made = _empty_like(value)
     return made.zero_() if isinstance(made, torch.Tensor) else made
 
 
