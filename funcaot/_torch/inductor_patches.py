@@ -207,7 +207,7 @@ OF_INDUCTOR: tuple[Patch, ...] = (
     ),
     Patch(
         "kernels together",
-        f"{_INDUCTOR}/kernels.py",
+        f"{_INDUCTOR}/kernels/together.py",
         (
             Target(
                 "torch._inductor.async_compile:AsyncCompile.cpp_pybinding",
@@ -222,6 +222,27 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         "Each kernel of a graph is a run of the C++ compiler.",
         "kernels compile one by one",
         "tests/backends/test_kernels.py",
+        for_time=True,
+    ),
+    Patch(
+        "kernels early",
+        f"{_INDUCTOR}/kernels/early.py",
+        (
+            Target(
+                "torch._inductor.codegen.wrapper:PythonWrapperCodegen.define_kernel",
+                takes=(
+                    "self",
+                    "kernel_name",
+                    "kernel_body",
+                    "metadata",
+                    "gpu",
+                    "cpp_definition",
+                ),
+            ),
+        ),
+        "The C++ compiler waits until all kernels of a graph are written.",
+        "it waits here too",
+        "tests/backends/test_kernels.py::test_a_long_file_is_compiled_while_others_are_written",
         for_time=True,
     ),
     Patch(

@@ -239,6 +239,7 @@ def _compiled(
             code_mended() as mended,
             _tagged(tag + mended + products + sizes),
             applied("kernels together", _kernels_together, None),
+            applied("kernels early", _kernels_early, None),
         ):
             compiled = compile_fx_inner(
                 module, list(example_inputs), is_backward=is_backward, is_inference=is_inference
@@ -252,6 +253,12 @@ def _kernels_together() -> contextlib.AbstractContextManager[None]:
     from funcaot._torch.inductor import kernels  # It subclasses what the patch has looked at.
 
     return kernels.compiled_together()
+
+
+def _kernels_early() -> contextlib.AbstractContextManager[None]:
+    from funcaot._torch.inductor import kernels
+
+    return kernels.started_early()
 
 
 @contextlib.contextmanager

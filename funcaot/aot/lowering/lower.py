@@ -21,6 +21,7 @@ from funcaot.aot.graph.layout import Layout, checking, layouts_of
 from funcaot.aot.graph.tensor_spec import spec_of
 from funcaot.aot.lowering import kept_layouts
 from funcaot.aot.lowering.contract import Contract, Executable, Run, contract_of
+from funcaot.aot.lowering.joined_slices import joined_slices
 from funcaot.aot.lowering.opaque_parts import between_opaque
 from funcaot.aot.lowering.premises_first import premises_first
 from funcaot.aot.lowering.strided_windows import by_elements
@@ -145,7 +146,7 @@ def decomposed(module: fx.GraphModule, compiler: Compiler) -> fx.GraphModule:
     decompositions = compiler.decompositions if _has_layouts_for(module, compiler) else None
     if compiler.inline and (decompositions or _has_function_nodes(module)):
         table = decompositions() if decompositions else {}
-        module = _retrace(module, table)
+        module = _retrace(joined_slices(module), table)
         while _has_function_nodes(module, traceable=True):
             # Their forward called another Function.
             module = _retrace(module, table)
