@@ -10,7 +10,8 @@ from torch._inductor.utils import fresh_cache
 
 import funcaot
 
-kernels = pytest.importorskip("funcaot._torch.inductor.kernels")
+files = pytest.importorskip("funcaot._torch.inductor.kernels.files")
+early = pytest.importorskip("funcaot._torch.inductor.kernels.early")
 
 INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 BODY = 'extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)\n{\n    #pragma omp\n}\n'
@@ -18,7 +19,7 @@ POINTERS = ["const float*", "float*"]
 
 
 def test_a_usual_kernel_gets_a_name_of_its_own():
-    kernel = kernels._kernel_of(POINTERS, "\n" + INCLUDE + BODY)
+    kernel = files.kernel_of(POINTERS, "\n" + INCLUDE + BODY)
     named = kernel.named("cpp_fused_0")
     assert "void  cpp_fused_0(const float*" in named
     assert "#include" not in named
@@ -36,16 +37,16 @@ def test_a_usual_kernel_gets_a_name_of_its_own():
     ids=["argument", "no prefix", "include", "macro", "called"],
 )
 def test_an_unusual_kernel_stays_alone(argument_types, source):
-    assert kernels._kernel_of(argument_types, source) is None
+    assert files.kernel_of(argument_types, source) is None
 
 
 def sizes(lengths, threads):
     waiting = {
-        f"k{place}": kernels._Kernel((), "x" * length, "") for place, length in enumerate(lengths)
+        f"k{place}": files.Kernel((), "x" * length, "") for place, length in enumerate(lengths)
     }
-    files = kernels._files(waiting, threads)
-    assert sorted(name for file in files for name in file) == sorted(waiting)
-    return [sum(len(kernel.source) for kernel in file.values()) for file in files]
+    distributed = files.in_files(waiting, threads)
+    assert sorted(name for file in distributed for name in file) == sorted(waiting)
+    return [sum(len(kernel.source) for kernel in file.values()) for file in distributed]
 
 
 def test_there_is_a_file_for_each_thread_and_none_is_too_large():
@@ -53,7 +54,13 @@ def test_there_is_a_file_for_each_thread_and_none_is_too_large():
     assert sizes([5, 4, 3], 1) == [12]
     assert sizes([5, 4, 3, 2], 2) == [7, 7]
     assert sizes([5, 4], 8) == [5, 4]
-    assert max(sizes([kernels._LARGEST // 4] * 12, 1)) <= kernels._LARGEST
+    assert max(sizes([files._LARGEST // 4] * 12, 1)) <= files._LARGEST
+
+
+def test_long_files_are_those_that_were_filled_on_the_way():
+    long = files._LONG
+    assert sizes([long // 2, long // 2, 7, long, 5, 6], 2) == [long, long + 7, 6, 5]
+    assert sizes([long // 2, long // 2, 7, long, 5, 6], 1) == [2 * long + 18]
 
 
 def function(x, weight, places):
@@ -62,23 +69,52 @@ def function(x, weight, places):
     return ((hidden / hidden.sum(0)) @ weight).tanh()[places]
 
 
+def files_of_kernels(path):
+    """How many there are in a cache; a library of products may be beside them."""
+    made = path.rglob("*.main.so")
+    return sum('{"run"' not in file.with_suffix(".cpp").read_text() for file in made)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "broken"), [(1, False), (2, False), (1, True)])
 def test_values_are_eagers_and_an_error_in_a_kernel_is_raised(
     threads, broken, monkeypatch, tmp_path
 ):
     if broken:
-        monkeypatch.setattr(kernels, "_METHOD", "no C++: %(name)s")
+        monkeypatch.setattr(files, "_METHOD", "no C++: %(name)s")
     x, weight = torch.randn(5, 8), torch.randn(8, 8)
     places = torch.tensor([4, 0, 0])
     with torch._inductor.config.patch(compile_threads=threads), fresh_cache(dir=str(tmp_path)):
         compiled = funcaot.compile(function)
         torch.testing.assert_close(compiled(x, weight, places), function(x, weight, places))
-        files = list(tmp_path.rglob("*.main.so"))
-    assert len(files) == (3 if broken else threads)
+        made = files_of_kernels(tmp_path)
+    assert made == (3 if broken else threads)
     with pytest.raises(RuntimeError, match="index out of bounds"):
         compiled(x, weight, torch.tensor([4, 9, 0]))
     torch.testing.assert_close(compiled(x, weight, places), function(x, weight, places))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_long_file_is_compiled_while_others_are_written(broken, monkeypatch, tmp_path):
+    """It is the one that the module asks for; an error on the way changes nothing."""
+    monkeypatch.setattr(files, "_LONG", 1)
+    started = []
+
+    def start(file):
+        started.append(sorted(file))
+        if broken:
+            raise OSError("no space left")
+        return early_start(file)
+
+    early_start = early.start
+    monkeypatch.setattr(early, "start", start)
+    x, weight, places = torch.randn(5, 8), torch.randn(8, 8), torch.tensor([4, 0, 0])
+    with torch._inductor.config.patch(compile_threads=2), fresh_cache(dir=str(tmp_path)):
+        compiled = funcaot.compile(function)
+        torch.testing.assert_close(compiled(x, weight, places), function(x, weight, places))
+        made = files_of_kernels(tmp_path)
+    assert len(started) == made == 3
 
 
 @pytest.mark.slow

@@ -37,13 +37,12 @@ def parts(*widths):
 
 SUMS = {
     "all of it": lambda a, b, c: padded(a, 0, 16) + padded(b, 16, 40) + padded(c, 40, SIZE),
-    "any order": lambda a, b, c: padded(c, 40, 2**63 - 1) + (
-        padded(a, 0, -48) + padded(b, 16, 40)
-    ),
+    "any order": lambda a, b, c: padded(c, 40, 2**63 - 1) + (padded(a, 0, -48) + padded(b, 16, 40)),
     "a gap": lambda a, b, c: padded(b, 0, 24) + padded(c, 40, SIZE),
     "a gap at the end": lambda a, b, c: padded(a, 0, 16) + padded(b, 16, 40),
-    "another tensor": lambda a, b, c: (b.sum() * torch.ones(3, SIZE) + padded(c, 0, 24))
-    + padded(b, 24, 48),
+    "another tensor": lambda a, b, c: (
+        (b.sum() * torch.ones(3, SIZE) + padded(c, 0, 24)) + padded(b, 24, 48)
+    ),
 }
 STAY = {
     "overlap": lambda a, b, c: padded(b, 0, 24) + padded(c, 20, 44),
@@ -53,9 +52,8 @@ STAY = {
     "a scaled term": lambda a, b, c: torch.add(padded(b, 0, 24), padded(c, 24, 48), alpha=2),
     "another dtype": lambda a, b, c: padded(b, 0, 24) + padded(c, 24, 48).double(),
     "two other tensors": lambda a, b, c: (
-        (padded(b, 0, 24) + torch.ones(3, SIZE)) + torch.full((3, SIZE), 0.1)
-    )
-    + padded(c, 24, 48),
+        ((padded(b, 0, 24) + torch.ones(3, SIZE)) + torch.full((3, SIZE), 0.1)) + padded(c, 24, 48)
+    ),
     "short runs": lambda a, b, c: padded(a[:, :4], 0, 4, 8) + padded(a[:, :4], 4, 8, 8),
 }
 

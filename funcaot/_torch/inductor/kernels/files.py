@@ -1,4 +1,4 @@
-"""The C++ of a graph's kernels, as files that ``together`` compiles: what is in each, and its text."""
+"""The C++ files of a graph's kernels, which ``together`` compiles: what is in each, and how."""
 
 from __future__ import annotations
 
