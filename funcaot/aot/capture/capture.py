@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ from funcaot.aot.capture.shared.shared_memory_under_transforms import (
 )
 from funcaot.aot.graph import graphs, spec_sizes
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.signature.ambient import Ambient, read_ambient
+from funcaot.aot.signature.ambient import read_ambient, refuse_left_behind
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.histories import History
 from funcaot.aot.signature.numbers import Numbers
@@ -50,7 +50,7 @@ from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.base.scopes import holding
 from funcaot.derivatives.kernels import with_derivatives
-from funcaot.errors import GraphError, UnsupportedError
+from funcaot.errors import GraphError
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +239,7 @@ def capture(
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
             after = read_ambient()
-            _check_left_behind(before, after, name)
+            refuse_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
         outputs = _entered(lifting, (*flat, *gradients))
         inner_tensors.refuse_changed(tape, entrance.inputs, name)
@@ -315,21 +315,6 @@ def _traced(
     if numbers is not None:
         put_numbers(numbers, leaves, traced)
     return traced
-
-
-def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
-    """Refuse a function that leaves a global setting changed; grad mode can be switched again."""
-    if after == replace(before, grad_mode=after.grad_mode):
-        return
-    changed = [
-        item.name
-        for item in fields(Ambient)
-        if getattr(before, item.name) != getattr(after, item.name)
-    ]
-    raise UnsupportedError(
-        f"{name} leaves global state changed: {', '.join(changed)}.",
-        remedy="change it outside of the compiled function, or change it back inside.",
-    )
 
 
 class _Entrance:

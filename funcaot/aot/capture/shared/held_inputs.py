@@ -41,7 +41,7 @@ def held_in(tensors: Sequence[torch.Tensor]) -> dict[int, tuple[int, ...]]:
     """
     positions = {id(tensor): index for index, tensor in enumerate(tensors)}
     inside = {
-        index: tuple(positions[id(part)] for _, part in paths_inside(tensor) if id(part) in positions)
+        index: tuple(positions[id(p)] for _, p in paths_inside(tensor) if id(p) in positions)
         for index, tensor in enumerate(tensors)
         if is_wrapper(tensor)
     }
