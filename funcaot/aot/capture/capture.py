@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,13 @@ from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.memory.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
 from funcaot.aot.capture.number_calls import put_numbers, returned
-from funcaot.aot.capture.shared.shared_memory import Region, TracedRegion, trace_region
+from funcaot.aot.capture.shared.held_inputs import held_in
+from funcaot.aot.capture.shared.shared_memory import (
+    Region,
+    Shared,
+    TracedRegion,
+    trace_region,
+)
 from funcaot.aot.capture.shared.shared_memory_under_transforms import (
     Joined,
     TracedPlace,
@@ -35,7 +41,7 @@ from funcaot.aot.capture.shared.shared_memory_under_transforms import (
 )
 from funcaot.aot.graph import graphs, spec_sizes
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
-from funcaot.aot.signature.ambient import Ambient, read_ambient
+from funcaot.aot.signature.ambient import read_ambient, refuse_left_behind
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.histories import History
 from funcaot.aot.signature.numbers import Numbers
@@ -44,7 +50,7 @@ from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.base.scopes import holding
 from funcaot.derivatives.kernels import with_derivatives
-from funcaot.errors import GraphError, UnsupportedError
+from funcaot.errors import GraphError
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +122,7 @@ class Capture:
     outputs: tuple[Any, ...]
     tree: TreeSpec
     effect_nodes: tuple[fx.Node, ...]
-    regions: tuple[Region | Joined, ...]
+    regions: tuple[Shared, ...]
     shared: tuple[Input, ...]
     events: InputEvents
     leaves_grad_mode: bool | None = None
@@ -165,7 +171,7 @@ class Sharing:
     """
 
     lifted: tuple[torch.Tensor, ...] = ()
-    regions: tuple[Region | Joined, ...] = ()
+    regions: tuple[Shared, ...] = ()
 
     @property
     def is_of_several(self) -> bool:
@@ -233,7 +239,7 @@ def capture(
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
             after = read_ambient()
-            _check_left_behind(before, after, name)
+            refuse_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
         outputs = _entered(lifting, (*flat, *gradients))
         inner_tensors.refuse_changed(tape, entrance.inputs, name)
@@ -311,21 +317,6 @@ def _traced(
     return traced
 
 
-def _check_left_behind(before: Ambient, after: Ambient, name: str) -> None:
-    """Refuse a function that leaves a global setting changed; grad mode can be switched again."""
-    if after == replace(before, grad_mode=after.grad_mode):
-        return
-    changed = [
-        item.name
-        for item in fields(Ambient)
-        if getattr(before, item.name) != getattr(after, item.name)
-    ]
-    raise UnsupportedError(
-        f"{name} leaves global state changed: {', '.join(changed)}.",
-        remedy="change it outside of the compiled function, or change it back inside.",
-    )
-
-
 class _Entrance:
     """Puts a call's tensors on the tape, in order."""
 
@@ -338,6 +329,8 @@ class _Entrance:
         attributes: Attributes,
     ) -> None:
         self.tape = tape
+        self.tensors = tensors
+        self.held: dict[int, Input] = {}
         self.forward_mode = signature.ambient.forward_mode
         self.inputs: list[Input] = []
         self.open: list[tuple[torch.Tensor, TensorSpec]] = []
@@ -373,6 +366,8 @@ class _Entrance:
     ) -> torch.Tensor:
         """Enter one input and return what the function sees."""
         seen = self._add(tensor, argument, described)
+        if not self.tape.is_at_level:
+            self.tape.wrappers.hold(tensor, seen, self.inputs[-1].node)
         self.attributes.enter(tensor, seen, argument)
         self.facts.enter(tensor, seen, argument)
         return seen
@@ -380,6 +375,7 @@ class _Entrance:
     def add_arguments(self, leaves: Sequence[Any], signature: Signature) -> dict[int, torch.Tensor]:
         """Enter the arguments, each once; returns what the function sees, by ``id``."""
         known: dict[int, torch.Tensor] = {}
+        self._enter_held(leaves, signature)
         for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
             if not isinstance(described, Constant) and id(leaf) not in known:
                 known[id(leaf)] = self.add(leaf, position, described)
@@ -392,6 +388,9 @@ class _Entrance:
     ) -> torch.Tensor:
         index = len(self.inputs)
         spec = described or self._spec_of_lifted(tensor)
+        if index in self.held:
+            self.inputs.append(self.held[index])
+            return self.held[index].tensor
         if index in self.members:
             region, position = self.members[index]
             seen = self.by_region[id(region)].members[position]
@@ -400,11 +399,39 @@ class _Entrance:
         if index in self.joined:
             self.inputs.append(self._joined_input(self.joined[index], spec, argument))
             return self.joined[index].view
+        made = self._plain(index, tensor, spec, argument)
+        self.inputs.append(made)
+        return made.tensor
+
+    def _plain(
+        self, index: int, tensor: torch.Tensor, spec: TensorSpec, argument: int | None
+    ) -> Input:
+        """An input with a placeholder of its own."""
         name = f"primal_{index}" if argument is not None else f"lifted_{index}"
         leaf = self.tape.placeholder(name, spec, tensor)
         seen = leaf if spec.is_leaf or not spec.requires_grad else self.tape.non_leaf(leaf)
-        self.inputs.append(self._input(spec, leaf, seen, argument, "plain"))
-        return seen
+        return self._input(spec, leaf, seen, argument, "plain")
+
+    def _enter_held(self, leaves: Sequence[Any], signature: Signature) -> None:
+        """Enter the inputs that others hold before these, which are to hold the same tensors."""
+        if self.tape.is_at_level:
+            return
+        for index, (region, place) in self.members.items():
+            seen = self.by_region[id(region)].members[place]
+            node = self.tape.node_of(seen)
+            if node is not None:
+                self.tape.wrappers.hold(self.tensors[index], seen, node)
+        arguments: dict[int, tuple[int, Any]] = {}
+        for position, (leaf, described) in enumerate(zip(leaves, signature.leaves, strict=True)):
+            arguments.setdefault(id(leaf), (position, described))
+        for index in held_in(self.tensors):
+            tensor = self.tensors[index]
+            argument, described = arguments.get(id(tensor), (None, None))
+            if index in self.members or isinstance(described, Constant):
+                continue
+            spec = described or self._spec_of_lifted(tensor)
+            made = self.held[index] = self._plain(index, tensor, spec, argument)
+            self.tape.wrappers.hold(tensor, made.tensor, made.node)
 
     def _spec_of_lifted(self, tensor: torch.Tensor) -> TensorSpec:
         """The spec of a lifted tensor; the ``.grad`` of an argument has its open sizes."""

@@ -38,10 +38,13 @@ def refuse_changed(tape: Tape, slots: Sequence[Any], name: str) -> None:
     Raises:
         UnsupportedError: If one has.
     """
+    given = {id(slot.tensor) for slot in slots}
     for slot in slots:
         pending = [(slot.tensor, slot.spec)]
         while pending:
             for part, inner in _parts(*pending.pop()):
+                if id(part) in given:
+                    continue
                 pending.append((part, inner))
                 changed = part.requires_grad != inner.requires_grad
                 changed = changed or tape.wrappers.has_new_history(part)

@@ -21,7 +21,7 @@ from funcaot.aot.capture.capture import (
 )
 from funcaot.aot.capture.explained import is_stale, limit_of_writes, stale_view
 from funcaot.aot.capture.inner_tensors import refuse_derivatives
-from funcaot.aot.capture.shared.shared_memory_under_transforms import Joined
+from funcaot.aot.capture.shared.shared_memory import Region
 from funcaot.aot.effects.actions.action import Action
 from funcaot.aot.effects.actions.attach import Attach
 from funcaot.aot.effects.actions.overwrite import Overwrite
@@ -343,7 +343,7 @@ class _Mutations:
         """Whether an input's changes are counted under its own name."""
         position = index - len(self.capture.inputs)
         for region in self.capture.regions:
-            if isinstance(region, Joined):
+            if not isinstance(region, Region):
                 continue
             if 0 < position <= len(region.families):
                 return region.families[position - 1].counter == position - 1

@@ -110,7 +110,8 @@ def holds_recorded(value: torch.Tensor, known: Sequence[torch.Tensor]) -> bool:
     if value.requires_grad:
         return value.is_leaf
     graded = [part for _, part in paths_inside(value) if part.requires_grad]
-    return any(not any(part is each for each in known) for part in graded)
+    # A leaf passes through the node as itself; what leads to one comes in without its history.
+    return any(not part.is_leaf or not any(part is each for each in known) for part in graded)
 
 
 def _origin(finder: Finder, value: torch.Tensor) -> Origin:

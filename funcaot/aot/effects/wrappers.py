@@ -79,11 +79,11 @@ def written_inside(
     actions += [Turn(calls, recorded and not written)] if calls else []
     actions += [OverwriteInside(path, silent(p), autograd.version_of(p)) for path, p in written]
     actions += [KeepInside(name, silent(part)) for name, part in _kept_since(slot).items()]
-    actions += _counted(tensor) if written else []
+    actions += _counted(capture, slot)
     if recorded and (written or not calls):
         actions.append(TakeHistory(graded(tensor)))
     actions += [] if after is None else [after]
-    return Mutation(index, tuple(actions), versions or None)
+    return Mutation(index, tuple(actions), versions or None) if actions or versions else None
 
 
 def _kept_since(slot: Input) -> dict[str, torch.Tensor]:
@@ -95,11 +95,14 @@ def _kept_since(slot: Input) -> dict[str, torch.Tensor]:
     return {name: part for name, part in pairs if name not in known.names}
 
 
-def _counted(wrapper: torch.Tensor) -> list[CountInside]:
-    """The wrappers inside of a wrapper that were written to."""
-    inner = [(path, part) for path, part in paths_inside(wrapper) if is_wrapper(part)]
-    counts = ((path, autograd.version_of(part)) for path, part in inner)
-    return [CountInside(path, count) for path, count in counts if count]
+def _counted(capture: Capture, slot: Input) -> list[CountInside]:
+    """The wrappers inside of a wrapper that were written to, each where it is first."""
+    found = []
+    for path, part in paths_inside(slot.tensor):
+        entered = capture.tape.wrappers.entered(part) if is_wrapper(part) else None
+        if entered is not None and way_to(entered) == (slot.node, path):
+            found.append(CountInside(path, autograd.version_of(part)))
+    return [count for count in found if count.versions]
 
 
 def _writes_to_source(slot: Input) -> bool:
@@ -122,8 +125,14 @@ def _parts_written(
     tape = capture.tape
     owners = {other.node for other in capture.inputs if other.spec.structure is not None}
     added = _kept_since(slot)
+    given = {id(other.tensor): other for other in capture.inputs}
     for path, part in paths_of(slot.tensor):
         if path[0] in added:
+            continue
+        alone = given.get(id(part))
+        if alone is not None:
+            if turned or tracing.has_storage_change(part) or geometry_of(part) != alone.geometry:
+                raise _refusal(slot, name)
             continue
         entered = tape.wrappers.entered(part)
         if entered is None or tracing.has_storage_change(part):

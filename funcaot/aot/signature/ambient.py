@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -19,8 +19,15 @@ from funcaot._torch.tensors import guards
 from funcaot._torch.tensors.own_functions import as_called, called_with_functions_of_classes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.source import Source
+from funcaot.errors import UnsupportedError
 
-__all__ = ["Ambient", "conditions_on", "put_back_on_errors", "read_ambient"]
+__all__ = [
+    "Ambient",
+    "conditions_on",
+    "put_back_on_errors",
+    "read_ambient",
+    "refuse_left_behind",
+]
 
 Condition: TypeAlias = Callable[[Source, Any], str | None]
 
@@ -154,3 +161,27 @@ def conditions_on(ambient: Ambient, source: Source, *, wrappers: bool) -> Iterat
         condition = item.metadata["condition"](source, getattr(ambient, item.name))
         if condition is not None:
             yield condition
+
+
+def refuse_left_behind(before: Ambient, after: Ambient, name: str) -> None:
+    """Refuse a function that leaves a global setting changed; grad mode can be switched again.
+
+    Args:
+        before: The settings when it was called.
+        after: Those when it returned.
+        name: The user's function, for messages.
+
+    Raises:
+        UnsupportedError: If it does.
+    """
+    if after == replace(before, grad_mode=after.grad_mode):
+        return
+    changed = [
+        item.name
+        for item in fields(Ambient)
+        if getattr(before, item.name) != getattr(after, item.name)
+    ]
+    raise UnsupportedError(
+        f"{name} leaves global state changed: {', '.join(changed)}.",
+        remedy="change it outside of the compiled function, or change it back inside.",
+    )

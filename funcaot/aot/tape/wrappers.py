@@ -184,6 +184,11 @@ class Wrappers:
         known = self._histories.get(id(part))
         return known is not None and part.grad_fn is not known
 
+    def hold(self, real: torch.Tensor, seen: torch.Tensor, node: fx.Node) -> None:
+        """Let what stands for an input stand for it inside of wrappers, too."""
+        self.shared.setdefault(id(real), (node.meta["val"], seen))
+        self._entered.setdefault(id(seen), (seen, node))
+
     def entered(self, part: torch.Tensor) -> fx.Node | None:
         """The node of an inner tensor of an input when it was entered; None for other tensors."""
         found = self._entered.get(id(part))
@@ -309,7 +314,9 @@ class Wrappers:
     def _gives_parts(self, node: fx.Node) -> bool:
         """Whether graphs find all that is inside of a wrapper there, and not in another one."""
         parts = self._parts.get(node, ())
-        return all(part.args[0] is node and self._gives_parts(part) for part in parts)
+        return all(
+            is_part(part) and part.args[0] is node and self._gives_parts(part) for part in parts
+        )
 
 
 def _structure(spec: TensorSpec) -> Structure:

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing import tracing
+from funcaot.aot.capture.shared.held_inputs import Held, held_inputs
 from funcaot.aot.capture.shared.shared_memory_under_transforms import Joined, join
 from funcaot.aot.graph.tensor_spec import TensorSpec, is_dense, spec_of
 from funcaot.aot.tape.memory.strided_views import extent, placed
 from funcaot.aot.tape.tape import Tape
-from funcaot.aot.tape.wrappers import is_wrapper, leaves_of
+from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 
+Shared: TypeAlias = "Region | Joined | Held"
 _ALIGNMENT = 16
 
 
@@ -123,7 +125,7 @@ def find_regions(
     placed: Iterable[int] = (),
     *,
     differentiable: bool,
-) -> tuple[Region | Joined, ...]:
+) -> tuple[Shared, ...]:
     """Group inputs that share memory with one that is written to.
 
     Args:
@@ -148,8 +150,7 @@ def find_regions(
             storages.setdefault(tracing.storage_key(functorch.memory_of(tensor)), []).append(index)
     if len(storages) == len(tensors) and not alone:
         return ()
-    _refuse_sparse(tensors, writes, storages)
-    regions: list[Region | Joined] = []
+    regions: list[Shared] = list(held_inputs(tensors, writes, storages))
     for shared in storages.values():
         if not (alone.isdisjoint(shared) and (len(shared) == 1 or writes.isdisjoint(shared))):
             together = differentiable and any(
@@ -191,36 +192,6 @@ def _joined(
             # Those that don't overlap need not be joined: only their versions are one.
             return _joined(tensors, shared, wanted, together=False)
     return found
-
-
-def _refuse_sparse(
-    tensors: Sequence[torch.Tensor], writes: set[int], storages: dict[int, list[int]]
-) -> None:
-    """No region can hold a sparse tensor or a wrapper, whose parts may be other inputs.
-
-    Wrappers may hold one tensor together: on a tape that is one, too.
-    """
-    owners = {key: list(indices) for key, indices in storages.items()}
-    held: dict[int, torch.Tensor] = {}
-    for index, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided and not is_wrapper(tensor):
-            continue
-        parts = list(map(functorch.fully_unwrapped, leaves_of(tensor)))
-        for part, key in [(each, key) for each in parts for key in tracing.storage_keys(each)]:
-            together = [index, *owners.get(key, ())]
-            is_one = is_wrapper(tensor) and held.get(key) is part
-            if is_wrapper(tensor) and key not in owners:
-                held[key] = part
-            owners[key] = together
-            if len(together) > 1 and not is_one and not writes.isdisjoint(together):
-                kinds = [(each, type(tensors[each]).__name__) for each in sorted(set(together))]
-                names = ", ".join(f"{each} (a {kind})" for each, kind in kinds)
-                raise UnsupportedError(
-                    f"Inputs {names} share memory, one of them is sparse or wraps it, and one of "
-                    "them is written to.",
-                    remedy="clone one of them before the call; of a wrapper and its inner tensor, "
-                    "pass the wrapper, and write to x.inner inside.",
-                )
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:
@@ -480,9 +451,9 @@ def _member(base: torch.Tensor, family: Family, member: Member) -> torch.Tensor:
 # The region's tensors of a call.
 
 
-def real_tensors(region: Region | Joined, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The flat memory of a call's inputs, then each family's base; nothing for joined inputs."""
-    if isinstance(region, Joined):
+def real_tensors(region: Shared, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """The flat memory of a call's inputs, then each family's base; nothing for what has none."""
+    if not isinstance(region, Region):
         return []
     first = inputs[region.members[0].input]
     low = _start(first) - region.members[0].start

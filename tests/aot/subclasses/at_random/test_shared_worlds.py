@@ -36,8 +36,9 @@ MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
 class Told:
     """What can be told of tensors without their values: objects, memory, versions."""
 
-    def __init__(self):
+    def __init__(self, mode=""):
         self.numbers, self.alive, self.counted = {}, [], set()
+        self.views_inside = mode != "inference"  # there a class's views have no base in eager
 
     def number(self, key, thing):
         self.alive.append(thing)
@@ -53,7 +54,8 @@ class Told:
             told.append(self.number(id(value), value))
         if not value.is_inference():
             told.append(id(value) in self.counted and value._version)
-            told.append(None if value._base is None else self.numbers.get(id(value._base)))
+            if self.views_inside or not inside:
+                told.append(None if value._base is None else self.numbers.get(id(value._base)))
         if not is_traceable_wrapper_subclass(value):
             return [*told, self.number(("memory", value.untyped_storage()._cdata), value)]
         names, context = value.__tensor_flatten__()
@@ -133,7 +135,7 @@ class Session:
 
     def play(self, compiling):
         seen = []
-        closed = self.kind(torch.ones(4, 4), torch.zeros(4, 4))
+        closed, self.leaves = self.kind(torch.ones(4, 4), torch.zeros(4, 4)), []
         holder = [closed]
         function = compiling(lambda x, y, p: self.run(holder[0], x, y, p))
         for call, situation in enumerate(self.scenes):
@@ -154,9 +156,11 @@ class Session:
             given, closed = world(sharing, self.kind, seed, 4, histories)
         if replaced or sharing == "closed":
             holder[0] = closed
-        told, everything = Told(), [*given, holder[0]]
+        told, everything = Told(mode), [*given, holder[0]]
         told.counted |= set(map(id, held(everything)))  # nobody counts those of new results
-        wanted = leaves_behind(*everything)
+        # Those of earlier calls are behind what is closed over and was written to.
+        self.leaves += leaves_behind(*given)
+        wanted = list({id(leaf): leaf for leaf in self.leaves}.values())
         before = [told(value) for value in everything]
         with MODES.get(mode, torch.enable_grad)():
             results = function(*given)
@@ -218,7 +222,8 @@ def test_worlds_on_the_default_backend():
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(8))
 def test_more_worlds(part):
-    assert sum(map(check, range(50 * part, 50 * part + 50))) > 500
+    # 683 to 840 in each part, of at most 1,500: programs over worlds that eager refuses end early.
+    assert sum(map(check, range(50 * part, 50 * part + 50))) > 650
 
 
 @pytest.mark.slow
@@ -226,7 +231,8 @@ def test_more_worlds(part):
 @pytest.mark.parametrize("part", range(5))
 def test_more_worlds_on_the_default_backend(part):
     seeds = range(500 + 30 * part, 530 + 30 * part)
-    assert sum(check(seed, "inductor") for seed in seeds) > 300
+    # 459 to 515 in each part.
+    assert sum(check(seed, "inductor") for seed in seeds) > 430
 
 
 HISTORIES_INSIDE = {

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import funcaot
+from funcaot.aot.subclasses.structure import leaves_of
 from funcaot.errors import UnsupportedError
+from tests.aot.subclasses.at_random.shared_worlds import Pair
 from tests.aot.subclasses.kinds import Factor, TwoTensor, leaves_behind, made, same, two
 from tests.hostile import COMPILER
 
@@ -178,3 +180,33 @@ def test_around_an_argument_that_is_written_to(program):
         assert seen[0][:3] == seen[1][:3]
         same([*map(list, seen[0][3:4]), seen[0][4], seen[0][5]], [list(seen[1][3]), *seen[1][4:]])
     assert len(compiled.entries) == 1
+
+
+AROUND_GIVEN = {
+    "an argument": lambda x, p: Pair(x, p.detach()),
+    "two of them": lambda x, p: Factor(Pair(x, x), 3),
+    "an argument and a result": lambda x, p: Pair(x, p.sin()),
+    "one around another": lambda x, p: Pair(Pair(x, x), p.detach()),
+}
+
+
+@pytest.mark.parametrize("backend", [COMPILER, "inductor"], ids=["hostile", "inductor"])
+@pytest.mark.parametrize("how", list(AROUND_GIVEN))
+def test_around_an_argument_with_a_history_beside_a_recorded_result(how, backend):
+    def function(x, p):
+        return AROUND_GIVEN[how](x, p), p * 2
+
+    compiled = funcaot.compile(function, backend=backend)
+    for call in range(3):
+        found = []
+        for each in (compiled, function):
+            leaf, p = (torch.full((2, 3), call + s).requires_grad_() for s in (1.0, 2.0))
+            x = leaf * 3
+            holder, beside = each(x, p)
+            parts = list(leaves_of(holder))
+            graded = [part for part in (*parts, beside) if part.requires_grad]
+            gradients = torch.autograd.grad(sum(part.sum() for part in graded), [leaf, p])
+            told = [(part is x, part.requires_grad, part.is_leaf) for part in parts]
+            found.append((told, [*gradients, beside.detach(), *(part.detach() for part in parts)]))
+        assert found[0][0] == found[1][0]
+        torch.testing.assert_close(found[0][1], found[1][1])
