@@ -13,7 +13,7 @@ from funcaot.aot.graph.policy import Choice, Policy
 from funcaot.aot.graph.policy import resolve as resolve_policy
 from funcaot.aot.runtime.artifact import Artifacts
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
-from funcaot.aot.runtime.module import compiled_of
+from funcaot.aot.runtime.module import functions_of
 from funcaot.aot.runtime.outermost import follow_transforms
 from funcaot.backends import resolve
 from funcaot.backends.compiler import Compiler, CompilerFunction
@@ -148,7 +148,7 @@ def compile(
         return lambda decorated: compile(decorated, **given)
     if isinstance(function, torch.nn.Module):
         module = compiled_module(function, compiler, chosen, dynamic, fullgraph)
-        _take_from(artifacts, compiled_of(module))
+        _take_from(artifacts, *functions_of(module))
         return module
     if isinstance(function, classmethod | staticmethod):
         return type(function)(compile(function.__func__, **given))
@@ -180,7 +180,7 @@ def _check_choice(name: str, value: object) -> None:
         )
 
 
-def _take_from(artifacts: Any, compiled: CompiledFunction | None) -> None:
+def _take_from(artifacts: Any, *compiled: CompiledFunction) -> None:
     """Let calls look for their programs in a file.
 
     Raises:
@@ -193,8 +193,9 @@ def _take_from(artifacts: Any, compiled: CompiledFunction | None) -> None:
             got=type(artifacts).__name__,
             remedy="pass a str or a pathlib.Path.",
         )
-    if compiled is not None and artifacts is not None:
-        compiled.artifacts = Artifacts(artifacts)
+    found = None if artifacts is None else Artifacts(artifacts)
+    for function in compiled:
+        function.artifacts = None if found is None else found.for_another()
 
 
 def _check(function: Any) -> None:

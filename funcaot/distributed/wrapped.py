@@ -18,10 +18,12 @@ from funcaot.aot.graph.policy import POLICIES, Policy
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
 from funcaot.aot.runtime.module import (
     COMPILED,
+    UNITS,
     ForwardCall,
     ModuleCall,
     compiled_module,
     hand_over_gradients,
+    methods_for,
     sharing,
 )
 from funcaot.aot.runtime.once_differentiated import (
@@ -34,7 +36,7 @@ from funcaot.backends.compiler import Compiler
 
 __all__ = ["compiled"]
 
-_UNITS = "_funcaot_unit"
+_UNIT = "_funcaot_unit"
 
 
 def compiled(
@@ -116,8 +118,9 @@ def _sharded(module: torch.nn.Module, settings: tuple[Any, ...]) -> torch.nn.Mod
         return refuse_second(results, FULLY_SHARDED, type(self).__name__)
 
     depth = wrapped.depth_of_original_class(type(module))
-    members = {"forward": forward, "_orig_cls_mro_index": depth}
-    result = sharing(module, {**members, COMPILED: functions.get(id(module))})
+    members = {"forward": forward, "_orig_cls_mro_index": depth, **methods_for(type(module))}
+    own = {COMPILED: functions.get(id(module)), UNITS: tuple(functions.values())}
+    result = sharing(module, {**members, **own})
     wrapped.same_state(module, result)
     return result
 
@@ -125,7 +128,7 @@ def _sharded(module: torch.nn.Module, settings: tuple[Any, ...]) -> torch.nn.Mod
 def _let_run_compiled(unit: torch.nn.Module) -> None:
     """Give a unit a class whose forward runs compiled where a compiled module around it says so."""
     original: Any = type(unit)
-    if getattr(original, _UNITS, False):
+    if getattr(original, _UNIT, False):
         return
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,5 +138,5 @@ def _let_run_compiled(unit: torch.nn.Module) -> None:
         return refuse_second(function(*args, **kwargs), FULLY_SHARDED, function.settings.name)
 
     depth = wrapped.depth_of_original_class(original)
-    members = {"forward": forward, "_orig_cls_mro_index": depth, _UNITS: True}
+    members = {"forward": forward, "_orig_cls_mro_index": depth, _UNIT: True}
     unit.__class__ = type(original.__name__, (original,), members)

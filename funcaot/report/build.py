@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.runtime.artifact import LoadedEntry
 from funcaot.aot.runtime.compiled import CompiledFunction
 from funcaot.aot.runtime.entry import Entry
-from funcaot.aot.runtime.module import compiled_of
+from funcaot.aot.runtime.module import functions_of
 from funcaot.aot.segment.segment import Residual, Segment
 from funcaot.errors import FuncaotError
 from funcaot.report.communication import communication_of
@@ -32,8 +33,9 @@ def report(compiled: Any) -> Report:
     """Tell what was compiled.
 
     Args:
-        compiled: What ``funcaot.compile`` returned: a function, a method or a module. Or what
-            ``torch.compile(..., backend="funcaot")`` returned, whose graphs are reported as one.
+        compiled: What ``funcaot.compile`` returned: a function, a method or a module, whose units
+            under ``fully_shard`` are reported as one. Or what ``torch.compile(...,
+            backend="funcaot")`` returned, whose graphs are.
 
     Returns:
         A record; ``print`` it for a summary.
@@ -54,6 +56,9 @@ def report(compiled: Any) -> Report:
     """
     if hasattr(compiled, "_torchdynamo_orig_callable"):
         return _joined(compiled)
+    units = functions_of(compiled) if isinstance(compiled, torch.nn.Module) else ()
+    if len(units) > 1:
+        return _together(type(compiled).__name__, [_report(unit) for unit in units])
     return _report(_function_of(compiled))
 
 
@@ -69,13 +74,18 @@ def _joined(compiled: Any) -> Report:
             remedy="call it first; a function that it calls after a graph break is compiled by "
             "itself: report on torch.compile of that.",
         )
+    return _together(getattr(original, "__name__", type(original).__name__), reports)
+
+
+def _together(name: str, reports: Sequence[Report]) -> Report:
+    """One report of several functions."""
     totals = {
         item.name: sum(getattr(report, item.name) for report in reports)
         for item in dataclasses.fields(Report)
         if item.type in (int, "int")
     }
     return Report(
-        name=getattr(original, "__name__", type(original).__name__),
+        name=name,
         backend=reports[0].backend,
         entries=tuple(entry for report in reports for entry in report.entries),
         transformed=tuple(part for report in reports for part in report.transformed),
@@ -104,7 +114,7 @@ def _report(function: CompiledFunction) -> Report:
 
 def _function_of(compiled: Any) -> CompiledFunction:
     if isinstance(compiled, torch.nn.Module):
-        found: Any = compiled_of(compiled)
+        found: Any = next(iter(functions_of(compiled)), None)
     else:
         found = getattr(compiled, "__func__", compiled)
     if not isinstance(found, CompiledFunction):

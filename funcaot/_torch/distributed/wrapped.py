@@ -14,6 +14,7 @@ __all__ = [
     "bucket_limits",
     "exchanges_parts_of_sequences",
     "is_sharded",
+    "is_state_of_fsdp",
     "same_state",
 ]
 
@@ -62,6 +63,14 @@ def belongs_to_fsdp(cls: type) -> bool:
     """Whether a class is what ``fully_shard`` makes of a module's class."""
     kind = _fsdp_class()
     return kind is not None and issubclass(cls, kind)
+
+
+def is_state_of_fsdp(thing: Any) -> bool:
+    """Whether something is what ``fully_shard`` keeps for a module, whose methods are its hooks."""
+    import sys
+
+    module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
+    return module is not None and isinstance(thing, module.FSDPState)
 
 
 def same_state(module: torch.nn.Module, other: torch.nn.Module) -> None:

@@ -99,8 +99,8 @@ class SavedData:
     contents: Contents
 
 
-def save(path: str | os.PathLike[str], entries: Sequence[Entry], name: str) -> Saved:
-    """Write programs to a file.
+def save(path: str | os.PathLike[str], entries: Sequence[Entry]) -> Saved:
+    """Write programs to a file, of one function or of the units of a module.
 
     Raises:
         ArtifactError: If it can't be written or signed.
@@ -110,7 +110,7 @@ def save(path: str | os.PathLike[str], entries: Sequence[Entry], name: str) -> S
         try:
             program, parts = _data_of(entry, blobs)
         except NotSavedError as error:
-            left_out.append(f"{name}({entry.signature}): {error}")
+            left_out.append(f"{entry.name}({entry.signature}): {error}")
             continue
         programs.append(program)
         left_out += parts
@@ -131,6 +131,45 @@ def _data_of(entry: Entry, blobs: Blobs) -> tuple[Any, list[str]]:
     return found
 
 
+class _File:
+    """The programs of a file, by what their calls look like; they are read once.
+
+    Attributes:
+        known: The machine that they were made on.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.known: dict[str, Any] = {}
+        self._path = path
+        self._programs: dict[str, list[SavedData]] | None = None
+        self._numbers: dict[str, Any] = {}
+
+    def read(self) -> _File:
+        """The same, with its programs."""
+        if self._programs is None:
+            data, contents = file.read(self._path)
+            programs: dict[str, list[SavedData]] = {}
+            for program in data["programs"]:
+                described = program["signature"]
+                exact = program["sizes"] is None
+                key = json.dumps(described) if exact else without_sizes(described)
+                programs.setdefault(key, []).append(SavedData(program, contents))
+                if program["numbers"] is not None:
+                    kinds = {key: program["numbers"][key] for key in ("kinds", "read")}
+                    self._numbers[json.dumps(kinds)] = program["numbers"]
+            self.known, self._programs = data["machine"], programs
+        return self
+
+    def alike(self, signature: Signature) -> list[SavedData]:
+        """The programs that may serve a call, as far as its look says."""
+        opened = [numbers_from(data) for data in self._numbers.values()]
+        looks = [signature, *(found.signature(signature) for found in opened if found)]
+        described = [signature_data(look) for look in looks if look is not None]
+        keys = [key for data in described for key in (json.dumps(data), without_sizes(data))]
+        programs = self._programs or {}
+        return [each for key in keys for each in programs.get(key, ())]
+
+
 class Artifacts:
     """A file of programs as a compiled function sees it: read when a call isn't known.
 
@@ -147,9 +186,13 @@ class Artifacts:
         self.why = ""
         self.is_first_step = False
         self._waiting: set[SavedData] = set()
-        self._programs: dict[str, list[SavedData]] | None = None
-        self._known: dict[str, Any] = {}
-        self._numbers: dict[str, Any] = {}
+        self._file = _File(self.path)
+
+    def for_another(self) -> Artifacts:
+        """The same for another function, which looks in the same file; it is read once."""
+        found = Artifacts(self.path)
+        found._file = self._file
+        return found
 
     def find(
         self,
@@ -176,12 +219,12 @@ class Artifacts:
         leaves: Sequence[Any],
         settings: Settings,
     ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        programs = self._read()
-        change = difference(self._known, machine_data())
+        content = self._file.read()
+        change = difference(content.known, machine_data())
         if change:
             raise NotLoadedError(change)
         # What was made for these very sizes and numbers comes first, as in the cache.
-        alike = self._alike(programs, signature)
+        alike = content.alike(signature)
         wanted = settings_data(settings)
         reason = NotLoadedError("no call that looks like it was saved")
         for saved in alike:
@@ -195,28 +238,6 @@ class Artifacts:
                     self.is_first_step = True
                 reason = error
         raise reason
-
-    def _alike(self, programs: dict[str, list[SavedData]], signature: Signature) -> list[SavedData]:
-        """The programs that may serve a call, as far as its look says."""
-        opened = [numbers_from(data) for data in self._numbers.values()]
-        looks = [signature, *(found.signature(signature) for found in opened if found)]
-        described = [signature_data(look) for look in looks if look is not None]
-        keys = [key for data in described for key in (json.dumps(data), without_sizes(data))]
-        return [each for key in keys for each in programs.get(key, ())]
-
-    def _read(self) -> dict[str, list[SavedData]]:
-        if self._programs is None:
-            data, contents = file.read(self.path)
-            self._known, self._programs = data["machine"], {}
-            for program in data["programs"]:
-                described = program["signature"]
-                exact = program["sizes"] is None
-                key = json.dumps(described) if exact else without_sizes(described)
-                self._programs.setdefault(key, []).append(SavedData(program, contents))
-                if program["numbers"] is not None:
-                    kinds = {key: program["numbers"][key] for key in ("kinds", "read")}
-                    self._numbers[json.dumps(kinds)] = program["numbers"]
-        return self._programs
 
     def _entry(
         self,

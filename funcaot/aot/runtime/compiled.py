@@ -182,7 +182,7 @@ class CompiledFunction(Generic[P, R]):
             >>> funcaot.report(g).cache_misses
             0
         """
-        return save(path, self.entries, self.settings.name)
+        return save(path, self.entries)
 
     def warm_up(self, *args: Any, orders: int = 1, **kwargs: Any) -> None:
         """Compile what a call like this one and its derivatives will need.

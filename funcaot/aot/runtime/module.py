@@ -11,7 +11,7 @@ import torch
 
 from funcaot._torch.distributed import wrapped
 from funcaot.aot.graph.policy import POLICIES, Policy
-from funcaot.aot.runtime.artifact import Saved
+from funcaot.aot.runtime.artifact import Saved, save
 from funcaot.aot.runtime.compiled import CompiledFunction, compiled_function
 from funcaot.aot.runtime.once_differentiated import (
     FULLY_SHARDED,
@@ -19,10 +19,12 @@ from funcaot.aot.runtime.once_differentiated import (
     in_static_graph,
     refuse_second,
 )
+from funcaot.aot.runtime.warm_up import warm_sharded
 from funcaot.backends.compiler import Compiler
 from funcaot.errors import UnsupportedError
 
 COMPILED = "_funcaot_compiled"
+UNITS = "_funcaot_units"
 _ORIGINAL = "_funcaot_original"
 _Again: TypeAlias = tuple[Callable[..., torch.nn.Module], tuple[Any, ...]]
 
@@ -75,7 +77,7 @@ def sharing(
             "__copy__": lambda self: make(copy.copy(module), *settings),
             "__deepcopy__": lambda self, memo: make(copy.deepcopy(module, memo), *settings),
             "__reduce_ex__": lambda self, protocol: (make, (module, *settings)),
-            **{name: method for name, method in _METHODS.items() if not hasattr(original, name)},
+            **methods_for(original),
             **members,
         }
     names = ("__module__", "__qualname__", "__doc__")
@@ -89,6 +91,15 @@ def sharing(
 def compiled_of(module: torch.nn.Module) -> CompiledFunction | None:
     """What runs when a compiled module is called; None for an ordinary module."""
     return getattr(type(module), COMPILED, None)
+
+
+def functions_of(module: torch.nn.Module) -> tuple[CompiledFunction, ...]:
+    """What runs when a compiled module is called: one, or that of each unit of ``fully_shard``."""
+    units: tuple[CompiledFunction, ...] | None = getattr(type(module), UNITS, None)
+    if units is not None:
+        return units
+    function = compiled_of(module)
+    return () if function is None else (function,)
 
 
 class ModuleCall:
@@ -151,16 +162,24 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _save(self: torch.nn.Module, path: str | os.PathLike[str]) -> Saved:
     """Write the programs that exist to a file (see ``CompiledFunction.save``)."""
-    return getattr(type(self), COMPILED).save(path)
+    return save(path, [entry for function in functions_of(self) for entry in function.entries])
 
 
 def _warm_up(self: torch.nn.Module, *args: Any, orders: int = 1, **kwargs: Any) -> None:
-    """Compile what a call will need (see ``CompiledFunction.warm_up``)."""
+    """Compile what a call will need (see ``CompiledFunction.warm_up``).
+
+    Under ``fully_shard`` the whole module is called, with its hooks.
+    """
+    if wrapped.is_sharded(self):
+        warm_sharded(self, args, kwargs, orders)
+        return
     getattr(type(self), COMPILED).warm_up(*args, orders=orders, **kwargs)
 
 
-# What a compiled module has besides, where its class has nothing of that name.
-_METHODS: dict[str, Callable[..., Any]] = {"save": _save, "warm_up": _warm_up}
+def methods_for(original: type) -> dict[str, Callable[..., Any]]:
+    """What a compiled module has besides, where its class has nothing of that name."""
+    methods = {"save": _save, "warm_up": _warm_up}
+    return {name: method for name, method in methods.items() if not hasattr(original, name)}
 
 
 def _refuse_subclass(cls: type, **kwargs: Any) -> None:
@@ -174,6 +193,7 @@ def _refuse_subclass(cls: type, **kwargs: Any) -> None:
         call = ForwardCall(base._funcaot_original)
         chosen = settings.policy, settings.dynamic, settings.fullgraph
         function = compiled_function(call, settings.compiler, call.__name__, *chosen)
+        function.artifacts = getattr(base, COMPILED).artifacts
         changed: Any = cls
         changed.__call__ = torch.nn.Module.__call__
         changed.forward = lambda self, *args, **kwargs: refuse_second(

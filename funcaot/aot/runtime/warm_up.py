@@ -11,11 +11,15 @@ import torch
 
 from funcaot._torch.distributed.alone import alone
 from funcaot._torch.distributed.collectives import is_running
+from funcaot._torch.distributed.fully_sharded import holds_gradients, without_other_ranks
 from funcaot._torch.levels import functorch
+from funcaot._torch.levels.thread_state import StateKept
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.runtime.once_differentiated import FULLY_SHARDED
 from funcaot.aot.state.first_state import with_states
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.classes.premise import PremiseFailed
@@ -282,3 +286,84 @@ def _having(after: _After) -> Iterator[None]:
     finally:
         for (tensor, _), gradient in zip(after, before, strict=True):
             tensor.grad = gradient
+
+
+# --- modules under fully_shard --------------------------------------------------------------------
+
+
+def warm_sharded(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], orders: int
+) -> None:
+    """Compile what a step of a module under ``fully_shard`` will need, without other ranks.
+
+    What is between its units isn't compiled, and only that says what they are given. So the module
+    is called, on copies, and what that changes is put back.
+
+    Args:
+        module: The compiled module.
+        args: Arguments; a tensor on the device ``meta`` stands for one on the CPU.
+        kwargs: Keyword arguments.
+        orders: 0 for the forward alone, 1 for its gradients.
+
+    Raises:
+        UnsupportedError: For a second order, and between the passes of one step.
+        FuncaotError: If ``orders`` is no such number.
+    """
+    name = type(module).__name__
+    check(name, orders)
+    if orders > 1:
+        raise UnsupportedError(
+            f"{name}.warm_up was asked for derivatives of order {orders}, and {FULLY_SHARDED[0]}.",
+            remedy=FULLY_SHARDED[1],
+        )
+    if holds_gradients(module):
+        raise UnsupportedError(
+            f"{name}.warm_up was called while gradients wait to be reduced.",
+            remedy="warm up before the first step, or after a backward that reduces them.",
+        )
+    given = tree_map(on_the_cpu, (args, kwargs))
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(StateKept())
+        kept.enter_context(drawing_nothing())
+        kept.enter_context(_alone())
+        for tensor in module.buffers():
+            kept.callback(_put_back, tensor, tensor.detach().clone())
+        _without_gradients(kept, module)
+        kept.enter_context(without_other_ranks(module))
+        # As many calls as there are kinds of gradients: each backward is that of another one.
+        count, index = 1, 0
+        while index < count:
+            made = _results(module, given)
+            tangents = _tangents(made, 1) if made and orders else []
+            if tangents:
+                torch.autograd.backward(made, tangents[index])
+            count, index = len(tangents), index + 1
+
+
+def _results(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
+    """What a call on copies returns that can be differentiated."""
+    copies: dict[int, Any] = {}
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in copies:
+            made = leaf.detach().clone()
+            copies[id(leaf)] = made.requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
+
+    args, kwargs = tree_map(copied, given)
+    results = tree_flatten(module(*args, **kwargs))[0]
+    return _differentiable([each for each in results if isinstance(each, torch.Tensor)])
+
+
+def _put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if not torch.equal(tensor, value):
+        with torch.no_grad():
+            tensor.copy_(value)
+
+
+def _without_gradients(kept: contextlib.ExitStack, module: torch.nn.Module) -> None:
+    for parameter in module.parameters():
+        kept.callback(setattr, parameter, "grad", parameter.grad)
+        parameter.grad = None

@@ -28,6 +28,7 @@ from funcaot._torch.distributed.described_tensors import (
     placement_data,
 )
 from funcaot._torch.distributed.groups import described_group, is_group, is_mesh, mesh_words, words
+from funcaot._torch.distributed.wrapped import is_state_of_fsdp
 from funcaot._torch.tensors.guards import attributes_of_tensors
 from funcaot._torch.tensors.ops import is_op
 from funcaot.aot.closure.constants import fingerprint, is_setting
@@ -85,31 +86,26 @@ def described(reader: Reader | None) -> list[str]:
     namespace = reader.why.namespace
     found, hooks = [], dict[str, int]()
     for written, told, *_ in reader.why.lines:
-        text, says = _with_hooks_numbered(written, told or "", hooks)
+        text = _with_hooks_numbered(written, hooks)
         used = [name for name in _NAME.findall(text) if name in namespace]
         named = [f"{name}: {describe.constant(name, namespace[name])}" for name in used]
         # What stands in front tells a reader of two such lists what changed.
-        found.append(" | ".join([says, text, *named]))
+        found.append(" | ".join([told or "", text, *named]))
     return found
 
 
-def _with_hooks_numbered(text: str, says: str, known: dict[str, int]) -> tuple[str, str]:
-    """A line, and what it says, with hooks of modules numbered as they come.
+def _with_hooks_numbered(text: str, known: dict[str, int]) -> str:
+    """A line with hooks of modules numbered as they come.
 
     Args:
         text: The line.
-        says: What it says.
         known: The number of each by its key; it grows.
     """
-    for keys in _HOOKS.findall(text):
-        for key in re.findall(r"\d+", keys):
-            known.setdefault(key, len(known))
-            says = re.sub(rf"\.{key}\b", f".{known[key]}", says)
 
     def numbered(match: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda key: str(known[key[0]]), match[0])
+        return re.sub(r"\d+", lambda key: str(known.setdefault(key[0], len(known))), match[0])
 
-    return _HOOKS.sub(numbered, text), says
+    return _HOOKS.sub(numbered, text)
 
 
 def refuse_change(known: list[str], now: list[str]) -> None:
@@ -130,7 +126,8 @@ def refuse_change(known: list[str], now: list[str]) -> None:
 def _first_change(known: list[str], now: list[str]) -> str:
     """What two readers differ in, in words; empty if they are the same."""
     for before, after in zip(known, now, strict=False):
-        if before != after:
+        # What a line says is for people: hooks have numbers there that torch counts in a process.
+        if before.partition(" | ")[2] != after.partition(" | ")[2]:
             return before.partition(" | ")[0] or after.partition(" | ")[0] or "what it reads"
     if len(known) != len(now):
         longer = known if len(known) > len(now) else now
@@ -256,6 +253,9 @@ def _kind_of(target: Any) -> str:
         return "torch's interface for DLPack"
     if is_group(target) or is_mesh(target) or is_placement(target):
         return _of_ranks(target)
+    if is_state_of_fsdp(target):
+        # Its hooks run around a program; to run inside of one is refused.
+        return "what fully_shard keeps"
     kind = type(target)
     if kind in (torch.Tensor, torch.nn.Parameter):
         # Code that ran reads attributes of it, which are compared; what computes with it takes it.

@@ -17,6 +17,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
+from funcaot.aot.segment.dependence import dependent_on
 from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment
 from funcaot.aot.subclasses.carried import Brought
 from funcaot.aot.tape.closed_over import ClosedOver
@@ -116,6 +117,9 @@ def segment_data(segment: Segment) -> Data:
             ]
             for made in segment.graph_outputs
         ],
+        "dependence": [
+            sorted(dependent_on(segment.operands, made)) for made in segment.graph_outputs
+        ],
         "count": len(segment.output_nodes),
         "effects": len(segment.effect_nodes),
         "places": [[place.output, place.operand] for place in segment.places],
@@ -141,7 +145,11 @@ def form_data(segment: Segment, form: Form, *, keeping: bool) -> Data:
 
 
 class LoadedSegment(Segment):
-    """A segment that was saved; it has no tape."""
+    """A segment that was saved; it has no tape.
+
+    Attributes:
+        dependence: The operands with gradients that each output depends on.
+    """
 
     def __init__(
         self, data: Data, forms: dict[bool, Data], tape: LoadedTape, settings: Settings
@@ -166,6 +174,7 @@ class LoadedSegment(Segment):
         )
         self.outputs = outputs
         self.graph_outputs = made
+        self.dependence = tuple(map(frozenset, data["dependence"]))
         self.output_nodes = nodes
         self.settings = settings
         self.name, self.kind, self.order = data["name"], data["kind"], data["order"]

@@ -347,3 +347,41 @@ def assert_like_eager(ours, theirs):
 def test_what_is_no_path_is_refused(function):
     with pytest.raises(funcaot.errors.FuncaotError, match="isn't a path"):
         funcaot.compile(function, backend="eager", artifacts=3)
+
+
+def _forces_of(model):
+    """What it is given may require grad, and the derivative is taken by another tensor."""
+
+    def function(x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(model(x).sin().sum(), x, create_graph=True)[0].square()
+
+    return function
+
+
+@pytest.mark.parametrize("made", [lambda x: x * 1, lambda x: x])
+def test_an_argument_that_no_gradient_reaches(made, path):
+    def gradients(function, model, seed):
+        torch.manual_seed(seed)
+        x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+        found = function(made(x))
+        found.sum().backward()
+        parameters = list(model.parameters())
+        result = [found.detach(), x.grad, *[p.grad for p in parameters]]
+        for parameter in parameters:
+            parameter.grad = None
+        return result
+
+    models = [network(), network(), network()]
+    first = funcaot.compile(_forces_of(models[0]), backend="eager")
+    gradients(first, models[0], 0)
+    assert first.save(path).programs == 1
+    again = funcaot.compile(_forces_of(models[1]), backend="eager", artifacts=path)
+    models[1].load_state_dict(models[0].state_dict())
+    models[2].load_state_dict(models[0].state_dict())
+    for seed in range(3):
+        found = gradients(again, models[1], seed)
+        expected = gradients(_forces_of(models[2]), models[2], seed)
+        torch.testing.assert_close(found, expected)
+    assert misses(again) == 0
