@@ -231,7 +231,7 @@ def test_more_worlds(part):
 @pytest.mark.parametrize("part", range(5))
 def test_more_worlds_on_the_default_backend(part):
     seeds = range(500 + 30 * part, 530 + 30 * part)
-    # 459 to 515 in each part.
+    # 445 to 515 in each part.
     assert sum(check(seed, "inductor") for seed in seeds) > 430
 
 
