@@ -181,7 +181,7 @@ def run(name: str, options: Any) -> dict[str, Any]:
             **os.environ,
             "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
             "TORCHINDUCTOR_CACHE_DIR": folder,
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": str(options.threads),
             "OMP_NUM_THREADS": str(options.threads),
         }
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
