@@ -138,7 +138,8 @@ class SizedCalls:
             NotStagedError: If the function can't run in stages.
         """
         known: dict[str, Any] = {}
-        for stage in list(self.stages):
+        # The first call comes here because a capture of it has met such an op.
+        for stage in list(self.stages) or [self._stage(0)]:
             if not self._go_on(stage, known, args, kwargs):
                 break
         while True:
