@@ -211,7 +211,6 @@ def named(given):
 
 @pytest.mark.parametrize(("library", "way"), CASES, ids=named)
 def test_a_force_field_on_graphs(library, way):
-    pytest.importorskip(library.__name__)
     found, programs = train(library, way)
     for ours, theirs in zip(found, train(library, "eager")[0], strict=True):
         close(ours, theirs, 1e-3)

@@ -62,7 +62,7 @@ def test_nequip():
         found = function({**data, "pos": data["pos"].detach()})
         return squares(found["total_energy"], found["forces"])
 
-    check(make, loss, lambda step: (frames_of_nequip(step),), steps=4, tolerance=1e-8)
+    check(make, loss, lambda step: (frames_of_nequip(step),), steps=20, tolerance=1e-8)
 
 
 def test_torchmd_net():
@@ -97,4 +97,4 @@ def test_torchmd_net():
     def loss(function, numbers, positions, group):
         return squares(*function(numbers, positions, group, num_systems=1))
 
-    check(lambda: create_model(dict(settings)), loss, batch, programs=3, tolerance=1e-3)
+    check(lambda: create_model(dict(settings)), loss, batch, steps=20, programs=3, tolerance=1e-3)

@@ -120,6 +120,7 @@ class Settings:
         fullgraph: Whether a call that can't be captured is an error; None as configured.
         numbers: Numbers that the function reads besides its arguments.
         handed_over: Whether gradients are handed over early.
+        is_stage: Whether programs change nothing that a caller sees, since another one will.
     """
 
     compiler: Compiler
@@ -131,3 +132,4 @@ class Settings:
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: NumbersRead = field(default_factory=NumbersRead)
     handed_over: HandedOver = field(default_factory=HandedOver)
+    is_stage: bool = False

@@ -407,7 +407,9 @@ class CompiledFunction(Generic[P, R]):
         """Capture a call, with open sizes and numbers where that is asked for and possible."""
         if self.artifacts is not None and self.artifacts.is_first_step:
             raise FirstStepError(STEPS_FIRST)
-        return self._captures.capture(signature, leaves, call, self._cache.that_read_values)
+        values = self._cache.that_read_values
+        entry, lifted = self._captures.capture(signature, leaves, call, values)
+        return without_effects(entry) if self.settings.is_stage else entry, lifted
 
     def _answers(self, leaves: list[Any]) -> Answers | None:
         """What a capture asks where values decide a size; without one they are asked."""
@@ -419,7 +421,7 @@ class CompiledFunction(Generic[P, R]):
         """Run a call in which values decide sizes."""
         with self.settings.lock:
             if self._sized is None:
-                self._sized = SizedCalls(self.function, self.settings, CompiledFunction, _Stage)
+                self._sized = SizedCalls(self.function, self.settings, CompiledFunction)
         try:
             return self._sized(args, kwargs)
         except RaisedInCaptureError as error:
@@ -449,16 +451,6 @@ class CompiledFunction(Generic[P, R]):
         """One line."""
         name, made = self.settings.name, self.settings.statistics.graphs_compiled
         return f"<funcaot compiled {name}: {len(self.entries)} entries, {made} graphs>"
-
-
-class _Stage(CompiledFunction):
-    """A function up to an op whose result's size values decide."""
-
-    def _captured(
-        self, signature: Signature, leaves: list[Any], call: Call
-    ) -> tuple[Entry, tuple[torch.Tensor, ...]]:
-        entry, lifted = super()._captured(signature, leaves, call)
-        return without_effects(entry), lifted
 
 
 class _TriedFunction(CompiledFunction):

@@ -117,22 +117,19 @@ class SizedCalls:
         stages: The function up to each op.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], settings: Settings, make: Make, make_stage: Make
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], settings: Settings, make: Make) -> None:
         """Nothing is captured yet.
 
         Args:
             function: The user's function.
             settings: Its settings.
             make: Makes the program of a function.
-            make_stage: Makes a stage.
         """
         self.program = make(Answered(function), settings)
         self.stages: list[CompiledFunction] = []
         self._function = function
-        self._settings = replace(settings, statistics=Statistics())
-        self._make_stage = make_stage
+        self._settings = replace(settings, statistics=Statistics(), is_stage=True)
+        self._make = make
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call.
@@ -141,7 +138,8 @@ class SizedCalls:
             NotStagedError: If the function can't run in stages.
         """
         known: dict[str, Any] = {}
-        for stage in list(self.stages):
+        # The first call comes here because a capture of it has met such an op.
+        for stage in list(self.stages) or [self._stage(0)]:
             if not self._go_on(stage, known, args, kwargs):
                 break
         while True:
@@ -155,7 +153,7 @@ class SizedCalls:
 
     def _stage(self, position: int) -> CompiledFunction:
         if position == len(self.stages):
-            self.stages.append(self._make_stage(UpToOp(self._function), self._settings))
+            self.stages.append(self._make(UpToOp(self._function), self._settings))
         return self.stages[position]
 
     def _go_on(

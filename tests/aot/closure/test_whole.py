@@ -27,8 +27,21 @@ class Owner:
     def largest(self):
         return max(self.__dict__.values())
 
+    def copied(self):
+        copied = self.__class__.__new__(self.__class__)
+        for key, value in self.__dict__.items():
+            copied.__dict__[key] = value
+        copied.__dict__["scale_c"] = 1.0
+        return copied
+
     def of_other(self, other):
         return other.__dict__
+
+    def item_of_other(self, other):
+        return other.__dict__["scale_a"]
+
+    def counted_in_other(self, other):
+        other.__dict__["scale_a"] += 1.0
 
     def of_another_self(self, others):
         return [(lambda self: self.__dict__)(other) for other in others]
@@ -73,7 +86,10 @@ CONFINED = {
     Owner.get: Owner,
     Owner.any_of: Owner,
     Owner.largest.fget: Owner,
+    Owner.copied: Owner,
     Owner.of_other: None,
+    Owner.item_of_other: None,
+    Owner.counted_in_other: None,
     Owner.of_another_self: None,
     Owner.replaced: None,
     Owner.of_first: None,
@@ -113,6 +129,10 @@ def by_property(x):
     return x * OWNER.largest * REGISTRY.used
 
 
+def by_copy(x):
+    return x * OWNER.copied().get("a") * REGISTRY.used
+
+
 def by_hook(x):
     return x * HOOKED.rate * HOOKED.base * REGISTRY.used
 
@@ -133,7 +153,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    "function", [by_dictionary, by_names, by_property, by_hook, by_fields], ids=lambda f: f.__name__
+    "function",
+    [by_dictionary, by_names, by_property, by_copy, by_hook, by_fields],
+    ids=lambda f: f.__name__,
 )
 def test_their_objects_are_compared_and_no_others(function, monkeypatch):
     for name, made in (("OWNER", Owner()), ("HOOKED", Hooked()), ("OUTPUT", Output())):

@@ -183,3 +183,28 @@ def test_a_number_that_a_mask_selects():
     for value in (2.0, -1.0):
         x = torch.tensor(value, requires_grad=True)
         torch.testing.assert_close(compiled(x), number(x))
+
+
+class Kept:
+    """Holds a tensor, and a note of what was computed."""
+
+    def __init__(self, x):
+        self.x, self.notes = x, {}
+
+
+def test_what_changes_changes_once_beside_objects_whose_tensors_change_in_size():
+    def function(kept, count):
+        count.add_(1)
+        kept.notes[len(kept.notes)] = kept.x * 2
+        y = kept.x * count
+        return y[y > 1.5].pow(2).sum() + y.sum()
+
+    compiled = funcaot.compile(function, backend="eager")
+    counts = torch.zeros(()), torch.zeros(())
+    for length in (3, 4, 5, 4, 3):
+        kept = [Kept(torch.arange(length) * 1.0) for _ in counts]
+        results = [f(*given) for f, *given in zip((function, compiled), kept, counts, strict=True)]
+        torch.testing.assert_close(*results)
+        assert counts[0] == counts[1]
+        assert [len(each.notes) for each in kept] == [1, 1]
+    assert funcaot.report(compiled).cache_misses == 2

@@ -105,6 +105,12 @@ def _is_inside(code: types.CodeType, outer: types.CodeType) -> bool:
     return code is outer or any(_is_inside(code, each) for each in inner)
 
 
+def _is_stored_in(after: Sequence[dis.Instruction]) -> bool:
+    """Whether a dictionary gets an item and isn't read: ``copied.__dict__[key] = value``."""
+    loads = "LOAD_FAST", "LOAD_CONST", "LOAD_DEREF"
+    return len(after) == 2 and after[0].opname in loads and after[1].opname == "STORE_SUBSCR"
+
+
 @dataclasses.dataclass
 class _Asks:
     """Looks at what a method asks for all of its attributes.
@@ -142,7 +148,8 @@ class _Asks:
             # What a class's own hook hands on asks for one name of the object.
             return before.argval == "__getattribute__" and self._is_own(steps, at - 1)
         if name == "__dict__":
-            return steps[at].opname.startswith("LOAD_") and self._is_first(before)
+            asked = steps[at].opname.startswith("LOAD_")
+            return asked and (self._is_first(before) or _is_stored_in(after))
         if name == "__getattribute__":
             return self.method == name and self._is_of_super(steps, at)
         return (
