@@ -86,6 +86,7 @@ class Scaled(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads Linux's /proc")
+@pytest.mark.long
 def test_soak():
     module = Scaled()
     # One program per size keeps the cache busy; open sizes are the default.

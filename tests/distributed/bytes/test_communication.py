@@ -76,6 +76,7 @@ def test_two_ranks(ranks: Ranks):
     ranks.run(_compared, 2)
 
 
+@pytest.mark.long
 def test_four_ranks():
     ranks = Ranks(4)
     try:

@@ -163,6 +163,7 @@ def test_on_inductor(ranks: Ranks, way):
     ranks.run(on_inductor, _all_kept, way, deadline=580)
 
 
+@pytest.mark.long
 def test_four_ranks():
     ranks = Ranks(4)
     try:
