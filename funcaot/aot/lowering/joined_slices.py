@@ -59,12 +59,14 @@ class _Sum:
         pieces: What the gradients give, in order.
         like: A node of the sum's own size, a gradient with zeros around it; None without pieces.
         other: The other tensor.
+        begins_with_other: Whether it is added to from the left, so that the sum is laid out as it.
     """
 
     nodes: tuple[fx.Node, ...] = ()
     pieces: tuple[_Piece, ...] = ()
     like: fx.Node | None = None
     other: fx.Node | None = None
+    begins_with_other: bool = False
 
     def plus(self, more: _Sum, node: fx.Node) -> _Sum | None:
         """The node that adds both, if it is a sum of this kind."""
@@ -75,7 +77,8 @@ class _Sum:
         if not like or len({_dim(of) for of in like}) > 1:
             return None
         nodes = (*self.nodes, *more.nodes, node)
-        return _Sum(nodes, tuple(pieces), like[0], self.other or more.other)
+        other = self.other or more.other
+        return _Sum(nodes, tuple(pieces), like[0], other, self.begins_with_other)
 
     def is_worth_it(self) -> bool:
         """Whether most of the sum is copied, in runs that are long enough."""
@@ -115,7 +118,8 @@ def _largest(graph: fx.Graph) -> dict[fx.Node, _Sum]:
                 found[node] = _Sum((node,), (piece,), node)
         elif node.target is aten.add.Tensor and not node.kwargs and _is_of_its_terms(node):
             one, other = (
-                found.get(term, _Sum(other=term)) if len(term.users) == 1 else _Sum(other=term)
+                (found.get(term) if len(term.users) == 1 else None)
+                or _Sum(other=term, begins_with_other=True)
                 for term in node.all_input_nodes
             )
             both = one.plus(other, node)
@@ -128,11 +132,11 @@ def _largest(graph: fx.Graph) -> dict[fx.Node, _Sum]:
 
 
 def _is_of_its_terms(node: fx.Node) -> bool:
-    """Whether an addition has two tensors of its own size, dtype and device."""
+    """Whether an addition has two tensors of its own size, dtype, device and kind of layout."""
     values = [graphs.value_of(of) for of in (node, *node.all_input_nodes)]
     if len(values) != 3 or not all(isinstance(value, torch.Tensor) for value in values):
         return False
-    return len({(_expressions(of.shape), of.dtype, of.device) for of in values}) == 1
+    return len({(_expressions(of.shape), of.dtype, of.device, of.layout) for of in values}) == 1
 
 
 def _expressions(shape: Any) -> tuple[Any, ...]:
@@ -180,7 +184,8 @@ def _join(graph: fx.Graph, found: _Sum) -> None:
         for new, old in ((joined, values[0]), (made, values[1])):
             new.meta.update(old.meta, val=graphs.value_of(old))
         if found.other is not None:
-            made = graph.call_function(aten.add.Tensor, (found.other, made))
+            terms = (found.other, made) if found.begins_with_other else (made, found.other)
+            made = graph.call_function(aten.add.Tensor, terms)
             made.meta.update(node.meta)
     node.replace_all_uses_with(made)
     for old in reversed(found.nodes):

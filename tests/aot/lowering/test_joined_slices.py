@@ -89,6 +89,20 @@ def test_a_sum_that_is_read_twice_is_a_term_of_the_other():
         torch.testing.assert_close(given, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sum_is_laid_out_as_its_first_term(first):
+    def function(a, b, other):
+        a, b = padded(a, 0, 32), padded(b, 32, 64)
+        return other + a + b if first else a + other + b
+
+    other = torch.randn(SIZE, 3).T
+    inputs = [*parts(32, 32), other]
+    made = graph_of(function, *inputs)
+    assert aten.cat.default in ops(made)
+    assert made(*inputs).stride() == function(*inputs).stride() == ((1, 3) if first else (SIZE, 1))
+    assert torch.equal(made(*inputs), function(*inputs))
+
+
 def test_images_that_lie_by_channels_keep_the_layout_of_their_sum():
     def function(a, b):
         return aten.slice_backward(a, [2, 8, 6, 6], 1, 0, 4, 1) + aten.slice_backward(
