@@ -208,3 +208,16 @@ def test_what_changes_changes_once_beside_objects_whose_tensors_change_in_size()
         assert counts[0] == counts[1]
         assert [len(each.notes) for each in kept] == [1, 1]
     assert funcaot.report(compiled).cache_misses == 2
+
+
+def test_the_report_names_the_op_and_the_line_whose_numbers_a_program_needs():
+    def function(x):
+        found = x[(x > 0).nonzero()[:, 0]]
+        return found.sum() if len(found) > 3 else found.sin().sum()
+
+    compiled = funcaot.compile(function, backend="eager")
+    for count in (3, 9):
+        x = torch.linspace(-1, 1, count)
+        assert torch.equal(compiled(x), function(x))
+    line = function.__code__.co_firstlineno + 1
+    assert f"nonzero at test_sized_calls.py:{line}" in str(funcaot.report(compiled))

@@ -259,10 +259,13 @@ def test_memory_that_is_shared_at_the_second_call_only():
     same(compiled(silent(), torch.ones(3, 4)), torch.full((3, 4), 2.0))
     x = silent()
     before = x.a.clone()
-    for y in (x.a, x.a[:], TwoTensor(x.a[:], x.b.clone())):
+    for y in (x.a[:], TwoTensor(x.a[:], x.b.clone())):
         with pytest.raises(UnsupportedError, match="share memory"):
             compiled(x, y)
         same(x.a, before)
+    other = silent()
+    same(compiled(x, x.a), function(other, other.a))
+    same(x, other)
 
 
 def test_a_write_after_the_call_to_what_was_saved_is_eagers_error():
