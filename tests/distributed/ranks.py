@@ -48,7 +48,7 @@ def torchrun(
         subprocess.TimeoutExpired: It took longer.
     """
     ours, theirs = os.pipe()  # Closed with this process, however it ends.
-    start = [sys.executable, "-W", "ignore", "-m", __name__, str(ours), "--standalone"]
+    start = [sys.executable, "-W", "ignore", __file__, str(ours), "--standalone"]
     settings = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(_ROOT), **settings}
     with subprocess.Popen(
         [*start, "--nproc-per-node", str(count), *command],
