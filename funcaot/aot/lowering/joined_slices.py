@@ -103,7 +103,7 @@ def joined_slices(module: fx.GraphModule) -> fx.GraphModule:
         return module
     made = fx.GraphModule(module, copy.deepcopy(module.graph))
     sums = [found for found in _largest(made.graph).values() if found.is_worth_it()]
-    for found in sums:
+    for found in reversed(sums):  # one may be a term, or a gradient, of a later one
         _join(made.graph, found)
     return made if sums else module
 
@@ -176,12 +176,12 @@ def _any_layout(node: fx.Node) -> bool:
 def _join(graph: fx.Graph, found: _Sum) -> None:
     """Put what is joined in the place of a sum."""
     assert found.like is not None
-    node, dim, values = found.nodes[-1], _dim(found.like), [*found.nodes]
+    node, dim = found.nodes[-1], _dim(found.like)
     with graph.inserting_before(node):
         parts = _with_zeros(graph, found)
         joined = graph.call_function(aten.cat.default, (parts, dim))
         made = graph.call_function(aten.add.Scalar, (joined, 0))
-        for new, old in ((joined, values[0]), (made, values[1])):
+        for new, old in ((joined, found.nodes[0]), (made, found.nodes[1])):
             new.meta.update(old.meta, val=graphs.value_of(old))
         if found.other is not None:
             terms = (found.other, made) if found.begins_with_other else (made, found.other)

@@ -89,6 +89,21 @@ def test_a_sum_that_is_read_twice_is_a_term_of_the_other():
         torch.testing.assert_close(given, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_joined_sum_is_a_term_or_a_gradient_of_another_one(nested):
+    def function(a, b, c, d):
+        first = padded(a, 0, 16, 32) + padded(b, 16, 32, 32)
+        if nested:
+            return padded(first, 0, 32) + padded(c, 32, SIZE)
+        return first * 2, first + (padded(c, 0, 16, 32) + padded(d, 16, 32, 32))
+
+    inputs = parts(16, 16, 32 if nested else 16, 16)
+    made = graph_of(function, *inputs)
+    assert ops(made).count(aten.cat.default) == 2
+    for given, expected in zip(made(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(given, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_sum_is_laid_out_as_its_first_term(first):
     def function(a, b, other):
