@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from funcaot._torch.autograd.autograd import (
     SingleLevelFunction,
@@ -91,8 +94,43 @@ def _setup_context(function: type) -> Callable[..., None]:
             raise _clash(function, _SHAPES)
         if keeps_outputs and ctx._funcaot_output_shapes is not output_shapes:
             raise _clash(function, _OUTPUT_SHAPES)
+        if keeps_outputs:
+            ctx._funcaot_outputs = _differentiable(ctx, output)
 
     return setup_context
+
+
+def _differentiable(ctx: Any, output: Any) -> tuple[Any, ...]:
+    """For each output that forward mode gives a tangent, a reference that keeps nothing alive."""
+    constant = {id(tensor) for tensor in ctx.non_differentiable or ()}
+    return tuple(
+        [
+            weakref.ref(value)
+            if isinstance(value, torch.Tensor)
+            and (value.is_floating_point() or value.is_complex())
+            and id(value) not in constant
+            else None
+            for value in (output if isinstance(output, tuple) else (output,))
+        ]
+    )
+
+
+def _with_zeros(ctx: Any, result: Any) -> Any:
+    """What ``jvp`` returned, with zeros for None: torch's own code expects a tensor there.
+
+    It asks for tangents while the call runs, so its outputs are alive.
+    """
+    tangents = result if isinstance(result, tuple) else (result,)
+    if all(tangent is not None for tangent in tangents):
+        return result
+    outputs = [None if seen is None else seen() for seen in ctx._funcaot_outputs]
+    filled = tuple(
+        [
+            torch.zeros_like(output) if tangent is None and output is not None else tangent
+            for tangent, output in zip(tangents, outputs, strict=True)
+        ]
+    )
+    return filled if isinstance(result, tuple) else filled[0]
 
 
 def _refuse_constant_inputs(
@@ -184,6 +222,6 @@ def _jvp(function: type, runner: RuleRunner) -> Callable[..., Any]:
             raise shortened(error)  # noqa: B904 (it is the same error)
         if trusted:
             return result
-        return checked_tangents(function, result, ctx._funcaot_output_shapes)
+        return _with_zeros(ctx, checked_tangents(function, result, ctx._funcaot_output_shapes))
 
     return jvp

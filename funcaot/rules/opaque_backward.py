@@ -29,7 +29,9 @@ from funcaot.rules.stores import is_ours, taken_back, watch_of
 __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
 Rule = Callable[..., Any]
-_OURS = frozenset({"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_layouts"})
+_OURS = frozenset(
+    {"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_outputs", "_funcaot_layouts"}
+)
 
 
 def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:

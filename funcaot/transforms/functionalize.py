@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from funcaot._torch.levels.functorch import (
     TransformType,
     pytree,
 )
+from funcaot.classes.opaque import Watch, current_watch
 from funcaot.classes.protocol import program_of
-from funcaot.classes.traits import display_name
+from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import reading_class
+from funcaot.rules.stores import watch_of
 from funcaot.transforms.forms.dirty import dirty_inputs, out_of_place
 from funcaot.transforms.forms.undeclared import versions_of, with_written, written_since
 from funcaot.transforms.inlining import functionalizing
@@ -47,11 +50,16 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     if isinstance(interface, _ModeInterface) and program_of(function) is None:
         called = reading_class(called, operands)
     versions = versions_of(unwrapped)
-    with functionalizing(interface.remove), interface.redispatch_to_next():
+    watch = interface.watch(function, operands) if isinstance(interface, _ModeInterface) else None
+    looked = watch and watch.look()
+    followed = contextlib.nullcontext() if watch is None else watch.following()
+    with functionalizing(interface.remove), interface.redispatch_to_next(), followed:
         output = lower(called, *unwrapped)
     written = {} if program_of(function) is not None else written_since(unwrapped, versions)
+    writes_to_do = []
     if written:
-        output = _and_write(interface, called, (operands, unwrapped), written, lower)
+        both = (operands, unwrapped)
+        output, writes_to_do = _with_writes(interface, called, both, written, lower)
     if pytree.tree_structure(containers) != before:
         raise UnsupportedError(
             f"{display_name(function)} changes a list or dictionary that it was given, inside a "
@@ -66,15 +74,19 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     made = {k: interface.wrap_tensors(outputs[k]) for k in dict.fromkeys(first)}
     wrapped = [made[k] for k in first]
     for i, j in dirty:
-        _replace(interface, operands[i], outputs[j], writes.get(i, 0))
+        writes_to_do.append((operands[i], outputs[j], writes.get(i, 0)))
         for k, place in enumerate(first):
             if place == first[j]:
                 wrapped[k] = operands[i]
-    result = wrapped[0] if single else tuple(wrapped)
     if isinstance(interface, _ModeInterface):
         groups = _shared((*unwrapped, *outputs), (*operands, *wrapped), wrapped)
-        return interface.noticed(function, operands, dirty, groups, result) if groups else result
-    return result
+        if groups and interface.by_ops(function, operands, groups):
+            if watch is not None:
+                watch.take_back(looked)
+            return interface.recorded(function, operands, dirty)
+    for tensor, value, count in writes_to_do:
+        _replace(interface, tensor, value, count)
+    return wrapped[0] if single else tuple(wrapped)
 
 
 def _replace(interface: Any, tensor: torch.Tensor, value: torch.Tensor, writes: int) -> None:
@@ -87,20 +99,21 @@ def _replace(interface: Any, tensor: torch.Tensor, value: torch.Tensor, writes: 
         set_version(tensor, version + writes)
 
 
-def _and_write(
+def _with_writes(
     interface: Any,
     function: type,
     operands: tuple[tuple[Any, ...], tuple[Any, ...]],
     written: dict[int, int],
     lower: Any,
-) -> Any:
-    """Call a Function that writes to inputs without saying so; then write what it wrote."""
+) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor, int]]]:
+    """Call a Function that writes to inputs without saying so: its output, and what is to write."""
     outer, inner = operands
     tensors = [value for value in inner if isinstance(value, torch.Tensor)]
     with functionalizing(interface.remove), interface.redispatch_to_next():
         outputs = lower(with_written(function, tuple(written)), *inner)
     values, rest = outputs[-len(written) :], outputs[: -len(written)]
     returned = [value for value in rest if isinstance(value, torch.Tensor)]
+    writes = []
     for i, value in zip(written, values, strict=True):
         beside = any(other is not inner[i] and _share_memory(inner[i], other) for other in tensors)
         if beside or any(_share_memory(value, other) for other in returned):
@@ -109,8 +122,8 @@ def _and_write(
                 "dirty, and another input or an output shares memory with it.",
                 remedy="call ctx.mark_dirty, return a clone, or pass a clone.",
             )
-        _replace(interface, outer[i], value, written[i])
-    return rest[0] if len(rest) == 1 else rest
+        writes.append((outer[i], value, written[i]))
+    return (rest[0] if len(rest) == 1 else rest), writes
 
 
 def _shared(
@@ -184,30 +197,36 @@ class _ModeInterface(PythonFunctionalizeAPI):
 
     remove = "mutations"
 
-    def noticed(
-        self,
-        function: type,
-        operands: tuple[Any, ...],
-        dirty: Any,
-        groups: list[list[torch.Tensor]],
-        output: Any,
-    ) -> Any:
-        """What a capture goes on with if forward returned memory that it was given.
+    def watch(self, function: type, operands: tuple[Any, ...]) -> Watch | None:
+        """What looks at changes of forward, where a capture may run it again."""
+        if getattr(self.mode, "function_views", None) is None or current_watch() is None:
+            return None
+        rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
+        return watch_of(getattr(origin_of(function), "forward", None), function, rest)
 
-        A view that nobody can differentiate is recorded as the ops that made it. Else the Function
-        stays one node, and the capture refuses what can't be told then (see ``function_views``).
+    def by_ops(
+        self, function: type, operands: tuple[Any, ...], groups: list[list[torch.Tensor]]
+    ) -> bool:
+        """Whether a capture goes on with forward's ops, as it returned memory that it was given.
+
+        So it does for a view that nobody can differentiate. Else the Function stays one node, and
+        the capture refuses what can't be told then (see ``function_views``).
         """
         views = getattr(self.mode, "function_views", None)
         if views is None:
-            return output
+            return False
         given = [value for value in operands if isinstance(value, torch.Tensor)]
         if views.pushed or any(tensor.requires_grad for tensor in given):
             for group in groups:
                 views.add(display_name(function), group)
-            return output
+            return False
+        return True
+
+    def recorded(self, function: type, operands: tuple[Any, ...], dirty: Any) -> Any:
+        """Forward's ops, which write to inputs themselves: nothing has written to them yet."""
         changed = {i for i, _ in dirty}
         with self.mode:
-            made = function.forward(*operands)
+            made = function.forward(*operands)  # type: ignore[attr-defined]
             return distinct(made, [v for i, v in enumerate(operands) if i not in changed])
 
 

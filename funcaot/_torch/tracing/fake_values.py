@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    should_allow_numbers_as_tensors,
+)
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["fake_like", "fake_strided", "is_fake"]
+__all__ = ["fake_like", "fake_strided", "is_fake", "sparing_real_tensors"]
+
+MIXED = "Please convert all Tensors to FakeTensors first"
 
 
 def is_fake(value: torch.Tensor) -> bool:
@@ -26,3 +34,26 @@ def fake_strided(value: FakeTensor, stride: Sequence[int]) -> torch.Tensor:
     """A fake tensor of the same shape with other strides."""
     with _disable_current_modes(), value.fake_mode:
         return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+
+
+def sparing_real_tensors(mode: FakeTensorMode) -> FakeTensorMode:
+    """The mode, which computes nothing with tensors that aren't fake.
+
+    It takes arithmetic of real tensors and numbers (``counter.add_(1)``) for constants, runs it,
+    and then refuses the tensor.
+    """
+    dispatch = mode.dispatch
+
+    def spared(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if should_allow_numbers_as_tensors(func):
+            leaves = pytree.tree_leaves((args, kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+                if not mode.allow_non_fake_inputs:
+                    raise AssertionError(f"{MIXED}. Found in {func}.")
+                args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
+        return dispatch(func, types, args, kwargs)
+
+    mode.dispatch = spared  # type: ignore[method-assign]
+    return mode

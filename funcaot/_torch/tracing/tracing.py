@@ -54,6 +54,7 @@ from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
+from funcaot._torch.tracing.fake_values import MIXED, sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
 from funcaot.base.scopes import untraced
@@ -146,7 +147,7 @@ def fake_mode(shape_environment: Any = None) -> FakeTensorMode:
         mode.cache_enabled = False
     else:
         mode.create_symbolic_nested_int = NestedSizes()  # type: ignore[method-assign]
-    return mode
+    return sparing_real_tensors(mode)
 
 
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:
@@ -356,17 +357,14 @@ def is_untraceable_function(error: BaseException) -> bool:
 
     Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
-    return is_untraceable(error) or isinstance(error, OutsideError) or _MIXED in str(error)
+    return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in str(error)
 
 
 def why_untraceable(error: BaseException) -> str:
     """One line for the report."""
-    if _MIXED in str(error):
+    if MIXED in str(error):
         return "it uses a tensor that isn't one of its operands"
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-
-
-_MIXED = "Please convert all Tensors to FakeTensors first"
 
 
 def refuse_data_access(tensor: torch.Tensor) -> None:

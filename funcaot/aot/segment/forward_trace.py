@@ -223,6 +223,8 @@ def _jvp_along_zero(call: object, operands: Sequence[torch.Tensor]) -> None:
         results = functorch.pytree.tree_leaves(call(*filled))  # type: ignore[operator]
         return tuple(result for result in results if isinstance(result, torch.Tensor))
 
-    primals = tuple(operands[position] for position in moving)
+    # A tangent is laid out as its value is, and can't be where elements share memory.
+    whole = torch.contiguous_format
+    primals = tuple(operands[position].clone(memory_format=whole) for position in moving)
     with autograd.jvp_inside_dual_level():
         torch.func.jvp(run, primals, tuple(torch.zeros_like(primal) for primal in primals))

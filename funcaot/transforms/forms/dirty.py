@@ -17,6 +17,7 @@ from funcaot._torch.levels.functorch import (
     pytree,
     temporarily_clear_interpreter_stack,
 )
+from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.context import OverlayContext, RecordingContext
@@ -110,7 +111,7 @@ def _trial(function: type, operands: tuple[Any, ...]) -> Pairs:
         again(function, rest),
     ):
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with sparing_real_tensors(FakeTensorMode(allow_non_fake_inputs=True)):
                 return _marked(function, _empty_like(operands))
         except Exception as error:  # noqa: BLE001 - raised again unless real values help
             if any(isinstance(v, torch.Tensor) and type(v) not in _REAL for v in plain):
