@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import jacfwd, jvp, vmap
+from torch.func import grad, hessian, jacfwd, jvp, vmap
 
 import funcaot
 
@@ -120,3 +120,45 @@ def test_generated_for_an_expanded_operand():
     wanted = jacfwd(function(lambda x, y: x * x * y), 1)(x, y)
     compiled = funcaot.compile(function(Square.apply), backend="eager")
     torch.testing.assert_close(jacfwd(compiled, 1)(x, y), wanted)
+
+
+class Beside(funcaot.Function):
+    """A result beside another one that is constant."""
+
+    generate_jvp_rule = True
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x.sin() * y, x * 3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        x, y = ctx.saved_tensors
+        return gradient * x.cos() * y, gradient * x.sin()
+
+
+def second_derivatives(function, x, y):
+    def loss(x, y):
+        first, second = vmap(function)(x, y)
+        return first.sin().sum() + second.sin().sum()
+
+    pushed = jvp(grad(lambda x: loss(x, y)), (x,), (y,))[1]
+    return pushed, hessian(loss)(x, y)
+
+
+def test_derivatives_beside_a_constant_result():
+    x = torch.rand(3, dtype=torch.float64)
+    y = x + 1
+
+    def plain(x, y):
+        return x.sin() * y, (x * 3).detach()
+
+    wanted = second_derivatives(plain, x, y)
+    compiled = funcaot.compile(Beside.apply, backend="eager")
+    torch.testing.assert_close(second_derivatives(compiled, x, y), wanted)

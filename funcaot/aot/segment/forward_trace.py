@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.levels import functorch
@@ -123,6 +124,22 @@ def push_forward(
     return again.push()
 
 
+def _without_tangent(results: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Those of several results that have no tangent.
+
+    Torch would make their zeros of the results themselves, which may not be known any more.
+    """
+    return {
+        index: result
+        for index, result in enumerate(results)
+        if forward_ad.unpack_dual(result).tangent is None
+    }
+
+
+def _zeros_for(result: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(result.shape, dtype=result.dtype, device=result.device)
+
+
 class _Again:
     """The nodes of a segment, run once more with tangents."""
 
@@ -145,17 +162,24 @@ class _Again:
                 if operand.by_value
             }
             moving = [operands[index].node for index in self.given]
+            without: dict[int, torch.Tensor] = {}
 
             def run(*active: torch.Tensor) -> tuple[Any, ...]:
                 environment: dict[fx.Node, Any] = dict(values)
                 environment.update(zip(moving, active, strict=True))
                 for node in self.nodes:
                     environment[node] = self._run_node(node, environment)
-                return tuple(environment[node] for node in self.wanted)
+                results = [environment[node] for node in self.wanted]
+                without.update(_without_tangent(results))
+                return tuple(r for i, r in enumerate(results) if i not in without) or active
 
             primals = tuple(values[node] for node in moving)
             _, pushed = torch.func.jvp(run, primals, tuple(self.given.values()))
-        return list(pushed)
+            rest = iter(pushed)
+            return [
+                _zeros_for(without[index]) if index in without else next(rest)
+                for index in range(len(self.wanted))
+            ]
 
     def _run_node(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
