@@ -73,3 +73,62 @@ EXTRA = (
     ),
 )
 INFOS = {info.name: info for info in (*FUNCTIONS, *EXTRA)}
+
+
+class MeansOverRows(Function):
+    """A product whose backward takes the mean over a dimension that was broadcast."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return MeansOverRows.back(grad * y, x), MeansOverRows.back(grad * x, y)
+
+    @staticmethod
+    def back(grad, like):
+        return grad.mean(0) if grad.shape[1:] == like.shape else grad.sum_to_size(like.shape)
+
+
+class ClampsItsInput(Function):
+    """It writes to its input, and only where that is small."""
+
+    @staticmethod
+    def forward(x):
+        return x.clamp_(min=-1e6) * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+class RoundedBeside(Function):
+    """A result that is marked non-differentiable, and jumps; nothing is wrong."""
+
+    generate_vmap_rule = True
+    generate_jvp_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x, x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return 2 * ctx.saved_tensors[0] * grad

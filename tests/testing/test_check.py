@@ -13,6 +13,7 @@ from funcaot.testing.check.rendering import as_html, as_json, as_rich, as_text
 from funcaot.testing.database.forward_only import BackwardOnly, JvpOnly
 from funcaot.testing.database.odd_rules import GradientReversal
 from tests.testing import planted_bugs as planted
+from tests.testing import planted_functions as functions
 from tests.testing import planted_values as hidden
 
 FEW = ["grad", "vmap", "gradient", "inputs unchanged"]
@@ -139,3 +140,20 @@ def test_text_json_html_and_rich():
     assert "<td>gradient</td>" in as_html(result)
     assert as_rich(result) is not None
     assert repr(result).startswith("CheckResult(WrongSign: ")
+
+
+def test_a_result_that_is_marked_may_jump():
+    result = check(functions.RoundedBeside, transforms=["gradient", "jvp rule"], backend=None)
+    assert {row.status for row in result.rows} == {"passes"}
+
+
+def test_a_write_that_changes_no_value_here():
+    row = check(functions.ClampsItsInput, transforms=["inputs unchanged"], backend=None).rows[0]
+    assert row.status == "wrong"
+    assert "mark_dirty" in row.detail
+
+
+def test_a_dimension_that_one_argument_lacks():
+    row = check(functions.MeansOverRows, transforms=["gradient"], backend=None).rows[0]
+    assert row.status == "wrong"
+    assert "broadcasting rows" in row.detail

@@ -19,7 +19,7 @@ from funcaot.testing.records import Sample
 KINKS = frozenset({"zeros", "ties"})
 EXTREMES = frozenset({"large", "large positive", "tiny", "tiny positive"})
 # Layouts and shapes: one row about the gradient tries them, and the transforms do.
-LAYOUTS = frozenset({"non-contiguous", "empty", "broadcasting"})
+LAYOUTS = frozenset({"non-contiguous", "empty", "broadcasting", "broadcasting rows"})
 
 Change = Callable[[Tensor, int], Tensor]
 
@@ -146,6 +146,11 @@ def broadcast(tensor: Tensor, position: int) -> Tensor:
     return tensor[0][..., :1].clone() if tensor.dim() > 1 else tensor[:1].clone()
 
 
+def broadcast_rows(tensor: Tensor, position: int) -> Tensor:
+    """The same the other way: every first argument lacks a dimension, and has no size of one."""
+    return tensor[0].clone() if position % 2 == 0 and tensor.dim() > 1 else tensor.clone()
+
+
 VARIANTS = (
     Variant("signed", signed),
     Variant("zeros", zeros),
@@ -157,6 +162,7 @@ VARIANTS = (
     Variant("non-contiguous", transposed),
     Variant("empty", empty),
     Variant("broadcasting", broadcast, least=2),
+    Variant("broadcasting rows", broadcast_rows, least=2),
 )
 
 

@@ -134,11 +134,14 @@ def keeps_inputs(program: Program) -> Finding | None:
     """Forward and backward leave the inputs and the saved tensors as they were."""
     seed()
     before = [primal.clone() for primal in program.primals]
+    versions = [primal._version for primal in program.primals]
     program.run(*program.primals)
     difference = compare(program.primals, before)
-    if difference.message is not None:
+    written = versions != [primal._version for primal in program.primals]
+    if written or difference.message is not None:
+        same = "what it writes is what was there, for these values"
         return Finding(
-            f"forward changes an input without ctx.mark_dirty ({difference.message})",
+            f"forward changes an input without ctx.mark_dirty ({difference.message or same})",
             "declare it by ctx.mark_dirty, or work on a clone.",
             difference.largest,
         )
