@@ -146,11 +146,10 @@ OFFSETS = {
 
 
 SITUATIONS = [(view, which, COMPILER) for view in AROUND_VALUES for which in OFFSETS]
+SITUATIONS.append(("rows", "its own", "inductor"))
 
 
-@pytest.mark.parametrize(
-    ("view", "which", "backend"), [*SITUATIONS, ("rows", "its own", "inductor")]
-)
+@pytest.mark.parametrize(("view", "which", "backend"), SITUATIONS)
 def test_around_a_view_of_the_values_of_an_argument(view, which, backend):
     """What is made again as a view of the argument has the offsets of its call."""
 
