@@ -23,7 +23,7 @@ from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.structure import Structure, paths_inside
 from funcaot.aot.tape.wrappers import is_wrapper
 
-__all__ = ["holds_recorded", "made_around"]
+__all__ = ["holds_recorded", "keep_histories", "made_around"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +79,15 @@ def made_around(finder: Finder, value: torch.Tensor) -> Origin | None:
         None for anything else.
     """
     if not finder.wrapped.is_made_around(value):
-        for part in _recorded_by_itself(finder, value):
-            finder.results.of(part)  # As a result of its own it gets its history.
-        return None
+        return keep_histories(finder, value)
     finder.wrapped.refuse_shared(value)
     return _origin(finder, value)
+
+
+def keep_histories(finder: Finder, value: torch.Tensor) -> None:
+    """Let what is inside of a wrapper have its own history: as a result of its own it gets it."""
+    for part in _recorded_by_itself(finder, value):
+        finder.results.of(part)
 
 
 def _recorded_by_itself(finder: Finder, value: torch.Tensor) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.capture.stale_views import Change, stale_view
-from funcaot.aot.effects.around import made_around
+from funcaot.aot.effects.around import keep_histories, made_around
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
@@ -128,7 +128,7 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
         start = made_around(finder, value)
         return _detached_again(finder, value) if start is None else Output(origin=start)
     if is_wrapper(value) and not is_wrapper(base):
-        return jagged_again(finder, value)
+        return jagged_again(finder, value) or keep_histories(finder, value)
     base = base_of(capture, value)
     if base is None:
         return None
