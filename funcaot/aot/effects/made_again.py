@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -129,7 +129,7 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
         return _detached_again(finder, value) if start is None else Output(origin=start)
     if is_wrapper(value) and not is_wrapper(base):
         return jagged_again(finder, value) or keep_histories(finder, value)
-    base = base_of(capture, value)
+    base = base_of(capture, value, [part for _, part in finder.wrapped.parts])
     if base is None:
         return None
     recorded = autograd.creation_meta(value) != autograd.CreationMeta.NO_GRAD_MODE
@@ -223,11 +223,19 @@ def _piece_of(base: torch.Tensor, value: torch.Tensor) -> views.View | None:
     return views.View((step,), recorded=True, several=True)
 
 
-def base_of(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:
+def base_of(
+    capture: Capture, value: torch.Tensor, parts: Sequence[torch.Tensor] = ()
+) -> torch.Tensor | None:
     """The wrapper that an output is made again as a view of.
 
-    None if it is a view of no wrapper, if a Function made it, if making it again wouldn't show what
-    happened to memory of its own, or if nobody else has its memory.
+    Args:
+        capture: What the function did.
+        value: What it returns.
+        parts: What is inside of its arguments, and may be a wrapper, too.
+
+    Returns:
+        None if it is a view of no wrapper, if a Function made it, if making it again wouldn't show
+        what happened to memory of its own, or if nobody else has its memory.
     """
     base, kinds = value._base, autograd.CreationMeta
     if base is None or not is_wrapper(base) or _has_memory_to_keep(capture, value, base):
@@ -235,7 +243,7 @@ def base_of(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:
     if autograd.creation_meta(value) in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
         return None
     others = [v for v in capture.outputs if isinstance(v, torch.Tensor) and v is not value]
-    if any(base is each for each in (*others, *(slot.tensor for slot in capture.inputs))):
+    if any(base is each for each in (*others, *(slot.tensor for slot in capture.inputs), *parts)):
         return base
     known = {key for key, _ in storages_of(base)}
     shown = any(key in known for other in others for key, _ in storages_of(other))
