@@ -219,10 +219,14 @@ AROUND_COMPUTED = {
 }
 
 
+VALUES = {"a result": lambda x: x * 2, "a view of one": lambda x: (x.t() * 2).t()}
+
+
+@pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("program", AROUND_COMPUTED)
-def test_values_of_a_jagged_tensor_have_the_history_that_they_had(program):
+def test_values_of_a_jagged_tensor_have_the_history_that_they_had(program, values):
     def function(x, offsets):
-        y = torch.nested.nested_tensor_from_jagged(x * 2, offsets)
+        y = torch.nested.nested_tensor_from_jagged(VALUES[values](x), offsets)
         return AROUND_COMPUTED[program](y, x)
 
     compiled = funcaot.compile(function, backend=COMPILER)
@@ -239,3 +243,15 @@ def test_values_of_a_jagged_tensor_have_the_history_that_they_had(program):
             (gradient,) = torch.autograd.grad(inner.pow(2).sum(), x, create_graph=True)
             seen.append([*found, gradient, torch.autograd.grad(gradient.sum(), x)[0]])
         same(*seen)
+
+
+def test_a_leaf_that_a_returned_wrapper_is_computed_of():
+    """Its ``grad`` would be filled by a backward of the wrapper."""
+
+    def function(x, offsets):
+        leaf = (x * 2).detach().requires_grad_()
+        return torch.nested.nested_tensor_from_jagged(leaf, offsets)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    with pytest.raises(UnsupportedError, match="a leaf that requires grad and that it made itself"):
+        compiled(made(0, 3, 4), torch.tensor([0, 1, 3]))
