@@ -175,7 +175,10 @@ def set_creation_meta(view: torch.Tensor, meta: CreationMeta) -> None:
 
 
 def view_again(
-    view: torch.Tensor, base: torch.Tensor, number: Callable[[Any], Any] | None = None
+    view: torch.Tensor,
+    base: torch.Tensor,
+    number: Callable[[Any], Any] | None = None,
+    tensor: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Make a view of a base again, by the ops that it was made by.
 
@@ -183,8 +186,9 @@ def view_again(
         view: The view of another base.
         base: The new base.
         number: Gives what each number that these ops were given is to be.
+        tensor: The same of tensors that they were given beside what they view.
     """
-    return view._view_func_unsafe(base, number)  # type: ignore[attr-defined]
+    return view._view_func_unsafe(base, number, tensor)  # type: ignore[attr-defined]
 
 
 def running_backward() -> str:

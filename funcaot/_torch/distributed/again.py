@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.distributed import choices
+from funcaot._torch.distributed import choices, meshes
 from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch
 
@@ -78,6 +78,7 @@ def _replace() -> None:
         _Original.even = placements._hint_proves_even_shard
         placements._hint_proves_even_shard = _even
     choices.replace()
+    meshes.replace()
     kind = sys.modules[_MODULE]._FromTorchTensor
     if kind.backward is not _backward:
         _Original.backward = kind.backward
@@ -86,6 +87,7 @@ def _replace() -> None:
 
 def _restore() -> None:
     choices.restore()
+    meshes.restore()
     placements: Any = sys.modules[_PLACEMENTS]
     if _Original.even is not None:
         placements._hint_proves_even_shard = _Original.even

@@ -23,7 +23,7 @@ from funcaot.aot.subclasses.carried import Carried, origins_of
 from funcaot.aot.subclasses.structure import Structure, paths_inside
 from funcaot.aot.tape.wrappers import is_wrapper
 
-__all__ = ["holds_recorded", "made_around"]
+__all__ = ["holds_recorded", "keep_histories", "made_around"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +79,18 @@ def made_around(finder: Finder, value: torch.Tensor) -> Origin | None:
         None for anything else.
     """
     if not finder.wrapped.is_made_around(value):
-        for part in _recorded_by_itself(finder, value):
-            finder.results.of(part)  # As a result of its own it gets its history.
-        return None
+        return keep_histories(finder, value)
     finder.wrapped.refuse_shared(value)
     return _origin(finder, value)
+
+
+def keep_histories(finder: Finder, value: torch.Tensor) -> None:
+    """Let what is inside of a wrapper have its own history: as a result of its own it gets it."""
+    for part in _recorded_by_itself(finder, value):
+        if not part.is_leaf:
+            finder.results.of(part)
+        elif not part._is_view() and finder.capture.tape.node_of(part) is not None:
+            finder.refuse_used_leaf(part)
 
 
 def _recorded_by_itself(finder: Finder, value: torch.Tensor) -> list[torch.Tensor]:
@@ -92,7 +99,9 @@ def _recorded_by_itself(finder: Finder, value: torch.Tensor) -> list[torch.Tenso
         return []
     if any(value is slot.tensor for slot in finder.capture.slots):
         return []
-    return [part for _, part in paths_inside(value) if part.requires_grad and not part.is_leaf]
+    given = [*(s.tensor for s in finder.capture.slots), *(part for _, part in finder.wrapped.parts)]
+    parts = [part for _, part in paths_inside(value) if part.requires_grad]
+    return [part for part in parts if not (part.is_leaf and any(part is one for one in given))]
 
 
 def is_own_leaf(value: torch.Tensor) -> bool:

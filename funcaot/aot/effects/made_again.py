@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from funcaot._torch.tensors.sizes.shapes import is_expression, value_at
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.capture.stale_views import Change, stale_view
-from funcaot.aot.effects.around import made_around
+from funcaot.aot.effects.around import keep_histories, made_around
 from funcaot.aot.effects.effects import Output
 from funcaot.aot.effects.jagged import Finder, jagged_again
 from funcaot.aot.effects.origin import Origin
@@ -40,24 +41,32 @@ class ViewAgain:
         traced: The tape's view.
         recorded: Whether it was made with grad mode on.
         turned: Changes of the wrapper's shape that came after the view, the last one first.
+        given: Tensors of the tape that the view's ops were given (offsets of a jagged one).
         sizes: The open sizes of the call that makes it again, if there are any.
     """
 
     traced: torch.Tensor
     recorded: bool
     turned: tuple[Change, ...] = ()
+    given: tuple[torch.Tensor, ...] = ()
     sizes: Mapping[Any, int] | None = None
 
     def at_sizes(self, sizes: Mapping[Any, int]) -> ViewAgain:
         """The view for a call of some open sizes."""
         return replace(self, sizes=dict(sizes))
 
-    def __call__(self, base: torch.Tensor) -> torch.Tensor:
-        """The same view of another wrapper."""
+    def __call__(self, base: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        """The same view of another wrapper, with what its ops are given in this call."""
+        known = {id(traced): now for traced, now in zip(self.given, given, strict=True)}
         with torch.set_grad_enabled(self.recorded):
             for change in self.turned:
                 base = change.undone(base)  # type: ignore[assignment] (it was undone before)
-            return autograd.view_again(self.traced, base, partial(self._number, base))
+            return autograd.view_again(
+                self.traced,
+                base,
+                partial(self._number, base),
+                (lambda each: known.get(id(each), each)) if known else None,
+            )
 
     def _number(self, base: torch.Tensor, number: Any) -> Any:
         """A number of the traced view in this call."""
@@ -119,22 +128,48 @@ def made_again(finder: Finder, value: torch.Tensor) -> Output | None:
         start = made_around(finder, value)
         return _detached_again(finder, value) if start is None else Output(origin=start)
     if is_wrapper(value) and not is_wrapper(base):
-        return jagged_again(finder, value)
-    base = base_of(capture, value)
+        return jagged_again(finder, value) or keep_histories(finder, value)
+    base = base_of(capture, value, [part for _, part in finder.wrapped.parts])
     if base is None:
         return None
     recorded = autograd.creation_meta(value) != autograd.CreationMeta.NO_GRAD_MODE
-    view: Any = _piece_of(base, value) or ViewAgain(value, recorded, _later(finder, base, value))
-    for index, slot in enumerate(capture.inputs):
+    view: Any = _piece_of(base, value)
+    beside: tuple[Origin, ...] = ()
+    if view is None:
+        given = _given_to(finder, base, value)
+        view = ViewAgain(value, recorded, _later(finder, base, value), given)
+        beside = tuple(map(finder.origin, given))
+    start = _start_of(finder, base)
+    if beside or start.parent is not None:
+        return Output(origin=replace(start, view=view, beside=beside))
+    return Output(source=start.source, result=start.result, view=view)
+
+
+def _start_of(finder: Finder, base: torch.Tensor) -> Origin:
+    """Where the epilogue finds the wrapper that a view is made of: a new object for each view."""
+    for index, slot in enumerate(finder.capture.inputs):
         if slot.tensor is base:
-            return Output(source=index, view=view)
+            return Origin(source=index)
     for start, part in finder.wrapped.parts:
         if part is base:
-            return Output(origin=Origin(parent=start, view=view))
-    start = made_around(finder, base)
-    if start is not None:
-        return Output(origin=Origin(parent=start, view=view))
-    return Output(result=finder.results.of(base), view=view)
+            return Origin(parent=start)
+    around = made_around(finder, base)
+    return Origin(result=finder.results.of(base)) if around is None else Origin(parent=around)
+
+
+def _given_to(finder: Finder, base: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors of the tape that the ops of a view were given beside what they view."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        on_tape = finder.capture.tape.node_of(tensor) is not None
+        if on_tape and not any(tensor is each for each in found):
+            found.append(tensor)
+        return tensor
+
+    with contextlib.suppress(RuntimeError, ValueError, IndexError), torch.no_grad():
+        autograd.view_again(value, base, tensor=note)
+    return tuple(found)
 
 
 def _later(finder: Finder, base: torch.Tensor, value: torch.Tensor) -> tuple[Change, ...]:
@@ -188,11 +223,19 @@ def _piece_of(base: torch.Tensor, value: torch.Tensor) -> views.View | None:
     return views.View((step,), recorded=True, several=True)
 
 
-def base_of(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:
+def base_of(
+    capture: Capture, value: torch.Tensor, parts: Sequence[torch.Tensor] = ()
+) -> torch.Tensor | None:
     """The wrapper that an output is made again as a view of.
 
-    None if it is a view of no wrapper, if a Function made it, if making it again wouldn't show what
-    happened to memory of its own, or if nobody else has its memory.
+    Args:
+        capture: What the function did.
+        value: What it returns.
+        parts: What is inside of its arguments, and may be a wrapper, too.
+
+    Returns:
+        None if it is a view of no wrapper, if a Function made it, if making it again wouldn't show
+        what happened to memory of its own, or if nobody else has its memory.
     """
     base, kinds = value._base, autograd.CreationMeta
     if base is None or not is_wrapper(base) or _has_memory_to_keep(capture, value, base):
@@ -200,7 +243,7 @@ def base_of(capture: Capture, value: torch.Tensor) -> torch.Tensor | None:
     if autograd.creation_meta(value) in (kinds.IN_CUSTOM_FUNCTION, kinds.INFERENCE_MODE):
         return None
     others = [v for v in capture.outputs if isinstance(v, torch.Tensor) and v is not value]
-    if any(base is each for each in (*others, *(slot.tensor for slot in capture.inputs))):
+    if any(base is each for each in (*others, *(slot.tensor for slot in capture.inputs), *parts)):
         return base
     known = {key for key, _ in storages_of(base)}
     shown = any(key in known for other in others for key, _ in storages_of(other))

@@ -281,10 +281,12 @@ class Memory:
         inner = [part for each in filter(is_wrapper, outputs) for _, part in paths_inside(each)]
         inner += [part for _, part in self.parts]
         self._known = [*(slot.tensor for slot in inputs), *(part for _, part in self.parts)]
+        given = [part for _, part in self.parts]
         for value in outputs:
             if not is_wrapper(value) or is_view_of_values(value):
                 continue
-            again = base_of(capture, value) is not None or detached_from(capture, value) is not None
+            viewed = base_of(capture, value, given) is not None
+            again = viewed or detached_from(capture, value) is not None
             inside = any(value is part for part in inner)
             inside = inside or self.is_made_around(value)
             if not again and not inside and not any(value is slot.tensor for slot in inputs):

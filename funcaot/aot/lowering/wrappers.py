@@ -207,6 +207,7 @@ class _Peeling:
         self.given: list[Given] = []
         self.wanted: dict[fx.Node, int] = {}
         self.numbers: dict[fx.Node, int] = {}
+        self.held: set[Any] = set()
         given = [graphs.value_of(node) for node in graphs.inputs(graph.module)]
         self.origins = origins_of([each for each in enumerate(given) if is_wrapper(each[1])])
 
@@ -226,6 +227,8 @@ class _Peeling:
                 self.copies[node] = self.graph.node_copy(node, self._copy_of)
         values = next(iter(reversed(nodes))).args[0]
         shown = self.outer.roles.shown
+        # What a wrapper holds gets its own history as a result that nobody is shown.
+        self.held = {part for each in values if _makes(each) for part in parts_of(each)}
         found = tuple(self._result(value, shown=i in shown) for i, value in enumerate(values))
         alone = {source for source in found if isinstance(source, int)}
         results = tuple(_only_where_shown(source, alone) for source in found)
@@ -270,7 +273,8 @@ class _Peeling:
             found = (node, ALONE) if is_part(node) else shown_from(node)
             if found is not None and is_part(found[0]) and found[0] in self.sources:
                 return replace(self.sources[found[0]], again=value.name, view=found[1])
-        return self._source(value)
+        held = isinstance(value, fx.Node) and not shown and graphs.without_aliases(value)
+        return self._source(held if held in self.held else value)
 
     def _source(self, value: Any) -> Source:
         if not isinstance(value, fx.Node):
@@ -320,6 +324,10 @@ class _Peeling:
 
         shown = inner(roles.shown)
         return Roles(shown, inner(roles.copied) - shown, inner(roles.private) - shown)
+
+
+def _makes(value: Any) -> bool:
+    return isinstance(value, fx.Node) and is_wrapped(value)
 
 
 def _only_where_shown(source: Source, alone: set[int]) -> Source:

@@ -61,10 +61,13 @@ def refuse_class(kind: type, said: str, tensor: torch.Tensor | None = None) -> N
     """
     if not is_own_class(kind):
         return
-    if has_own_dispatch(kind) or not can_enter(kind) or _looks_otherwise(kind, tensor):
+    wraps = has_own_dispatch(kind)
+    if wraps or not can_enter(kind) or _looks_otherwise(kind, tensor):
+        inner = "pass the tensors inside, or give the class __tensor_flatten__ and its inverse"
+        remedy = inner if wraps else "pass x.as_subclass(torch.Tensor)"
         raise EagerOnlyError(
             said.format(f"a tensor of class {kind.__name__}, which says itself what ops do,"),
-            remedy="pass x.as_subclass(torch.Tensor), or keep it out of the compiled function.",
+            remedy=f"{remedy}, or keep it out of the compiled function.",
         )
 
 

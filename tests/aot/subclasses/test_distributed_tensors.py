@@ -324,3 +324,27 @@ def test_distributed_inside(placed, grad, mesh):
         assert seen[0][0] == seen[1][0]
         same(seen[0][1], seen[1][1])
     assert len(compiled.entries) == 1
+
+
+PARTS_OF_MESHES = {
+    "its size": lambda x, mesh: x * mesh["b"].size(),
+    "its rank": lambda x, mesh: x + mesh["b"].get_local_rank(),
+    "around a result": lambda x, mesh: DTensor.from_local(x * 2, mesh["b"], [Shard(0)]).sin(),
+    "of two dimensions": lambda x, mesh: DTensor.from_local(x, mesh["a", "c"], [Shard(0)] * 2) * 2,
+    "in a transform": lambda x, mesh: torch.func.grad(lambda y: (y * mesh["b"].size()).sum())(x),
+}
+
+
+@pytest.mark.parametrize("program", PARTS_OF_MESHES)
+def test_parts_of_a_mesh_that_are_taken_inside(program, mesh):
+    """A mesh reads its part off a tensor of ranks, which is no part of the program."""
+    del mesh
+    whole = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("a", "b", "c"))
+
+    def function(x):
+        return PARTS_OF_MESHES[program](x, whole)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for call in range(3):
+        seen = [run(each, lambda: (made(call, 4 + call, 3),)) for each in (compiled, function)]  # noqa: B023
+        same(*seen)

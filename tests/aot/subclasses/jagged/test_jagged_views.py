@@ -129,3 +129,47 @@ def test_pieces_of_a_split_go_together():
     compiled = funcaot.compile(function, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(gradient(compiled), gradient(function))
+
+
+AROUND_VALUES = {
+    "rows": lambda values: values[:],
+    "columns": lambda values: values[:, 1:3],
+    "one row for all": lambda values: values[:1].expand(values.shape[0], -1),
+    "turned twice": lambda values: values.t().t(),
+}
+OFFSETS = {
+    "its own": lambda x, offsets: x.offsets(),
+    "an argument": lambda x, offsets: offsets,
+    "computed": lambda x, offsets: offsets + 0,
+    "a view": lambda x, offsets: offsets[:],
+}
+
+
+SITUATIONS = [(view, which, COMPILER) for view in AROUND_VALUES for which in OFFSETS]
+SITUATIONS.append(("rows", "its own", "inductor"))
+
+
+@pytest.mark.parametrize(("view", "which", "backend"), SITUATIONS)
+def test_around_a_view_of_the_values_of_an_argument(view, which, backend):
+    """What is made again as a view of the argument has the offsets of its call."""
+
+    def function(x, offsets):
+        return jagged(AROUND_VALUES[view](x.values()), OFFSETS[which](x, offsets))
+
+    def outcome(each, call):
+        leaf, offsets = made(call, 6 + call, 4, grad=call % 2 == 0), torch.tensor([0, 2, 6 + call])
+        x = jagged(leaf * 1, offsets)
+        result = each(x, offsets + 0)
+        found = [result, result.offsets(), result._base is x, result.requires_grad]
+        found.append(result.offsets() is offsets)
+        if leaf.requires_grad:
+            found += torch.autograd.grad(result.values().sin().sum(), leaf)
+        elif view != "one row for all":
+            with torch.no_grad():
+                result.mul_(3)
+            found += [x.values().clone(), x._version]
+        return found
+
+    compiled = funcaot.compile(function, backend=backend)
+    for call in range(4):
+        compare(outcome(compiled, call), outcome(function, call))

@@ -210,3 +210,48 @@ def test_around_an_argument_with_a_history_beside_a_recorded_result(how, backend
             found.append((told, [*gradients, beside.detach(), *(part.detach() for part in parts)]))
         assert found[0][0] == found[1][0]
         torch.testing.assert_close(found[0][1], found[1][1])
+
+
+AROUND_COMPUTED = {
+    "alone": lambda y, x: y,
+    "and what is computed of it": lambda y, x: (y, y * 2),
+    "beside a result": lambda y, x: (y, x.cos()),
+}
+
+
+VALUES = {"a result": lambda x: x * 2, "a view of one": lambda x: (x.t() * 2).t()}
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("program", AROUND_COMPUTED)
+def test_values_of_a_jagged_tensor_have_the_history_that_they_had(program, values):
+    def function(x, offsets):
+        y = torch.nested.nested_tensor_from_jagged(VALUES[values](x), offsets)
+        return AROUND_COMPUTED[program](y, x)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for call in range(3):
+        seen = []
+        for each in (compiled, function):
+            x, offsets = made(call, 5 + call, 4), torch.tensor([0, 2, 5 + call])
+            results = each(x, offsets)
+            first = results[0] if isinstance(results, tuple) else results
+            found = [first._values, first.values(), first.requires_grad]
+            inner, whole = first._values, first.values()
+            for loss in (whole.pow(2), inner * whole):
+                found.append(torch.autograd.grad(loss.sum(), x, retain_graph=True)[0])
+            (gradient,) = torch.autograd.grad(inner.pow(2).sum(), x, create_graph=True)
+            seen.append([*found, gradient, torch.autograd.grad(gradient.sum(), x)[0]])
+        same(*seen)
+
+
+def test_a_leaf_that_a_returned_wrapper_is_computed_of():
+    """Its ``grad`` would be filled by a backward of the wrapper."""
+
+    def function(x, offsets):
+        leaf = (x * 2).detach().requires_grad_()
+        return torch.nested.nested_tensor_from_jagged(leaf, offsets)
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    with pytest.raises(UnsupportedError, match="a leaf that requires grad and that it made itself"):
+        compiled(made(0, 3, 4), torch.tensor([0, 1, 3]))
