@@ -28,7 +28,7 @@ VENV := .venv$(if $(TORCH),-$(TORCH))
 RUN := $(VENV)/bin
 CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 EXPORT_CXX := $(if $(CXX),CXX=$(CXX))
-PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS)
+PYTEST := $(EXPORT_CXX) $(RUN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-long test-third-party test-third-party-short new-torch lint \

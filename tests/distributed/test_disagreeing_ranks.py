@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 import funcaot
 from funcaot.distributed import shard
@@ -59,6 +60,31 @@ def _trained(way: str, order: str, late: float = 0) -> list[float]:
 @pytest.mark.parametrize("way", WAYS)
 def test_batches_of_other_sizes(ranks: Ranks, way, order):
     ranks.run(_trained, way, order)
+
+
+def _collectives(way: str, order: str) -> tuple[list[list[tuple]], list[int]]:
+    """What this rank sends in each step, in order, and how many graphs it had compiled then."""
+    rank = dist.get_rank()
+    model, loss = WAYS[way](order)
+    steps, graphs = [], []
+    for step, sizes in enumerate(SIZES):
+        model.zero_grad()
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            loss(*batch(step, rank, sizes[rank])).backward()
+        sent = [event for event in profiler.events() if event.name.startswith("gloo:")]
+        sent.sort(key=lambda event: event.time_range.start)
+        steps.append([(event.name, event.input_shapes[0]) for event in sent])
+        graphs.append(funcaot.report(model if way == "DDP" else loss).graphs_compiled)
+    return steps, graphs
+
+
+@pytest.mark.parametrize("way", [pytest.param("DDP", marks=pytest.mark.long), "shard"])
+def test_programs_of_other_sizes_agree_on_what_they_send(ranks: Ranks, way):
+    """Nothing is asked before a program runs: any two call the same collectives in one order."""
+    (sent, graphs), (sent_there, graphs_there) = ranks.run(_collectives, way, "forces")
+    assert sent == sent_there
+    assert all(sent)
+    assert graphs != graphs_there  # one compiled where the other had a program
 
 
 def _several(x, y):

@@ -95,6 +95,17 @@ def drawing_nothing(things: Iterable[object] = ()) -> Iterator[None]:
         restore_random_states(states)
 
 
+@contextlib.contextmanager
+def drawing_nothing_on_errors() -> Iterator[None]:
+    """If the block raises, what it drew from torch's own generators is drawn again after it."""
+    states = random_states()
+    try:
+        yield
+    except BaseException:
+        restore_random_states(states)
+        raise
+
+
 def generators_among(things: Iterable[object]) -> tuple[torch.Generator, ...]:
     """The generators among some things; a graph holds each in a wrapper."""
     opened = (getattr(thing, "real_obj", thing) for thing in things)

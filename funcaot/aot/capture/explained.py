@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 
 from funcaot._torch.calls.general_hooks import taking_back
-from funcaot._torch.tensors.seeding import seeding_refused
+from funcaot._torch.tensors.seeding import drawing_nothing_on_errors, seeding_refused
 from funcaot._torch.tracing import tracing, tracing_errors
 from funcaot.aot.capture.events import InputEvents
 from funcaot.aot.signature.ambient import put_back_on_errors
@@ -68,7 +68,8 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
         )
 
     try:
-        with seeding_refused(refuse), put_back_on_errors(), taking_back() as left:
+        unchanged = drawing_nothing_on_errors(), put_back_on_errors()
+        with seeding_refused(refuse), unchanged[0], unchanged[1], taking_back() as left:
             yield
         if left:
             raise UnsupportedError(
@@ -88,32 +89,48 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
                 f"{name} gives a tensor a shape by as_strided_ that reaches beyond it.",
                 remedy="use as_strided.",
             ) from error
-        if tracing_errors.is_of_a_scripted_module(error):
-            raise UnsupportedError(
-                f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
-                remedy="call the Python module that it was made from.",
-            ) from error
-        if any(text in str(error) for text in tracing_errors.WITHOUT_MODES):
-            raise EagerOnlyError(
-                f"{name} makes a tensor of another class out of one, by as_subclass or in C++ that "
-                f"no mode of torch sees{_line_of(error)}.",
-                remedy="compute with plain tensors inside, and make what comes out one of that "
-                "class; or keep that part outside of the compiled function.",
-            ) from error
-        if "storage on different device" in str(error):
-            raise UnsupportedError(
-                f"{name} resizes a tensor that it made to more elements and then takes a view.",
-                remedy="make a new tensor of that size.",
-            ) from error
-        if any(text in str(error) for text in tracing_errors.OF_INFERENCE_MODE):
-            raise UnsupportedError(
-                f"{name} makes a view or a tangent in inference mode, where its capture can't.",
-                remedy="use torch.no_grad() instead, inside of the function or around the call.",
-            ) from error
+        refusal = _what_torch_cannot(error, name)
+        if refusal is not None:
+            raise refusal from error
         unknown = None if isinstance(error, UnsupportedError) else _without_values(error, name)
         if unknown is None:
             raise
         raise unknown from error
+
+
+def _what_torch_cannot(error: Exception, name: str) -> UnsupportedError | None:
+    """What is refused because torch has no symbolic version of it, by the words of its error."""
+    text = str(error)
+    if tracing_errors.is_of_a_scripted_module(error):
+        return UnsupportedError(
+            f"{name} calls a scripted or traced module, whose tensors Python doesn't see.",
+            remedy="call the Python module that it was made from.",
+        )
+    if any(each in text for each in tracing_errors.WITHOUT_MODES):
+        return EagerOnlyError(
+            f"{name} makes a tensor of another class out of one, by as_subclass or in C++ that "
+            f"no mode of torch sees{_line_of(error)}.",
+            remedy="compute with plain tensors inside, and make what comes out one of that "
+            "class; or keep that part outside of the compiled function.",
+        )
+    if tracing_errors.MIXED_VALUES in text:
+        return EagerOnlyError(
+            f"{name} calls a Function that can't be traced, and gives it a tensor inside of an "
+            f"object{_line_of(error)}.",
+            remedy="pass apply that tensor as an operand of its own; or keep the Function to "
+            "what a capture can trace, without NumPy, .item() and states of generators.",
+        )
+    if "storage on different device" in text:
+        return UnsupportedError(
+            f"{name} resizes a tensor that it made to more elements and then takes a view.",
+            remedy="make a new tensor of that size.",
+        )
+    if any(each in text for each in tracing_errors.OF_INFERENCE_MODE):
+        return UnsupportedError(
+            f"{name} makes a view or a tangent in inference mode, where its capture can't.",
+            remedy="use torch.no_grad() instead, inside of the function or around the call.",
+        )
+    return None
 
 
 def _without_values(error: Exception, name: str) -> UnsupportedError | None:

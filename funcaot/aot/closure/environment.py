@@ -17,6 +17,7 @@ from typing import Any
 
 from funcaot.aot.closure import children
 from funcaot.aot.closure.named.code_names import ReadNames
+from funcaot.aot.closure.named.entered import set_on_entering
 from funcaot.aot.closure.ran import Ran
 
 _LIMIT = 200_000
@@ -78,6 +79,7 @@ class Environment:
     ran: Ran | None = None
     given: dict[int, str] = field(default_factory=dict)
     alike: frozenset[int] = frozenset()
+    _set_first: dict[type, frozenset[str]] = field(default_factory=dict)
 
     def may_run(self, code: types.CodeType) -> bool:
         """Whether a function's code may have run."""
@@ -141,7 +143,22 @@ class Environment:
 
     def is_read(self, place: Place) -> bool:
         """Whether code may depend on what is at a place."""
-        return self._reads(place, self.unread)
+        return self._reads(place, self.unread) and not self.is_set_first(place)
+
+    def is_set_first(self, place: Place) -> bool:
+        """Whether it is an attribute that a context manager sets before anything reads it."""
+        holder = self.objects.get(place.parent)
+        return bool(place.name) and place.name in self.set_first(holder)
+
+    def set_first(self, holder: Any) -> frozenset[str]:
+        """The names of such attributes of an object."""
+        names, ran = self.names, self.ran
+        if ran is None or names.reads_everything or names.reads_own(holder):
+            return frozenset()
+        kind = type(holder)
+        if kind not in self._set_first:
+            self._set_first[kind] = set_on_entering(kind, ran.users)
+        return self._set_first[kind]
 
     def _reads(self, place: Place, unread: Set[int]) -> bool:
         return place.parent not in unread and self.names.reads(place.name)

@@ -95,6 +95,7 @@ def scan_what_ran(
         or (
             changed is not None
             and place.parent not in found.unread
+            and not found.is_set_first(place)
             and _may_be_assigned(place, value, names, changed)
         )
     ]

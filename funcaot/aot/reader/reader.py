@@ -194,7 +194,9 @@ def _compared_settings(tracker: StateTracker, environment: Environment) -> list[
     return [
         (place, value)
         for place, value in (tracker.environment.settings if compared else ())
-        if place.parent in compared and place.parent in environment.objects
+        if place.parent in compared
+        and place.parent in environment.objects
+        and not environment.is_set_first(place)
     ]
 
 

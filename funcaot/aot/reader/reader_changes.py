@@ -35,8 +35,9 @@ def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
     if not bag.named:
         known = writer.source.constant([*bag.before], "keys")
         writer.require(f"[*{thing}] == {known}", f"the keys of {path}")
+    first = writer.environment.set_first(writer.environment.objects[bag.holder])
     for key, _ in change.assigned:
-        if key in change.left_open:
+        if key in change.left_open or (bag.named and key in first):
             continue
         text = writer.source.constant(key)
         old = bag.before.get(key, MISSING)

@@ -422,7 +422,7 @@ class EnvironmentWriter:
         if everything and module_of(type(holder)) != "torch._ops":
             self._write_keys(identity, [own, *(own[part] for part in parts)], parts)
         here = {*own, *(name for part in parts for name in own.get(part, ()))}
-        absent = (asked | hidden) - here
+        absent = (asked | hidden) - here - self.environment.set_first(holder)
         if not absent:
             return
         at = self.variable(identity)

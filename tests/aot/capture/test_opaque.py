@@ -1,5 +1,7 @@
 """Functions that can't be traced run on real values, once per call, between compiled parts."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch.testing import assert_close
 
 import funcaot
+from funcaot.errors import CaptureWarning
 
 BACKENDS = pytest.mark.parametrize(
     "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
@@ -401,3 +404,35 @@ def test_a_kernel_that_conjugates_while_it_is_captured():
     compiled = funcaot.compile(function, backend="eager")
     for _ in range(2):
         assert_close(compiled(a, b), function(a, b))
+
+
+class DrawsAndTakesADictionary(torch.autograd.Function):
+    """Reversible networks do this: a state of the generator, and tensors in a dictionary."""
+
+    @staticmethod
+    def forward(ctx, x, more):
+        ctx.save_for_backward(x)
+        y = torch.from_numpy(x.numpy()) * torch.rand(())
+        return y * more["scale"]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0], None
+
+
+def test_a_capture_that_fails_has_drawn_nothing():
+    def draw(x):
+        return DrawsAndTakesADictionary.apply(x, {"scale": x.detach().exp()})
+
+    x = torch.randn(3, requires_grad=True)
+    compiled = funcaot.compile(draw, backend="eager")
+    said = pytest.warns(CaptureWarning, match="gives it a tensor inside of an object")
+    for told in (said, contextlib.nullcontext()):
+        state = torch.get_rng_state()
+        expected, following = draw(x), torch.rand(())
+        torch.set_rng_state(state)
+        with told:
+            found = compiled(x)
+        assert_close(found, expected)
+        assert torch.equal(torch.rand(()), following)
+        assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, expected)))

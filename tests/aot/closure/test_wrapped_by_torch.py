@@ -53,3 +53,95 @@ def test_what_torch_wraps_around_a_module(wrapper, module):
 def test_what_torch_wraps_around_its_own_functions():
     relu = vmap(torch.nn.functional.relu)
     assert_close(funcaot.compile(relu, backend="eager")(torch.ones(2, 2)), torch.ones(2, 2))
+
+
+class _Saving:
+    """Keeps what it puts back, as torch's ``autocast`` does."""
+
+    def __enter__(self):
+        self.before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+
+    def __exit__(self, *_):
+        torch.set_autocast_cache_enabled(self.before)
+
+
+class _Early(_Saving):
+    """Sets nothing where it isn't on, and puts back nothing then."""
+
+    on = True
+
+    def __enter__(self):
+        if not self.on:
+            return
+        self.before = torch.is_autocast_cache_enabled()
+
+    def __exit__(self, *_):
+        if self.on:
+            torch.set_autocast_cache_enabled(self.before)
+
+
+class _Stale(_Saving):
+    """Sets nothing where it isn't on, and reads what was set in an earlier call."""
+
+    def __init__(self):
+        self.on, self.before = False, 1.0
+
+    def __enter__(self):
+        if self.on:
+            self.before = 2.0
+
+    def __exit__(self, *_):
+        SCALES.append(self.before)
+
+
+SCALES: list[float] = []
+
+
+def _decorated(context):
+    def decorate(function):
+        def inner(self, x):
+            with context:
+                return function(self, x)
+
+        return inner
+
+    return decorate
+
+
+DECORATORS = {
+    "autocast": torch.autocast("cpu", enabled=False),
+    "another autocast": torch.amp.autocast("cuda", enabled=False),
+    "a user's": _decorated(_Saving()),
+    "a user's with a way out": _decorated(_Early()),
+}
+
+
+@pytest.mark.parametrize("by", DECORATORS)
+def test_what_a_context_keeps_while_it_is_entered_makes_no_program(by):
+    class Layer(nn.Linear):
+        @DECORATORS[by]
+        def forward(self, x):
+            return super().forward(x)
+
+    module, x = Layer(2, 3), torch.randn(4, 2)
+    compiled = funcaot.compile(module, backend="eager")
+    for _ in range(5):
+        expected = module(x)  # keeps another setting than a capture has
+        assert_close(compiled(x), expected)
+    assert len(funcaot.report(compiled).entries) == 1
+
+
+def test_what_a_context_reads_of_an_earlier_call_is_compared():
+    context = _Stale()
+
+    def read(x):
+        SCALES.clear()
+        with context:
+            y = x * 1
+        return y * SCALES[0]
+
+    compiled, x = funcaot.compile(read, backend="eager"), torch.ones(2)
+    for value in (1.0, 3.0, 1.0, 5.0):
+        context.before = value
+        assert_close(compiled(x), x * value)

@@ -305,6 +305,20 @@ def test_printing_may_write_to_a_file(monkeypatch):
     assert compiled(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist() == [2, 2]
 
 
+def test_standard_error_may_be_a_file(capfd):
+    """Somebody prints there while a function is captured that knows it: the library, a thread."""
+    with open(2, "w", closefd=False) as stream:
+
+        def double(x):
+            stream.write("a")
+            stream.flush()
+            return x * 2
+
+        compiled = funcaot.compile(double, backend="eager")
+        assert compiled(torch.ones(2)).tolist() == compiled(torch.ones(2)).tolist() == [2, 2]
+    assert capfd.readouterr().err == "a"
+
+
 def test_what_python_runs_by_itself_is_no_ones_asking(settings):
     seen = []
 
