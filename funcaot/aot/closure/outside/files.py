@@ -18,8 +18,8 @@ _PRINTED = (1, 2)  # where standard output and standard error go
 def position_of(thing: Any) -> int | None:
     """Where a file is that can be read or written anywhere; None for anything else.
 
-    The standard streams may be files, too. What is printed isn't refused, and other threads, warnings
-    and the library itself print there while a function is captured.
+    The standard streams may be files, too. What is printed isn't refused, and other threads,
+    warnings and the library itself print there while a function is captured.
     """
     if not isinstance(thing, _io._IOBase) or isinstance(thing, io.BytesIO | io.StringIO):
         return None
