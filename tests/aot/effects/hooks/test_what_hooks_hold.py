@@ -118,3 +118,20 @@ def test_a_hook_of_a_node_is_refused():
     compiled = funcaot.compile(function, backend="eager")
     with pytest.raises(UnsupportedError, match="hook of an autograd node"):
         gradients(compiled, 0, 1)
+
+
+def test_a_value_that_a_hook_reads():
+    """It is looked at in each backward."""
+
+    def function(x):
+        limit, y = x.detach().square().mean(), x + 1
+        y.register_hook(lambda g: g * (2.0 if limit.item() > 1 else 0.5))
+        return y * 3
+
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (0.1, 5.0, 0.2, 7.0):
+        found = []
+        for each in (function, compiled):
+            x = torch.full((3,), value, requires_grad=True)
+            found += torch.autograd.grad(each(x).sum(), x)
+        torch.testing.assert_close(*found)
