@@ -1,5 +1,9 @@
 """Force fields and layers for molecules: energies, forces, and training on both."""
 
+import copy
+import sys
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +117,59 @@ def test_schnet_of_pytorch_geometric():
         return energy_and_force(function(numbers, positions), positions)
 
     check(make, loss, molecule, tolerance=1e-3)
+
+
+def test_visnet(monkeypatch):
+    """Its edges are found inside, by a kernel that has no wheel: here by their distances."""
+    from torch_geometric.nn.models import visnet
+
+    def radius_graph(positions, r, batch, loop, max_num_neighbors):
+        distances = torch.cdist(positions.detach(), positions.detach())
+        return (distances < r).nonzero().t()
+
+    monkeypatch.setattr(visnet, "radius_graph", radius_graph)
+
+    def make():
+        small = {"num_heads": 2, "num_layers": 2, "hidden_channels": 8, "num_rbf": 6}
+        return visnet.ViSNet(**small, cutoff=3.0, max_z=10, derivative=True)
+
+    def loss(function, positions, numbers, edges):
+        batch = torch.zeros_like(numbers)
+        energy, forces = function(numbers, positions, batch)
+        return energy.square().sum() * 1e-2 + forces.square().sum()
+
+    check(make, loss, molecule, tolerance=1e-3)
+
+
+def test_deepmd(monkeypatch):
+    """Its operators in C++ were built for another torch; its models run without them.
+
+    It compares how many atoms and images there are with a number: a program for each.
+    """
+    absent = types.SimpleNamespace(ENABLE_CUSTOMIZED_OP=False)
+    monkeypatch.setitem(sys.modules, "deepmd.pt.cxx_op", absent)
+    from deepmd.pt_expt.model.get_model import get_model
+
+    descriptor = {"type": "se_e2_a", "sel": [8, 8], "rcut_smth": 0.5, "rcut": 3.0}
+    sizes = {"neuron": [4, 8], "axis_neuron": 4, "precision": "float64", "seed": 1}
+    fitting = {"neuron": [8, 8], "precision": "float64", "seed": 1}
+
+    def make():
+        given = {"descriptor": descriptor | sizes, "fitting_net": fitting, "type_map": ["O", "H"]}
+        return get_model(copy.deepcopy(given))
+
+    def batch(step):
+        count = 5 + step % 3
+        kinds = (torch.arange(count) % 3 > 0).long()
+        positions = torch.rand(2, count, 3, dtype=torch.float64) * 4
+        box = 5 * torch.eye(3, dtype=torch.float64).reshape(1, 9)
+        return positions.requires_grad_(), kinds.repeat(2, 1), box.repeat(2, 1)
+
+    def loss(function, positions, kinds, box):
+        found = function(positions, kinds, box=box)
+        return found["energy"].square().sum() * 1e-2 + found["force"].square().sum()
+
+    check(make, loss, batch, programs=4)
 
 
 def test_egnn():

@@ -147,3 +147,29 @@ def test_kornia():
         lambda step: (torch.rand(2 + step % 2, 3, 12, 12),),
         tolerance=1e-3,
     )
+
+
+def test_brevitas():
+    """Weights and activations are quantized to few bits, straight through.
+
+    Which of the sorted values is its scale is a whole number of the batch's size: one for each.
+    """
+    import brevitas.nn as quantized
+    from brevitas.quant import Int8ActPerTensorFloat, Int8WeightPerTensorFloat
+
+    def make():
+        weights = {"weight_quant": Int8WeightPerTensorFloat, "weight_bit_width": 4}
+        return nn.Sequential(
+            quantized.QuantIdentity(act_quant=Int8ActPerTensorFloat, bit_width=4),
+            quantized.QuantLinear(3, 4, bias=True, **weights),
+            quantized.QuantReLU(bit_width=4),
+            quantized.QuantLinear(4, 1, bias=True, **weights),
+        )
+
+    check(
+        make,
+        lambda function, x: function(x).square().mean(),
+        lambda step: (torch.randn(5 + step % 2, 3),),
+        programs=3,
+        tolerance=1e-3,
+    )

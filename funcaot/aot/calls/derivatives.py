@@ -176,7 +176,8 @@ class Derivatives(Generic[Made]):
         """Trace the backward that is usual, before the forward has run; none is compiled.
 
         Where it reads values of gradients, it is traced for ones. A backward with others is
-        traced for them.
+        traced for them. Where the function itself ran a backward that freed the graph of what it
+        leaves somewhere, eager refuses that one's backward; those of other results are traced.
 
         Args:
             sizes: Open sizes of the call.
@@ -191,9 +192,25 @@ class Derivatives(Generic[Made]):
         saved = {residual.operand for residual in self._form.residuals}
         edges = tuple(index for index, needed in enumerate(needs) if needed and index not in saved)
         specs = self.sizes.expected(self._segment.graph_outputs)
-        key = BackwardKey(needs, specs, False, edges, autocast_state())
+        usual = BackwardKey(needs, specs, False, edges, autocast_state())
+        present = [index for index, spec in enumerate(specs) if spec is not None]
         with self._segment.settings.lock, self._segment.tape.values.made_up():
-            self._traced(key, sizes, self.sizes.stand_ins(specs, sizes), ())
+            if self._foreseen(usual, sizes) or len(present) < 2:
+                return
+            for index in present:
+                only = tuple(spec if at == index else None for at, spec in enumerate(specs))
+                self._foreseen(usual._replace(tangents=only), sizes)
+
+    def _foreseen(self, key: BackwardKey, sizes: tuple[int, ...]) -> bool:
+        """Trace a backward for gradients of ones; False if autograd has freed its graph."""
+        assert self.sizes is not None
+        try:
+            self._traced(key, sizes, self.sizes.stand_ins(key.tangents, sizes), ())
+        except RuntimeError as error:
+            if "backward through the graph a second time" not in str(error):
+                raise
+            return False
+        return True
 
     def fused_pushforward(
         self, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]

@@ -29,7 +29,7 @@ from funcaot.aot.signature.sizes import shown_by
 from funcaot.aot.subclasses.nodes import is_part
 from funcaot.aot.tape.frontier import Demand, frontier, hides_what_is_saved
 from funcaot.aot.tape.tape import Tape
-from funcaot.errors import UnsupportedError
+from funcaot.errors import GraphError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,13 +348,24 @@ class Segment:
                 f"keep and that can't be computed again: {', '.join(names)}.",
                 remedy="save it with ctx.save_for_backward in the Function that uses it.",
             )
-        return graphs.extract(
-            self.tape.root,
-            available,
-            wanted,
-            keep_alive=self.effect_nodes,
-            since=self.start,
-        )
+        try:
+            return graphs.extract(
+                self.tape.root,
+                available,
+                wanted,
+                keep_alive=self.effect_nodes,
+                since=self.start,
+            )
+        except GraphError as error:
+            if self.kind == "forward":
+                raise
+            raise UnsupportedError(
+                f"A derivative of {self.settings.name} computes with a tensor that the function "
+                "made, and that neither autograd saved nor a hook of a tensor holds: what a hook "
+                "of an autograd node or of a module, or of saved_tensors_hooks, closes over.",
+                remedy="register a hook of the tensor (tensor.register_hook), or compile a "
+                "function that runs the backward too.",
+            ) from error
 
     def _demands(self, operands: tuple[fx.Node, ...]) -> tuple[Demand, ...]:
         """What autograd saved; and everything else can be computed from, if some of that hides."""

@@ -27,12 +27,14 @@ class ClosedOver:
     Attributes:
         mode: Puts the tape's tensors in place of real ones, while a capture is in progress.
         readers: What backwards of Functions find by themselves, each when it is asked.
+        hooks: What code registered on tensors of the tape, by autograd's node of each.
     """
 
     def __init__(self) -> None:
         """None, until a Function is called that may reach them."""
         self.mode: TorchFunctionMode | None = None
         self.readers: list[Reader] = []
+        self.hooks: dict[Any, list[Any]] = {}
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def add(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -45,8 +47,14 @@ class ClosedOver:
         return (traced for _, traced in self._found.values())
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._found)
+        """Whether a backward may reach any."""
+        return bool(self._found or self.hooks)
+
+    def note_hook(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of what ``register_hook`` is given, on a tensor that has a node."""
+        tensor, *given = args
+        if tensor.grad_fn is not None:
+            self.hooks.setdefault(tensor.grad_fn, []).extend([*given, *kwargs.values()])
 
     def entering(self) -> contextlib.AbstractContextManager[object]:
         """While a Function's backward runs in a capture, where no mode is in force."""
@@ -69,7 +77,7 @@ class ClosedOver:
 
 
 class Replacing(TorchFunctionMode):
-    """Replaces each real tensor that an op meets."""
+    """Replaces each real tensor that an op meets, and notes hooks that are registered."""
 
     def __init__(self, closed_over: ClosedOver) -> None:
         """Start to.
@@ -78,11 +86,14 @@ class Replacing(TorchFunctionMode):
             closed_over: What is replaced, and by what.
         """
         super().__init__()
-        self._replace = closed_over.replace
+        self._closed_over = closed_over
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an op on the tape's tensors."""
-        replaced: Any = tree_map(self._replace, (args, kwargs or {}), is_leaf=is_size)
+        if func is torch.Tensor.register_hook:
+            self._closed_over.note_hook(args, kwargs or {})
+        replace = self._closed_over.replace
+        replaced: Any = tree_map(replace, (args, kwargs or {}), is_leaf=is_size)
         return func(*replaced[0], **replaced[1])

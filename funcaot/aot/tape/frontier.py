@@ -60,17 +60,19 @@ def frontier(
     """
     found: dict[Demand, None] = {}
     with tape.recording(grad_mode=False):
-        for function in autograd_nodes(outputs):
+        for function in _nodes_with_hooks(tape, outputs):
             mask, region = mask_of(function), _region_of(tape, function)
             for written in tape.saved_by_writes.get(function, ()):
                 for node in tape.wrappers.saved(written, ends):
                     found.setdefault(Demand(node, function.name(), region))
-            for tensor, checked in tensors_of(function):
+            held = ((tensor, False) for tensor in _held_by_hooks(tape, function))
+            for tensor, checked in (*tensors_of(function), *held):
                 node = tape.node_of(tensor)
                 if node is None:
                     continue
                 if not is_wrapper(tensor):
-                    found.setdefault(Demand(node, function.name(), region, mask, checked))
+                    asked = mask if checked else None
+                    found.setdefault(Demand(node, function.name(), region, asked, checked))
                     continue
                 for part in tape.wrappers.saved(node, ends):
                     found.setdefault(Demand(part, function.name(), region, None, checked))
@@ -81,6 +83,22 @@ def frontier(
             for kept in tape.wrappers.saved(node, ends) if is_wrapper(tensor) else (node,):
                 found.setdefault(Demand(kept, "a callable", checked=False))
     return tuple(found)
+
+
+def _nodes_with_hooks(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """The nodes behind tensors, and behind those that hooks of these nodes compute with."""
+    found: dict[Any, None] = {}
+    pending: list[torch.Tensor] = list(outputs)
+    while pending:
+        new = [function for function in autograd_nodes(pending) if function not in found]
+        found.update(dict.fromkeys(new))
+        pending = [tensor for function in new for tensor in _held_by_hooks(tape, function)]
+    yield from found
+
+
+def _held_by_hooks(tape: Tape, function: Any) -> Iterator[torch.Tensor]:
+    """Tensors that hooks of an autograd node reach."""
+    return _tensors_in(tape.closed_over.hooks.get(function, ()), _DEPTH, set())
 
 
 def _region_of(tape: Tape, function: Any) -> int | None:

@@ -212,3 +212,36 @@ def test_any_sequence_of_sizes_equals_eager(name, size, kind):
     function, shapes = CASES[name]
     check(function, _COMPILED[name], shapes(size), (kind,))
     assert len(_COMPILED[name].entries) <= 4
+
+
+@pytest.mark.parametrize("kept", ["freed", "beside one that isn't"])
+def test_a_step_keeps_a_result_whose_graph_it_freed(kept):
+    """A loop over sizes takes two programs, and what is kept raises as in eager."""
+
+    def step_of(weight, holder):
+        def step(x):
+            hidden = (x * weight).tanh()
+            holder["freed"] = hidden * 2
+            if kept != "freed":
+                holder["whole"] = (x * weight).sin().sum()
+            loss = hidden.square().sum()
+            (gradient,) = torch.autograd.grad(loss, weight)
+            return loss.detach(), gradient
+
+        return step
+
+    runs = []
+    for compiler in (lambda step: step, lambda step: funcaot.compile(step, backend="eager")):
+        weight, holder = torch.tensor([0.5, 0.3, 0.1], requires_grad=True), {}
+        runs.append((weight, holder, compiler(step_of(weight, holder))))
+    for count in range(4, 9):
+        torch.manual_seed(count)
+        x, found = torch.randn(count, 3), []
+        for weight, holder, step in runs:
+            found.append([*step(x), holder["freed"].detach()])
+            if kept != "freed":
+                found[-1] += torch.autograd.grad(holder["whole"], weight)
+            with pytest.raises(RuntimeError, match="a second time"):
+                holder["freed"].sum().backward()
+        torch.testing.assert_close(*found)
+    assert funcaot.report(runs[1][2]).cache_misses == 2

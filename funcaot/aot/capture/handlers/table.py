@@ -26,7 +26,7 @@ from funcaot.aot.capture.handlers import (
     splitting,
     writing,
 )
-from funcaot.aot.capture.handlers.autograd import detaching, differentiating, inside
+from funcaot.aot.capture.handlers.autograd import detaching, differentiating, hooks, inside
 from funcaot.aot.capture.handlers.call import Call, Handler, InProgress
 from funcaot.aot.capture.handlers.jagged import attention
 from funcaot.aot.capture.handlers.memory import outs, placing, reshaping, storages
@@ -101,6 +101,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(_TENSOR.__getitem__, _TENSOR.__setitem__), masks.with_indices),
     # What can't be seen afterwards is noted, or refused.
     Row(of(*inside.OF_AUTOGRAD), inside.refuse),
+    Row(of(_TENSOR.register_hook), hooks.note),
     Row(of(torch.autograd.grad, torch.autograd.backward), differentiating.with_own_numbers),
     Row(of(torch.autograd.grad), differentiating.note),
     Row(named(*writes.RESHAPING), reshaping.reshape),
