@@ -9,6 +9,7 @@ import argparse
 import contextvars
 import functools
 import inspect
+import keyword
 import operator
 import types
 import weakref
@@ -359,7 +360,7 @@ def slots_of(holder: Any) -> list[str]:
 def _of_slots(holder: Any) -> Iterator[Step]:
     for name in slots_of(holder):
         for value in in_slot(holder, name):
-            yield Step(f"{{parent}}.{name}", name, value)
+            yield Step(f"{{0}}({{parent}}, {name!r})", name, value, (getattr,))
 
 
 def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
@@ -449,7 +450,8 @@ def subclasses_of(kind: type) -> tuple[type, ...]:
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
     """The steps to one attribute of a class: by lookup, which sees what comes to hide it."""
-    access = f"{{parent}}.{name}" if name.isidentifier() else None
+    dotted = name.isidentifier() and not keyword.iskeyword(name)
+    access = f"{{parent}}.{name}" if dotted else None
     slot = isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType)
     if slot and raw.__objclass__ in kind.__mro__:
         return

@@ -216,3 +216,29 @@ def test_as_eager_finds_it(way):
         for call in range(3):
             x = torch.full((3,), call + 1.0)
             assert torch.equal(compiled(x), function(x)), f"step {step}, call {call}"
+
+
+class Codes:
+    """Some libraries name attributes by words that Python keeps for itself."""
+
+
+class SlotCodes:
+    __slots__ = ("class", "other")
+
+
+setattr(Codes, "continue", 2.0)
+SLOTS = SlotCodes()
+setattr(SLOTS, "class", 3.0)
+
+
+def test_attributes_that_are_named_by_keywords():
+    def scaled(x):
+        return x * getattr(Codes, "continue") * getattr(SLOTS, "class")
+
+    compiled, x = funcaot.compile(scaled, backend="eager"), torch.ones(2)
+    for number in (1.0, 4.0):
+        assert torch.equal(compiled(x), scaled(x))
+        setattr(Codes, "continue", number)
+        assert torch.equal(compiled(x), scaled(x))
+        setattr(SLOTS, "class", number)
+    assert torch.equal(compiled(x), scaled(x))

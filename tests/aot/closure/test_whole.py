@@ -69,6 +69,23 @@ class Hooked:
         return super().__getattribute__(name)
 
 
+class Mapped:
+    """As configurations of transformers do it: other names lead to attributes, read and set."""
+
+    names = {"width": "size"}
+
+    def __init__(self):
+        self.size = 2.0
+
+    def __setattr__(self, key, value):
+        if key in super().__getattribute__("names"):
+            key = super().__getattribute__("names")[key]
+        super().__setattr__(key, value)
+
+    def __getattribute__(self, key):
+        return super().__getattribute__(super().__getattribute__("names").get(key, key))
+
+
 class OfObject:
     def __getattribute__(self, key):
         return object.__getattribute__(self, key)
@@ -95,6 +112,8 @@ CONFINED = {
     Owner.of_first: None,
     Owner.listed: None,
     Hooked.__getattribute__: Hooked,
+    Mapped.__setattr__: Mapped,
+    Mapped.__getattribute__: Mapped,
     OfObject.__getattribute__: None,
     Output.total: Output,
 }
@@ -105,7 +124,7 @@ def test_which_methods_ask_only_themselves(method):
     assert asks_itself(method.__code__, globals()) is CONFINED[method]
 
 
-OWNER, HOOKED, OUTPUT = Owner(), Hooked(), Output()
+OWNER, HOOKED, OUTPUT, MAPPED = Owner(), Hooked(), Output(), Mapped()
 
 
 class Registry:
@@ -141,6 +160,12 @@ def by_fields(x):
     return x * OUTPUT.total() * REGISTRY.used
 
 
+def by_setting(x):
+    found = x * MAPPED.width * REGISTRY.used
+    MAPPED.height = 3.0
+    return found * MAPPED.height
+
+
 CHANGES = [
     lambda: setattr(OWNER, "scale_a", 5.0),
     lambda: setattr(OWNER, "scale_b", 7.0),
@@ -149,16 +174,18 @@ CHANGES = [
     lambda: setattr(HOOKED, "_rate", 6.0),
     lambda: setattr(HOOKED, "_base", 4.0),
     lambda: setattr(OUTPUT, "scale", 8.0),
+    lambda: setattr(MAPPED, "width", 9.0),
 ]
 
 
 @pytest.mark.parametrize(
     "function",
-    [by_dictionary, by_names, by_property, by_copy, by_hook, by_fields],
+    [by_dictionary, by_names, by_property, by_copy, by_hook, by_fields, by_setting],
     ids=lambda f: f.__name__,
 )
 def test_their_objects_are_compared_and_no_others(function, monkeypatch):
-    for name, made in (("OWNER", Owner()), ("HOOKED", Hooked()), ("OUTPUT", Output())):
+    kinds = {"OWNER": Owner, "HOOKED": Hooked, "OUTPUT": Output, "MAPPED": Mapped}
+    for name, made in ((name, kind()) for name, kind in kinds.items()):
         monkeypatch.setitem(globals(), name, made)
     monkeypatch.setattr(Hooked, "_rate", 2.0)
     compiled = funcaot.compile(function, backend="eager")

@@ -11,6 +11,7 @@ import functools
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -237,19 +238,20 @@ class ReadNames:
         self._exact |= new
         return bool(new)
 
-    def add_run(self, asked: Iterable[str], users: Iterable[types.CodeType] = ()) -> None:
+    def add_run(self, asked: Iterable[str], users: Users = MappingProxyType({})) -> None:
         """Add what was seen in a run.
 
         Args:
             asked: Names by which code got or set attributes, wherever it had them from.
-            users: Code of the user's, which may look at all attributes of an object.
+            users: Code of the user's, which may look at all attributes of an object; its globals.
         """
         self._asked |= set(asked)
         self._exact |= self._asked
-        for code in users:
+        for code, namespace in users.items():
             names = names_of(code)
-            self._all |= names.reads_all
             self.sets_any |= names.sets_any
+            if names.reads_all:
+                self._add_whole(code, namespace, names)
 
     def read_all(self) -> None:
         """Code may get attributes, and set them, by names that nothing shows."""

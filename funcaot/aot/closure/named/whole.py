@@ -56,7 +56,7 @@ def asks_itself(code: types.CodeType, namespace: Mapping[str, Any]) -> type | No
         return None
     if not _is_inside(code, method):
         return None
-    asks = _Asks(method.co_varnames[0], method.co_name, namespace)
+    asks = _Asks(method.co_varnames[0], namespace)
     return kind if asks.only_itself(code, nested=code is not method) else None
 
 
@@ -117,12 +117,10 @@ class _Asks:
 
     Attributes:
         first: The method's first argument.
-        method: Its name.
         namespace: Its globals.
     """
 
     first: str
-    method: str
     namespace: Mapping[str, Any]
 
     def only_itself(self, code: types.CodeType, *, nested: bool) -> bool:
@@ -151,7 +149,7 @@ class _Asks:
             asked = steps[at].opname.startswith("LOAD_")
             return asked and (self._is_first(before) or _is_stored_in(after))
         if name == "__getattribute__":
-            return self.method == name and self._is_of_super(steps, at)
+            return self._is_of_super(steps, at)
         return (
             name == "fields"
             and self.namespace.get(name) is dataclasses.fields
