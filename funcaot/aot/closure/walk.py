@@ -41,6 +41,8 @@ from funcaot.base.python_modules import is_pythons
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
+# Code calls what is in the one by its own name; in the other are warnings that were given.
+_PYTHONS_OWN = ("__builtins__", "__warningregistry__")
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
@@ -384,8 +386,8 @@ class Walk:
                 key = (identity, name)
                 if key in self._looked_at or not names.mentions(name) or is_shown(child):
                     continue
-                if name == "__builtins__" and not names.uses(name):
-                    continue  # Code calls what is in there by its own name.
+                if name in _PYTHONS_OWN and not names.uses(name):
+                    continue
                 if library and (self._ran is None or name not in used):
                     continue
                 self._looked_at.add(key)

@@ -219,6 +219,7 @@ def contents_of(
         for name in SHOWN_NAMES & found.keys():
             if is_shown(found[name]):  # A capture shows it to code with these globals.
                 del found[name]
+        found.pop("__warningregistry__", None)  # Python notes there what it has warned of.
         return found
     return {name: value for name in names for value in in_slot(thing, name)}
 
