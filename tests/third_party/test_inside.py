@@ -115,10 +115,12 @@ def test_xitorch_optimize(kind):
     with torch.no_grad():
         for module in (model, compiled):
             module.matrix -= 0.1 * module.matrix.grad
+    refusal = None
     try:
         compiled(x).backward()
     except UnsupportedError as error:
-        assert "values that the same call then didn't have" in str(error)
+        refusal = str(error)
+    assert refusal is None or "values that the same call then didn't have" in refusal
 
 
 @pytest.mark.parametrize("kind", ["solve", "symeig", "quad"])

@@ -242,7 +242,7 @@ def test_what_is_pickled_is_compared_and_classes_are_not():
 def test_a_warning_changes_nothing_in_a_module_that_is_read_as_a_whole(monkeypatch):
     module = types.ModuleType("warning_module")
     code = "import warnings\ndef scale():\n    warnings.warn('often')\n    return 2.0\n"
-    exec(code, vars(module))  # noqa: S102 (a module that isn't this one)
+    exec(code, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     compiled = funcaot.compile(lambda x: x * vars(module)["scale"](), backend="eager")
     for _ in range(4):
