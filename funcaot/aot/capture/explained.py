@@ -115,10 +115,12 @@ def _what_torch_cannot(error: Exception, name: str) -> UnsupportedError | None:
         )
     if tracing_errors.MIXED_VALUES in text:
         return EagerOnlyError(
-            f"{name} calls a Function that can't be traced, and gives it a tensor inside of an "
-            f"object{_line_of(error)}.",
-            remedy="pass apply that tensor as an operand of its own; or keep the Function to "
-            "what a capture can trace, without NumPy, .item() and states of generators.",
+            f"{name} computes with a tensor that its capture doesn't know{_line_of(error)}: a "
+            "Function that can't be traced was given one inside of an object, or a hook uses one "
+            "that nothing else does.",
+            remedy="pass apply such a tensor as an operand of its own, and what a hook uses as an "
+            "argument; or keep the Function to what a capture can trace, without NumPy, .item() "
+            "and states of generators.",
         )
     if "storage on different device" in text:
         return UnsupportedError(

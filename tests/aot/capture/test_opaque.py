@@ -426,7 +426,7 @@ def test_a_capture_that_fails_has_drawn_nothing():
 
     x = torch.randn(3, requires_grad=True)
     compiled = funcaot.compile(draw, backend="eager")
-    said = pytest.warns(CaptureWarning, match="gives it a tensor inside of an object")
+    said = pytest.warns(CaptureWarning, match="given one inside of an object")
     for told in (said, contextlib.nullcontext()):
         state = torch.get_rng_state()
         expected, following = draw(x), torch.rand(())
