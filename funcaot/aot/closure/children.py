@@ -24,7 +24,7 @@ from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
-from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of
+from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of, weakly
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.named.inherited import names_inherited, slots_inherited
 from funcaot.aot.closure.ran import is_plain_object, is_users
@@ -202,14 +202,6 @@ def quoted(key: Any) -> str:
     return repr(key).replace("{", "{{").replace("}", "}}")
 
 
-def weakly(thing: Any) -> weakref.ref[Any] | None:
-    """A weak reference, or None to what has none."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:
-        return None
-
-
 def _of_container(holder: Any) -> Iterator[Step]:
     if isinstance(holder, DICTIONARIES):
         yield from entries(holder, "{parent}")
@@ -360,7 +352,10 @@ def slots_of(holder: Any) -> list[str]:
 def _of_slots(holder: Any) -> Iterator[Step]:
     for name in slots_of(holder):
         for value in in_slot(holder, name):
-            yield Step(f"{{0}}({{parent}}, {name!r})", name, value, (getattr,))
+            if keyword.iskeyword(name):
+                yield Step(f"{{0}}({{parent}}, {name!r})", name, value, (getattr,))
+            else:
+                yield Step(f"{{parent}}.{name}", name, value)
 
 
 def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,3 +96,11 @@ def has_plain_state(optimizer: torch.optim.Optimizer) -> bool:
         and all(value is None or isinstance(value, torch.Tensor) for value in state.values())
         for parameter, state in optimizer.state.items()
     )
+
+
+def weakly(thing: Any) -> weakref.ref[Any] | None:
+    """A weak reference, or None to what has none."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return None

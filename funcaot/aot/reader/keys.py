@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.closure.children import items_of, weakly
+from funcaot.aot.closure.children import items_of
 from funcaot.aot.closure.constants import is_immutable
+from funcaot.aot.closure.look import weakly
 
 # In the place of a key that is compared as the other objects are.
 _ANY = None

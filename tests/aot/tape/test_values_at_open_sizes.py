@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import funcaot
-from funcaot.errors import RecompileWarning, UnsupportedError
+from funcaot.errors import RecompileWarning
 from tests.aot.tape.reading_values import CHANGES, READINGS, operands, results
 from tests.hostile import COMPILER
 
@@ -218,18 +218,18 @@ def test_backwards_that_read_values(function, backend):
     assert traces[2] == traces[-1]
 
 
-def test_a_value_that_is_not_kept_for_the_backward_is_refused():
+def test_a_value_that_a_hook_reads_is_looked_at_in_each_backward():
     def function(x, number):
         y = x.sin()
         y.register_hook(lambda gradient: gradient * 2 if number > 4 else gradient * 3)
         return y * 2
 
     compiled = funcaot.compile(function, backend="eager")
-    for size in (3, 4):
-        x, number = operands(size, 4)
-        y = compiled(x.requires_grad_(), number)
-        with pytest.raises(UnsupportedError, match="reads a value"):
-            y.sum().backward()
+    for size, value in ((3, 4), (4, 4), (4, 6), (5, 2), (3, 6)):
+        x, number = operands(size, value)
+        x.requires_grad_()
+        found, expected = (f(x, number) for f in (compiled, function))
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, expected)))
 
 
 class Doubled(torch.autograd.Function):
