@@ -45,7 +45,9 @@ def pytest_runtest_makereport(item, call):
         import training
 
         name, _, kind = item.name.removeprefix("test_").partition("[")
-        library = LIBRARIES.get(name, name)
+        library = (
+            kind.rstrip("]").partition(" ")[0] if name == "layers" else LIBRARIES.get(name, name)
+        )
         version = importlib.metadata.version(library)
         programs, ratio = training.measured.pop() if training.measured else ("", None)
         shown = "" if ratio is None else f"{ratio:.2f}"
