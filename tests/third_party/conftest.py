@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 if os.environ.get("FUNCAOT_THIRD_PARTY") != "1":
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["test_*.py", "*/test_*.py"]
 
 # The library that a test is of, where its name doesn't say so.
 LIBRARIES = {
