@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
 import funcaot
+from funcaot._torch.tracing.tracing import fake_mode
 
 SEEN = torch.zeros(3)
 
@@ -119,3 +122,13 @@ def test_counts_once(rule, whole):
         assert torch.equal(SEEN, torch.zeros(3))
         return
     torch.testing.assert_close(steps(function, whole=whole), wanted)
+
+
+def test_what_a_capture_computes_with_dies_with_it():
+    """A mode that takes care of real tensors isn't held by what takes care."""
+    mode = fake_mode()
+    with mode:
+        assert torch.ones(2).add(1).shape == (2,)
+    alive = weakref.ref(mode)
+    del mode
+    assert alive() is None

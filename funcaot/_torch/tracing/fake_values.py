@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +43,12 @@ def sparing_real_tensors(mode: FakeTensorMode) -> FakeTensorMode:
     It takes arithmetic of real tensors and numbers (``counter.add_(1)``) for constants, runs it,
     and then refuses the tensor.
     """
-    dispatch = mode.dispatch
+    # A mode that refers to itself would live, with all it knows, until garbage is collected.
+    dispatch, itself = type(mode).dispatch, weakref.ref(mode)
 
     def spared(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = itself()
+        assert mode is not None  # it calls this
         kwargs = kwargs or {}
         if should_allow_numbers_as_tensors(func):
             leaves = pytree.tree_leaves((args, kwargs))
@@ -53,7 +57,7 @@ def sparing_real_tensors(mode: FakeTensorMode) -> FakeTensorMode:
                 if not mode.allow_non_fake_inputs:
                     raise AssertionError(f"{MIXED}. Found in {func}.")
                 args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-        return dispatch(func, types, args, kwargs)
+        return dispatch(mode, func, types, args, kwargs)
 
     mode.dispatch = spared  # type: ignore[method-assign]
     return mode
