@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["fake_like", "fake_strided", "is_fake", "sparing_real_tensors"]
+from funcaot._torch.tracing.tracing_errors import MIXED
 
-MIXED = "Please convert all Tensors to FakeTensors first"
+__all__ = ["fake_like", "fake_strided", "is_fake", "sparing_real_tensors"]
 
 
 def is_fake(value: torch.Tensor) -> bool:

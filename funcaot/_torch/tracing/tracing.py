@@ -54,9 +54,10 @@ from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
-from funcaot._torch.tracing.fake_values import MIXED, sparing_real_tensors
+from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
+from funcaot._torch.tracing.tracing_errors import MIXED
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 

@@ -3,8 +3,8 @@
 FUNCTIONALIZATION_LIMITS = ("functionalization pass", "was an as_strided()", "as_strided_scatter")
 # An op ran below every mode, as those of `as_subclass` do; or `_make_subclass`.
 WITHOUT_MODES = ("FunctionalTensor on its own", "is already associated to a python object")
-# What runs on real values was given a tensor of the program inside of an object.
-MIXED_VALUES = "convert all Tensors to FakeTensors"
+# An op met a tensor of the trace and a real one, or real ones alone.
+MIXED = "Please convert all Tensors to FakeTensors first"
 OVERLAPPING_WRITE = "a tensor being mutated that has internal overlap"
 FROZEN_STORAGE = "cannot mutate tensors with frozen storage"
 STALE_VIEWS = ("Cannot view a tensor with shape", "is invalid for input of size")

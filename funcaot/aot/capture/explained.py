@@ -68,8 +68,12 @@ def explained(name: str, events: InputEvents) -> Iterator[None]:
         )
 
     try:
-        unchanged = drawing_nothing_on_errors(), put_back_on_errors()
-        with seeding_refused(refuse), unchanged[0], unchanged[1], taking_back() as left:
+        with (
+            seeding_refused(refuse),
+            drawing_nothing_on_errors(),
+            put_back_on_errors(),
+            taking_back() as left,
+        ):
             yield
         if left:
             raise UnsupportedError(
@@ -113,7 +117,7 @@ def _what_torch_cannot(error: Exception, name: str) -> UnsupportedError | None:
             remedy="compute with plain tensors inside, and make what comes out one of that "
             "class; or keep that part outside of the compiled function.",
         )
-    if tracing_errors.MIXED_VALUES in text:
+    if tracing_errors.MIXED in text:
         return EagerOnlyError(
             f"{name} computes with a tensor that its capture doesn't know{_line_of(error)}: a "
             "Function that can't be traced was given one inside of an object, or a hook uses one "

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from funcaot._torch.tensors.sizes.ragged import refuse_ragged_number
 from funcaot._torch.tracing.eager_rules.eager_strides import of_nothing
 from funcaot._torch.tracing.eager_rules.refused_writes import turned_elsewhere
-from funcaot._torch.tracing.fake_values import MIXED
+from funcaot._torch.tracing.tracing_errors import MIXED
 
 __all__ = ["answered"]
 
