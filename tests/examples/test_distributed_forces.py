@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 def losses(layout: str, ranks: int) -> list[float]:
     """What a run prints."""
     given = [layout, "--backend", "eager", "--steps", "6", "--size", "16", "--width", "8"]
-    scripts = str(ROOT / "tests/distributed/leaving.py"), str(ROOT / "examples/distributed_forces.py")
+    leaving, example = "tests/examples/leaving.py", "examples/distributed_forces.py"
+    scripts = str(ROOT / leaving), str(ROOT / example)
     run = torchrun(ranks, *scripts, *given, timeout=240, PRINT_LOSSES="1", OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr[-3000:]
     assert f"{layout} on {ranks} rank(s)" in run.stdout

@@ -15,7 +15,7 @@ NEEDED = {
 
 
 def _losses(name: str, *options: str) -> list[float]:
-    scripts = ROOT / "tests/distributed/leaving.py", ROOT / "examples" / "trainers" / f"{name}.py"
+    scripts = ROOT / "tests/examples/leaving.py", ROOT / "examples" / "trainers" / f"{name}.py"
     ended = torchrun(2, *map(str, scripts), *options, timeout=200)
     assert ended.returncode == 0, ended.stderr[-3000:]
     lines = [line for line in ended.stdout.splitlines() if line.startswith("step ")]

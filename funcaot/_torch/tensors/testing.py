@@ -27,7 +27,7 @@ for _module in [module for name, module in sys.modules.items() if name.startswit
     if hasattr(_module, "wrapper_set_seed"):
         vars(_module)["wrapper_set_seed"] = _without_seed
 
-__all__ = ["OpInfo", "SampleInput", "autograd_functions", "operators"]
+__all__ = ["OpInfo", "SampleInput", "autograd_functions", "modules", "operators"]
 
 
 def autograd_functions() -> tuple[Any, ...]:
@@ -38,3 +38,10 @@ def autograd_functions() -> tuple[Any, ...]:
 def operators() -> tuple[Any, ...]:
     """Torch's database of operators, as ``OpInfo`` records."""
     return tuple(op_db)
+
+
+def modules() -> tuple[Any, ...]:
+    """Torch's database of modules, as ``ModuleInfo`` records."""
+    from torch.testing._internal.common_modules import module_db
+
+    return tuple(module_db)

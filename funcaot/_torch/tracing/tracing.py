@@ -49,11 +49,10 @@ from funcaot._torch.tracing.eager_rules.answered import answered
 from funcaot._torch.tracing.eager_rules.counted_views import counted_view
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
-from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
 from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
-from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
+from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only
 from funcaot._torch.tracing.own_classes import traced_classes
@@ -439,10 +438,9 @@ class TapeFunctionalMode(FunctionalTensorMode):
         refuse_resized_storage(func)
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)
-        rewritten = as_declared if func in SILENT else in_single_precision
-        if func in SILENT or func in NORMS:
+        if func in REWRITTEN:
             with self, untraced(), without_torch_function():
-                result = rewritten(func, args, kwargs or {})
+                result = REWRITTEN[func](func, args, kwargs or {})
             if result is not NotImplemented:
                 return result
         before = self.detaching, self.writing, self.running

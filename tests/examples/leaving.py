@@ -11,7 +11,7 @@ import sys
 
 if __name__ == "__main__":
     del sys.argv[0]
-    sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as Python does
+    sys.path[0] = os.path.dirname(sys.argv[0])
     runpy.run_path(sys.argv[0], run_name="__main__")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,36 @@
+"""Ops that are recorded as others, since torch's symbolic versions differ from eager's kernels.
+
+``TapeFunctionalMode`` asks here before it records an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
+from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
+
+__all__ = ["REWRITTEN"]
+
+aten = torch.ops.aten
+
+
+def _as_one_row(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A margin loss of one sample as that of a batch of one: torch's formula adds a dimension."""
+    sample, target, *reduction = args
+    if sample.dim() != 1:
+        return NotImplemented
+    made = func(sample[None], target.reshape(1, -1), *reduction, **kwargs)
+    loss, is_target = made
+    return loss.reshape(()), is_target.reshape(target.shape)
+
+
+# What each returns in another way, or NotImplemented: called with the op and its arguments.
+REWRITTEN = {
+    **dict.fromkeys(SILENT, as_declared),
+    **dict.fromkeys(NORMS, in_single_precision),
+    aten.multilabel_margin_loss_forward.default: _as_one_row,
+}
