@@ -473,6 +473,8 @@ def _is_interesting(value: Any) -> bool:
     home = module_of(kind)
     if home.partition(".")[0] in _MACHINES and is_pythons(home):
         return False
+    if home == "torch._ops":  # Operators fill in their attributes when these are first asked for.
+        return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True
     if callable(getattr(kind, "__torch_function__", None)):
