@@ -45,6 +45,15 @@ def test_each_question_goes_on_from_the_last(halved):
     assert len(ran) == 3 * ROUNDS
 
 
+def test_an_operator_fills_in_its_attributes(halved):
+    """An operator that code holds gets its overload in the first call, which changes nothing."""
+    halve, _ = halved
+    compiled = funcaot.compile(lambda x: halve(x) + 1, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 1.5))
+    assert funcaot.report(compiled).cache_misses == 1
+
+
 def test_what_is_kept_has_a_bound(halved, monkeypatch):
     """Values that are too many are computed again, and are the same."""
     halve, ran = halved
