@@ -45,6 +45,7 @@ _NOT_FOLLOWED = ("__", "_funcaot_")
 _PYTHONS_OWN = ("__builtins__", "__warningregistry__")
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
+_OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
 _MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
@@ -471,7 +472,7 @@ def _is_interesting(value: Any) -> bool:
         return True
     kind = type(value)
     home = module_of(kind)
-    if home.partition(".")[0] in _MACHINES and is_pythons(home):
+    if home == _OPERATORS or (home.partition(".")[0] in _MACHINES and is_pythons(home)):
         return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,14 +30,19 @@ GETITEM = operator.getitem
 _ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 
-def closure(wanted: Iterable[fx.Node], available: Iterable[fx.Node]) -> set[fx.Node]:
-    """Nodes that must run to get ``wanted`` from ``available`` (which are not in the result)."""
+def closure(
+    wanted: Iterable[fx.Node], available: Iterable[fx.Node], plain: Container[fx.Node] = ()
+) -> set[fx.Node]:
+    """Nodes that must run to get ``wanted`` from ``available`` (which are not in the result).
+
+    Those of ``plain`` are available too, and none of them is a wrapper: there may be many.
+    """
     have = with_parts(available)
     needed: set[fx.Node] = set()
-    pending = [node for node in wanted if node not in have]
+    pending = list(wanted)
     while pending:
         node = pending.pop()
-        if node in needed or node in have:
+        if node in needed or node in have or node in plain:
             continue
         needed.add(node)
         pending.extend(node.all_input_nodes)

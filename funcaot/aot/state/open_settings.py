@@ -27,7 +27,7 @@ from funcaot._torch.tensors.sizes.written_numbers import (
 )
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
-from funcaot.aot.closure.children import is_exact
+from funcaot.aot.closure.children import CONTAINERS, is_exact
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import key_of
@@ -106,8 +106,7 @@ class Number:
 
 def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[Number]:
     """The numbers that a setting is or holds, where they can be replaced."""
-    parent = environment.objects[place.parent]
-    way = _way_to(environment, place) if may_be_another(parent) else None
+    way = _way_to(environment, place) if _moves(environment, place.parent) else None
     if type(value) in (int, float):
         holder = _holder(environment, place)
         if holder is not None:
@@ -138,6 +137,16 @@ def _in_row(of_row: Number) -> Iterator[Number]:
     """The numbers in a tuple."""
     for index, value in enumerate(of_row.row or ()):
         yield replace(of_row, value=value, index=index)
+
+
+def _moves(environment: Environment, identity: int) -> bool:
+    """Whether another thing may be there in each call: an object, or what is in one."""
+    while identity not in environment.anchors:
+        thing, places = environment.objects[identity], environment.places.get(identity)
+        if not isinstance(thing, CONTAINERS) or not places:
+            return may_be_another(thing)
+        identity = places[0].parent
+    return may_be_another(environment.objects[identity])
 
 
 def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:

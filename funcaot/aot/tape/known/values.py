@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.tape.collectives import refuse_value_of_ranks
+from funcaot.aot.tape.known.kept import Draws, Kept
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque
 
@@ -27,7 +29,7 @@ class Values:
     """The values of a tape's nodes in the call that is captured, until its first run is over.
 
     The graph so far runs once, from the call's inputs and what opaque Functions returned. Where
-    sizes are open, it runs with those of the call.
+    sizes are open, it runs with those of the call. What is computed on the way is kept.
 
     Attributes:
         drew: Whether what was asked for last depends on random numbers, which the call draws anew.
@@ -51,6 +53,8 @@ class Values:
         self._sizes = sizes
         self._wrappers = wrappers
         self._known: dict[fx.Node, Any] = {}
+        self._kept = Kept()
+        self._draws = Draws()
         self._opaque: list[Opaque] = []
         self._only_examples = False
         self._examples: set[fx.Node] = set()
@@ -59,6 +63,8 @@ class Values:
         """Make the value of a node in the present call known."""
         example = tracing.one_example(value)
         made_up = self._sizes is not None and isinstance(example, tracing.FakeTensor)
+        if node.users:
+            self._kept.clear()
         if example is not None and not made_up:
             wraps = is_wrapper(example)
             self._known[node] = self._wrappers.again(example) if wraps else example.detach()
@@ -86,15 +92,14 @@ class Values:
         wanted = [node for node in nodes if node is not None]
         if not wanted:
             return None if nodes else []
-        draws = [node for node in wanted[0].graph.nodes if graphs.is_random(node)]
-        found = self.of([*wanted, *draws])
-        if found is None or len(wanted) < len(nodes):
-            return None
-        self._known.update(zip(wanted, found, strict=False))
-        return found[: len(wanted)]
+        draws = self._draws.among(wanted[0].graph)
+        found = self._run([*wanted, *draws], keep=True)
+        return None if found is None or len(wanted) < len(nodes) else found[: len(wanted)]
 
     def are_examples(self, nodes: Sequence[fx.Node | None]) -> bool:
         """Whether the values of nodes are those of one example of a batch."""
+        if not self._examples:
+            return False
         wanted = [node for node in nodes if node is not None]
         return bool(self._examples & (graphs.closure(wanted, ()) | {*wanted}))
 
@@ -103,20 +108,36 @@ class Values:
 
         The caller is outside of every transform.
         """
+        return self._run(wanted, keep=False)
+
+    def _run(self, wanted: Sequence[fx.Node], *, keep: bool) -> list[torch.Tensor] | None:
+        """Run the nodes that some values need.
+
+        Args:
+            wanted: The nodes whose values are asked for.
+            keep: Whether what is computed on the way has the random numbers of the call.
+
+        Returns:
+            Their values, or None if they aren't known.
+        """
         if not wanted:
             return []
-        known = [node for node in wanted[0].graph.nodes if node in self._known]
-        needed = graphs.closure(wanted, known)
+        needed = graphs.closure(wanted, self._known, self._kept.values)
         if any(node.op == "placeholder" and not graphs.is_size(node) for node in needed):
             return None
         if any(map(graphs.is_collective, needed)):
             raise refuse_value_of_ranks()
         self.drew = any(graphs.is_random(node) for node in needed)
-        distinct = list(dict.fromkeys(wanted))
-        module = graphs.extract(self._root, known, distinct)
+        read = {source for node in needed for source in node.all_input_nodes} | {*wanted}
+        known = ChainMap(self._known, self._kept.values)
+        given = sorted(node for node in read if node in known)
+        kept = self._kept.chosen(needed) if keep else []
+        distinct = list(dict.fromkeys([*wanted, *kept]))
+        module = graphs.extract(self._root, given, distinct)
         with torch.no_grad(), drawing_nothing(vars(self._root).values()):
-            given = (*map(self._known.get, known), *self._present_sizes(module))
-            found = dict(zip(distinct, module(*given), strict=True))
+            values = module(*map(known.get, given), *self._present_sizes(module))
+        found = dict(zip(distinct, values, strict=True))
+        self._kept.keep({node: found[node] for node in kept})
         return [found[node] for node in wanted]
 
     def _present_sizes(self, module: fx.GraphModule) -> list[int]:
@@ -144,6 +165,7 @@ class Values:
 
     def forget(self) -> None:
         """Let go of the values: the first run is over."""
+        self._kept.clear()
         if self._known:
             self._known.clear()
             for opaque in self._opaque:
