@@ -234,7 +234,8 @@ class Training:
             model.scale = torch.nn.Parameter(model.scale.detach().clone() * 1.5)
             self.optimizer = OPTIMIZERS[self.optimizer_name](self.trained())
         if what == "hook":
-            model.first.register_hook(lambda g: g * 2)
+            # A compiled function calls it with None where no gradient reaches the parameter.
+            model.first.register_hook(lambda g: None if g is None else g * 2)
         if what == "copy":
             self.kept.append(copy.deepcopy(model.first))
         if what == "rate":
