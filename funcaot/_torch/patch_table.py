@@ -249,6 +249,7 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Target("torch.distributed.tensor._collective_utils:spec_to_bytes", ("spec",)),
             Target("torch.distributed.device_mesh:DeviceMesh._create_sub_mesh"),
+            Target("torch.distributed.device_mesh:DeviceMesh.mesh"),
             Target(
                 "torch.distributed.tensor._dispatch:"
                 "OpDispatcher._propagate_op_sharding_dispatch_slow_path"
@@ -259,7 +260,8 @@ PATCHES: tuple[Patch, ...] = (
         ),
         "Second derivatives under tensor parallelism lack a part, without a word; parts of other "
         "sizes aren't padded; where sizes are open, other placements than eager's may be chosen; "
-        "what is cut in strides is looked at in each call; a part of a mesh can't be taken.",
+        "what is cut in strides is looked at in each call; a part of a mesh can't be taken, nor "
+        "its ranks.",
         "nothing is compiled once torch.distributed.tensor was imported",
         "tests/distributed/test_tensor_parallel.py",
     ),

@@ -23,8 +23,9 @@ from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 
-__all__ = ["RuleRunner", "single_level_class"]
+__all__ = ["USER_FUNCTION", "RuleRunner", "single_level_class"]
 
+USER_FUNCTION = "_funcaot_function"
 _SHAPES = "_funcaot_shapes"
 _OUTPUT_SHAPES = "_funcaot_output_shapes"
 
@@ -67,6 +68,7 @@ def single_level_class(
         "clear_saved_tensors_on_access": getattr(function, "clear_saved_tensors_on_access", False),
         "_compiled_autograd_key": staticmethod(compiled_autograd_key),
         "__module__": function.__module__,
+        USER_FUNCTION: function,
     }
     return new_function_class(function.__name__, SingleLevelFunction, namespace)
 

@@ -41,6 +41,11 @@ def is_leaf(node: Any) -> bool:
     return hasattr(node, "variable")
 
 
+def function_class(node: Any) -> type | None:
+    """The Function class whose backward a node runs; None for a node of torch's own."""
+    return getattr(node, "_forward_cls", None)
+
+
 def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
     """Every node of the autograd graph behind some tensors, each once."""
     return nodes_behind([out.grad_fn for out in reversed(outputs) if out.grad_fn is not None])

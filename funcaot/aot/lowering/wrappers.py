@@ -221,6 +221,8 @@ class _Peeling:
         for node in nodes:
             if node in self.copies or node.op == "output" or node in self.sources:
                 continue
+            if is_part(node) and not node.users:
+                continue
             if is_wrapped(node):
                 self._check(node)
             else:
@@ -257,7 +259,7 @@ class _Peeling:
             return
         self._check(node)
         for user in node.users:
-            if is_part(user):
+            if is_part(user) and user.users:  # The sizes of what nobody reads aren't given either.
                 name = user.target.attribute  # type: ignore[union-attr]
                 self._enter(user, Given(given.operand, (*given.path, name)))
 

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from funcaot._torch.autograd.nodes import autograd_nodes
+from funcaot._torch.autograd.nodes import autograd_nodes, function_class
 from funcaot.aot.tape.masks import Mask, mask_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper
+from funcaot.classes.traits import has_backward, reverse_rule
+from funcaot.operator.single_level import USER_FUNCTION
 from funcaot.rules.operands.reached import reached_from
 
 _DEPTH = 6
@@ -60,12 +62,12 @@ def frontier(
     """
     found: dict[Demand, None] = {}
     with tape.recording(grad_mode=False):
-        for function in _nodes_with_hooks(tape, outputs):
+        for function in _nodes_with_code(tape, outputs):
             mask, region = mask_of(function), _region_of(tape, function)
             for written in tape.saved_by_writes.get(function, ()):
                 for node in tape.wrappers.saved(written, ends):
                     found.setdefault(Demand(node, function.name(), region))
-            held = ((tensor, False) for tensor in _held_by_hooks(tape, function))
+            held = ((tensor, False) for tensor in _reached_by_code(tape, function))
             for tensor, checked in (*tensors_of(function), *held):
                 node = tape.node_of(tensor)
                 if node is None:
@@ -85,20 +87,33 @@ def frontier(
     return tuple(found)
 
 
-def _nodes_with_hooks(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """The nodes behind tensors, and behind those that hooks of these nodes compute with."""
+def _nodes_with_code(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """The nodes behind tensors, and behind those that code of these nodes computes with."""
     found: dict[Any, None] = {}
     pending: list[torch.Tensor] = list(outputs)
     while pending:
         new = [function for function in autograd_nodes(pending) if function not in found]
         found.update(dict.fromkeys(new))
-        pending = [tensor for function in new for tensor in _held_by_hooks(tape, function)]
+        pending = [tensor for function in new for tensor in _reached_by_code(tape, function)]
     yield from found
 
 
-def _held_by_hooks(tape: Tape, function: Any) -> Iterator[torch.Tensor]:
-    """Tensors that hooks of an autograd node reach."""
-    return _tensors_in(tape.closed_over.hooks.get(function, ()), _DEPTH, set())
+def _reached_by_code(tape: Tape, function: Any) -> Iterator[torch.Tensor]:
+    """Tensors that hooks of an autograd node, and the backward of a user's Function, close over."""
+    kind = function_class(function)
+    code = (
+        *tape.closed_over.hooks.get(function, ()),
+        *_backwards(getattr(kind, USER_FUNCTION, kind)),
+    )
+    return _tensors_in(code, _DEPTH, set())
+
+
+def _backwards(kind: type | None) -> Iterator[Any]:
+    """The reverse rule of a Function class, and that of the class that it was made of."""
+    while kind is not None:
+        rule: Any = reverse_rule(kind) if has_backward(kind) else None
+        yield rule
+        kind = getattr(getattr(rule, "__self__", None), "function", None)
 
 
 def _region_of(tape: Tape, function: Any) -> int | None:

@@ -332,6 +332,8 @@ PARTS_OF_MESHES = {
     "around a result": lambda x, mesh: DTensor.from_local(x * 2, mesh["b"], [Shard(0)]).sin(),
     "of two dimensions": lambda x, mesh: DTensor.from_local(x, mesh["a", "c"], [Shard(0)] * 2) * 2,
     "in a transform": lambda x, mesh: torch.func.grad(lambda y: (y * mesh["b"].size()).sum())(x),
+    "its ranks": lambda x, mesh: x * (mesh.mesh.sum() + 2) + mesh["b"].mesh,
+    "ranks as numbers": lambda x, mesh: x * (max(mesh.mesh.flatten().tolist()) + 2),
 }
 
 

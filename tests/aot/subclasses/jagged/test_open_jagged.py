@@ -220,3 +220,21 @@ def test_what_comes_out_can_go_on(placed, mesh):
         same(found, x.sin().sin())
         assert_close((found + x).full_tensor(), (x.sin().sin() + x).full_tensor())
     assert len(compiled.entries) == 2
+
+
+def test_a_backward_whose_offsets_nobody_reads():
+    """Of two results, one of which is jagged, the other one is differentiated."""
+    weight = made(0, 4, 4)
+
+    def function(x):
+        y = F.linear(x, weight).sigmoid()
+        return y.values().square().mean(), y
+
+    compiled = funcaot.compile(function, backend=COMPILER)
+    for seed in range(3):
+        found = []
+        for each in (compiled, function):
+            loss, y = each(batch(seed).detach())
+            found.append((loss, y.values(), torch.autograd.grad(loss, weight)[0]))
+        assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert len(compiled.entries) == 2
