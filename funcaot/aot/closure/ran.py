@@ -352,13 +352,14 @@ class Recorder(PausableTrace):
             self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
-        if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):
+        namespace = getattr(frame.f_globals, "original", frame.f_globals)  # of a CopiedGlobals
+        if self.ran.note(code, namespace) and not self._is_importing(frame):
             recorder: Recorder | None = self
             while recorder is not None:
                 if recorder._started is not None:
-                    recorder._started(code, frame.f_globals)
+                    recorder._started(code, namespace)
                 recorder = recorder._outer
-            show_classes(code, frame.f_globals)
+            show_classes(code, namespace)
             self.ran.called.note_put(frame)
         elif code in self.ran.of_libraries:
             if code in self.ran.libraries or self.ran.called.is_asked(frame, self.ran.users.keys()):
