@@ -102,3 +102,29 @@ def test_counts(kind, where, how):
         assert read() == (step if where == "fwd" else 2 * step)
         expected = x.detach().cos() * (2 if how == "inside" else 1)
         torch.testing.assert_close(x.grad, expected)
+
+
+def test_a_count_that_a_rule_reads():
+    weight, count = torch.ones(3, requires_grad=True), [0]
+    table = {"n": 0, "w": weight}
+
+    @funcaot.custom_vjp
+    def function(x):
+        return x.sin()
+
+    def fwd(x):
+        table["n"] += 1
+        return x.sin() * table["w"], x
+
+    def bwd(x, g):
+        count[0] += 1
+        return (g * x.cos() * count[0],)
+
+    function.defvjp(fwd, bwd)
+    compiled = funcaot.compile(lambda x: function(x) + 1, backend="eager")
+    for step in range(1, 5):
+        x = torch.full((3,), float(step), requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, x.detach().cos() * step)
+        assert (table["n"], count[0]) == (step, step)
+        table["w"] = weight * 2 if step == 2 else weight

@@ -18,6 +18,7 @@ import torch
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import may_hold, parts_of, seal_of
 from funcaot.rules.operands.copied_writes import (
+    COPIED,
     CopiedGlobals,
     Original,
     Writes,
@@ -257,6 +258,7 @@ class _Copier:
         )
         self._memo[id(function)] = made
         self.objects.append((function, made))
+        COPIED.add(made)
         made.__defaults__ = self._items(function.__defaults__)
         made.__kwdefaults__ = self._named(function.__kwdefaults__)  # type: ignore[assignment]
         made.__dict__.update(function.__dict__)

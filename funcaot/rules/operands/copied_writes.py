@@ -7,14 +7,17 @@ tensor was taken out; ``closures`` makes them.
 from __future__ import annotations
 
 import operator
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CopiedGlobals", "Original", "Writes", "original_of"]
+__all__ = ["COPIED", "CopiedGlobals", "Original", "Writes", "original_of"]
 
 _NOTHING = object()
+# Functions that stand for the user's where a tensor was taken out.
+COPIED: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 class CopiedGlobals(dict[str, Any]):
