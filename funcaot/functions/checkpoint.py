@@ -86,7 +86,10 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
         if not is_differentiated(x for x in pytree.tree_leaves(args) if _is_tensor(x)):
             return plain(*args)
         call, operands = lifted_call((function,), (), args)
-        *leaves, structure = rule.apply(call, *operands)
+        try:
+            *leaves, structure = rule.apply(call, *operands)
+        finally:
+            call.hollow.let_go()
         return structure.rebuild(leaves)
 
     return checkpointed

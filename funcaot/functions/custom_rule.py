@@ -110,7 +110,10 @@ class CustomRule(Generic[P, R]):
             return self._run(given)
         functions = (self.function, *self._functions)
         call, operands = lifted_call(functions, self.nondiff_argnums, given)
-        *leaves, structure = self._rule.apply(call, *operands)
+        try:
+            *leaves, structure = self._rule.apply(call, *operands)
+        finally:
+            call.hollow.let_go()
         return structure.rebuild(leaves)
 
 

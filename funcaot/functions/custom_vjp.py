@@ -85,6 +85,7 @@ class custom_vjp(CustomRule[P, R]):  # noqa: N801  (a decorator)
             forward=staticmethod(rules.forward),
             backward=staticmethod(rules.backward),
             second_order="exact",
+            _funcaot_rule=staticmethod(bwd),
         )
 
     def _run(self, args: tuple[Any, ...]) -> Any:
@@ -184,7 +185,9 @@ class _Rules:
         given = cotangents[:-1]
         leaves = list(map(self._cotangent, given, outputs.leaves))
         tree = record.structure.rebuild(leaves)
-        result = call.functions(lifted)[2](*fixed, residuals, tree)
+        bound = call.functions(lifted)
+        result = bound.functions[2](*fixed, residuals, tree)
+        bound.keep_written()
         who = f"bwd of {self.name} (custom_vjp)"
         gradients = call.gradients(result, who, record.inputs.leaves[: call.count])
         needs = ctx.needs_input_grad[1 + call.count :]

@@ -110,7 +110,10 @@ class custom_vmap(Generic[P, R]):  # noqa: N801  (a decorator)
         if not _may_be_batched(given):
             return self.function(*given)
         call, operands = lifted_call((self.function, *self._functions), (), given)
-        *leaves, structure = self._rule.apply(call, *operands)
+        try:
+            *leaves, structure = self._rule.apply(call, *operands)
+        finally:
+            call.hollow.let_go()
         return structure.rebuild(leaves)
 
 

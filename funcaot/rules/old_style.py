@@ -29,7 +29,8 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
-from funcaot.rules.operands.closures import AttributeWrites, Hollow, Sealed, hollowed
+from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.flat_call import apart_from
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
@@ -369,10 +370,10 @@ def _references(plan: SplitPlan) -> list[Reference]:
 
 def _filled(
     plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[AttributeWrites]]:
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Writes]]:
     """Put kept tensors in the place of their references; and what sees writes to objects."""
     rest = iter(kept)
-    writes: list[AttributeWrites] = []
+    writes: list[Writes] = []
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Held):
@@ -387,10 +388,10 @@ def _filled(
     return tensors, attributes, writes
 
 
-def _refuse_writes(function: type, writes: Sequence[AttributeWrites]) -> None:
+def _refuse_writes(function: type, writes: Sequence[Writes]) -> None:
     """Refuse a rule that changes an object on ctx, of which it was given a copy."""
     for write in writes:
-        if any(write.before.get(name, write) is not v for name, v in vars(write.copy).items()):
+        if write.is_changed():
             raise UnsupportedError(
                 f"A rule of {display_name(function)} changes a {type(write.copy).__name__} that "
                 "forward kept on ctx.",

@@ -104,13 +104,23 @@ def _watch(function: type, ctx: Any) -> Watch | None:
 
     Those in a captured function that calls ``backward`` are that function's.
     """
-    if current_watch() is not None or is_ours(reverse_rule(origin_of(function))):
+    if current_watch() is not None:
+        return None
+    if is_ours(reverse_rule(origin_of(function))) and _rule_inside(function) is None:
         return None
     return _watch_of(function, _attributes(ctx))
 
 
+def _rule_inside(function: type) -> Any:
+    """The user's function that a rule of ours calls; None if it isn't known."""
+    return getattr(origin_of(function), "_funcaot_rule", None)
+
+
 def _watch_of(function: type, attributes: dict[str, Any]) -> Watch | None:
     """What looks at a backward, and at what its ctx keeps besides tensors."""
+    inside = _rule_inside(function)
+    if inside is not None:
+        return watch_of(inside, function)
     kept = tuple(v for v in attributes.values() if not isinstance(v, torch.Tensor))
     return watch_of(reverse_rule(origin_of(function)), function, kept)
 

@@ -31,6 +31,8 @@ from funcaot.aot.closure.children import (
 )
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.environment import Environment
+from funcaot.aot.closure.hashing.hashed import ANY, name_of_kind
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.ran import is_plain_object
 from funcaot.aot.closure.walk import Walk
 
@@ -91,8 +93,7 @@ def alike(
         keys: Keys of what the function changes and makes.
         told: Texts and numbers that it returns and stores.
     """
-    names = environment.names
-    if names.users_mention_any(_SEES_WHICH) or names.users_mention_any(_RUNS_LATER):
+    if _sees_any(environment) or environment.names.users_mention_any(_RUNS_LATER):
         return frozenset()
     found = {i: thing for i, thing in environment.objects.items() if may_be_another(thing)}
     if not found or _is_seen_which(environment):
@@ -114,10 +115,13 @@ def alike(
     # Whether two of these are one decides before what they hold does.
     kinds = Counter(type(thing) for thing in found.values() if isinstance(thing, BY_ALL))
     looked_up.update(kind for kind, count in kinds.items() if count > 1)
+    hashed = set() if environment.ran is None else environment.ran.hashed
     return frozenset(
         identity
         for identity, thing in found.items()
-        if identity not in pinned and type(thing) not in looked_up
+        if identity not in pinned
+        and type(thing) not in looked_up
+        and name_of_kind(type(thing)) not in hashed
     )
 
 
@@ -180,10 +184,23 @@ def _keys_around(environment: Environment) -> Iterator[Any]:
                     yield from kept
 
 
+def _sees_any(environment: Environment) -> bool:
+    """Whether code tells which object something is, and nothing shows what.
+
+    Of a method ``__hash__`` it was seen what it hashes.
+    """
+    ran = environment.ran
+    if ran is None:
+        return environment.names.users_mention_any(_SEES_WHICH)
+    seeing = [c for c in ran.users if not names_of(c).used.isdisjoint(_SEES_WHICH)]
+    return ANY in ran.hashed or any(code.co_name != "__hash__" for code in seeing)
+
+
 def _is_seen_which(environment: Environment) -> bool:
     """Whether code reaches what tells which object something is, by whatever name."""
     # Of Python's functions as a whole, code calls those that it names.
-    things = [thing for p, thing in environment.identities if p.parent != id(vars(builtins))]
+    python = (id(builtins), id(vars(builtins)))
+    things = [thing for p, thing in environment.identities if p.parent not in python]
     return any(thing is seeing for thing in things for seeing in _SEEING) or any(
         name in _SEES_WHICH for thing in things for name in names_in(thing)
     )

@@ -20,6 +20,7 @@ import torch
 from funcaot._torch.tensors.sizes.called_kinds import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
+from funcaot.aot.closure.hashing.hashed import hashed_in
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
 from funcaot.base.python_modules import is_pythons
@@ -200,6 +201,7 @@ class Ran:
         called: What libraries hold that the code went through.
         of_libraries: Code of libraries that ran for anybody, and is followed if a user's calls it.
         resumed: Frames of generators that went on, by ``id``.
+        hashed: Classes whose objects a ``__hash__`` of the user's may have told apart.
         owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
     """
 
@@ -213,6 +215,7 @@ class Ran:
     called: Called = field(default_factory=Called)
     of_libraries: set[types.CodeType] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
+    hashed: set[str] = field(default_factory=set)
     owners: list[Any] = field(default_factory=list)
     _seen: set[types.CodeType] = field(default_factory=set)
 
@@ -335,6 +338,7 @@ class Recorder(PausableTrace):
         self._outer.ran.random_states |= self.ran.random_states
         self._outer.ran.asked |= self.ran.asked
         self._outer.ran.classes |= self.ran.classes
+        self._outer.ran.hashed |= self.ran.hashed
         self._outer.ran.called.update(self.ran.called)
         self._outer.ran.resumed |= self.ran.resumed
         self._outer.ran.owners += self.ran.owners
@@ -348,17 +352,20 @@ class Recorder(PausableTrace):
             self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
-        if self.ran.note(code, frame.f_globals) and not self._is_importing(frame):
+        namespace = getattr(frame.f_globals, "original", frame.f_globals)  # of a CopiedGlobals
+        if self.ran.note(code, namespace) and not self._is_importing(frame):
             recorder: Recorder | None = self
             while recorder is not None:
                 if recorder._started is not None:
-                    recorder._started(code, frame.f_globals)
+                    recorder._started(code, namespace)
                 recorder = recorder._outer
-            show_classes(code, frame.f_globals)
+            show_classes(code, namespace)
             self.ran.called.note_put(frame)
         elif code in self.ran.of_libraries:
             if code in self.ran.libraries or self.ran.called.is_asked(frame, self.ran.users.keys()):
                 self.ran.called.note(frame)
+        if code.co_name == "__hash__" and code in self.ran.users:
+            self.ran.hashed.update(hashed_in(frame))
         if self.before is None and (seen := trace_of(frame)) is not None:
             return seen
         return self.passed_on(frame, event, argument)

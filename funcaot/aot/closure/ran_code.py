@@ -34,6 +34,7 @@ class RanCode:
         reads_environ: Whether environment variables were read.
         asked: Names by which the user's code got or set attributes of things.
         called: What libraries hold that it went through.
+        hashed: Classes whose objects it may have told apart by a hash.
     """
 
     users: tuple[tuple[types.CodeType, str | None], ...]
@@ -41,6 +42,7 @@ class RanCode:
     reads_environ: bool
     asked: frozenset[str] = frozenset()
     called: Called = field(default_factory=Called)
+    hashed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def kept(ran: Ran) -> RanCode:
         users.append((code, name if own else None))
     called = Called()
     called.update(ran.called)
-    asked = frozenset(ran.asked)
-    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, asked, called)
+    asked, hashed = frozenset(ran.asked), frozenset(ran.hashed)
+    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, asked, called, hashed)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -38,6 +38,7 @@ from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users, made_in
 from funcaot.aot.closure.waiting import Waiting
 from funcaot.base.python_modules import is_pythons
+from funcaot.rules.operands.copied_writes import COPIED
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
@@ -270,7 +271,7 @@ class Walk:
     def _anchor_functions(self, code: types.CodeType) -> None:
         for function in gc.get_referrers(code):
             if isinstance(function, types.FunctionType) and function.__code__ is code:
-                if id(function) not in self.found.objects:
+                if id(function) not in self.found.objects and function not in COPIED:
                     self._anchor(function, "{0}()", weakref.ref(function))
                     self._pending.append(function)
 

@@ -51,8 +51,10 @@ class Results:
         node = self.tape.node_of(tensor)
         if node is None:
             raise UnsupportedError(
-                f"{self.name} returns a tensor that wasn't computed while it was captured.",
-                remedy="compute it inside the function, or keep it out of the outputs.",
+                f"{self.name} returns or stores a tensor that wasn't computed while it was "
+                "captured, or that a rule of a Function computed.",
+                remedy="compute it in the function itself, or keep it out of what is returned and "
+                "stored.",
             )
         return node
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,8 +17,16 @@ import torch
 
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import may_hold, parts_of, seal_of
+from funcaot.rules.operands.copied_writes import (
+    COPIED,
+    CopiedGlobals,
+    Original,
+    Writes,
+    original_of,
+    refresh,
+)
 
-__all__ = ["AttributeWrites", "Hollow", "Sealed", "hollowed"]
+__all__ = ["Hollow", "Sealed", "hollowed"]
 
 _MOST = 1_000_000
 _NOTHING = object()
@@ -48,16 +55,22 @@ class Hollow:
 
     roots: tuple[Any, ...]
     copies: frozenset[int]
-    originals: dict[int, weakref.ref[Any]]
+    originals: dict[int, Original]
 
     def filled(
-        self, tensors: Iterable[Any], written: list[AttributeWrites] | None = None
+        self,
+        tensors: Iterable[Any],
+        written: list[Writes] | None = None,
+        *,
+        later: bool = False,
     ) -> tuple[Any, ...]:
         """The values with other tensors in the places of those taken out.
 
         Args:
             tensors: The tensors.
-            written: Takes what sees which attributes of objects are assigned afterwards.
+            written: Takes what sees what is assigned to copies afterwards.
+            later: Whether what else the originals hold is that of now. A forward may run again
+                while it is traced, and then begins with what it was called with.
         """
         given = tuple(tensors)
         if not self.copies:
@@ -69,28 +82,18 @@ class Hollow:
         copier = _Copier(self.copies, put)
         roots = copier.copies_of(self.roots)[0]
         if written is not None:
-            written.extend(
-                AttributeWrites(self.originals[id(hollow)], made, dict(vars(made)))
-                for hollow, made in copier.objects
-                if id(hollow) in self.originals
-            )
+            for hollow, made in copier.objects:
+                original = self.originals.get(id(hollow))
+                if original is not None:
+                    if later:
+                        refresh(hollow, made, original)
+                    written.append(Writes.to(made, original))
         return roots
 
-
-@dataclass(frozen=True, eq=False)
-class AttributeWrites:
-    """The copy of an object, and what its attributes were before a function ran."""
-
-    original: weakref.ref[Any]
-    copy: Any
-    before: dict[str, Any]
-
-    def repeat(self) -> None:
-        """Assign to the object what was assigned to its copy."""
-        original = self.original()
-        for name, value in vars(self.copy).items():
-            if original is not None and self.before.get(name, _NOTHING) is not value:
-                setattr(original, name, value)
+    def let_go(self) -> None:
+        """Let go of lists and dictionaries of the user's: the function has run."""
+        for key in [key for key, original in self.originals.items() if original.is_held]:
+            del self.originals[key]
 
 
 def hollowed(
@@ -127,7 +130,9 @@ def hollowed(
             )
     copier = _Copier(affected, take)
     copied, ids = copier.copies_of(roots)
-    originals = {id(made): ref for value, made in copier.objects if (ref := _weak(value))}
+    originals = {
+        id(made): ref for value, made in copier.objects if (ref := original_of(value)) is not None
+    }
     found = graph.found.values()
     return (
         Hollow(copied, ids, originals),
@@ -190,7 +195,7 @@ class _Copier:
     """Copies what is affected; everything else stays the object that it is.
 
     Attributes:
-        objects: Objects with attributes, and their copies.
+        objects: What can be written to (objects, functions, globals, containers), and the copies.
     """
 
     def __init__(self, affected: frozenset[int], replace: Callable[[Any], Any]) -> None:
@@ -252,6 +257,8 @@ class _Copier:
             function.__code__, variables, function.__name__, None, cells or None
         )
         self._memo[id(function)] = made
+        self.objects.append((function, made))
+        COPIED.add(made)
         made.__defaults__ = self._items(function.__defaults__)
         made.__kwdefaults__ = self._named(function.__kwdefaults__)  # type: ignore[assignment]
         made.__dict__.update(function.__dict__)
@@ -281,7 +288,9 @@ class _Copier:
         if not names:
             return variables
         if id(variables) not in self._memo:
-            made = self._memo[id(variables)] = dict(variables)
+            made = self._memo[id(variables)] = CopiedGlobals(variables)
+            made.original = getattr(variables, "original", variables)
+            self.objects.append((variables, made))
             made.update({name: self._copy(variables[name]) for name in names})
         return self._memo[id(variables)]
 
@@ -300,7 +309,7 @@ class _Copier:
                 remedy="pass the tensor as an argument.",
             ) from None
         self._memo[id(value)] = made
-        if isinstance(getattr(value, "__dict__", None), dict):
+        if isinstance(getattr(value, "__dict__", None), dict) or isinstance(value, (dict, list)):
             self.objects.append((value, made))
         if isinstance(value, Hollow):  # its copies are copied, and it knows them by their ids
             self._hollows.append((value, made))
@@ -317,13 +326,6 @@ class _Copier:
             if hasattr(value, name):
                 object.__setattr__(made, name, self._copy(getattr(value, name)))
         return made
-
-
-def _weak(value: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return None
 
 
 def _slots(kind: type) -> list[str]:

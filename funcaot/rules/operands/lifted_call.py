@@ -23,7 +23,8 @@ from funcaot._torch.levels.functorch import (
 from funcaot.classes.opaque import current_captor
 from funcaot.errors import ArgumentError, RuleError
 from funcaot.rules.metadata import TensorMetadata
-from funcaot.rules.operands.closures import AttributeWrites, Hollow, Sealed, hollowed
+from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.flat_call import OPERAND, flatten_like
 from funcaot.rules.returns import describe
 from funcaot.rules.symbolic_zeros import CustomVJPPrimal, SymbolicZero, is_number
@@ -45,21 +46,21 @@ class Bound:
     Attributes:
         functions: The function and its rules.
         arguments: The arguments, by position.
-        written: What sees the attributes that the functions assign.
+        written: What sees what the functions write to copies of what they close over.
     """
 
     functions: tuple[Any, ...]
     arguments: tuple[Any, ...]
-    written: Sequence[AttributeWrites] = ()
+    written: Sequence[Writes] = ()
 
     def run(self) -> Any:
-        """Call the function, whose first run this is, and let objects keep what it assigns."""
+        """Call the function, whose first run this is, and keep what it writes to copies."""
         output = self.functions[0](*self.arguments)
         self.keep_written()
         return output
 
     def keep_written(self) -> None:
-        """Assign to objects what was assigned to their copies."""
+        """Write to what the user has what was written to copies."""
         for writes in self.written:
             writes.repeat()
 
@@ -96,7 +97,7 @@ class LiftedCall:
 
     def bound(self, tensors: Sequence[Any]) -> Bound:
         """Put operands in their places."""
-        written: list[AttributeWrites] = []
+        written: list[Writes] = []
         functions, leaves = self.hollow.filled(tensors[self.count :], written)
         rest = iter(tensors[: self.count])
         arguments = self._arguments(leaves, lambda leaf: next(rest), lambda leaf: leaf)
@@ -109,9 +110,10 @@ class LiftedCall:
             for i, tensor in enumerate(tensors)
         )
 
-    def functions(self, lifted: Sequence[Any]) -> tuple[Any, ...]:
-        """The functions alone."""
-        return self.hollow.filled(lifted)[0]
+    def functions(self, lifted: Sequence[Any]) -> Bound:
+        """The functions alone, as they are now."""
+        written: list[Writes] = []
+        return Bound(self.hollow.filled(lifted, written, later=True)[0], (), written)
 
     def _arguments(self, leaves: Any, operand: Any, other: Any) -> tuple[Any, ...]:
         return tuple(

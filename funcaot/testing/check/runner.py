@@ -33,7 +33,7 @@ from funcaot.testing.check.probes.probe import (
 from funcaot.testing.check.probes.properties import first_line
 from funcaot.testing.check.result import FAILING, CheckResult, Row
 from funcaot.testing.check.rows import PROBES, probes_of, samples_for, word_of
-from funcaot.testing.check.variants import described, ordinary, range_of, smallest
+from funcaot.testing.check.variants import count_of, described, ordinary, range_of, smallest
 from funcaot.testing.composition import Composition, applies, parse, singles
 from funcaot.testing.generator import Case, Mismatch, is_slow, overlaps_itself, run_case
 from funcaot.testing.records import FunctionInfo, Sample
@@ -51,6 +51,12 @@ REMEDIES = {
 GUESSED = (
     " The arguments were guessed: if one isn't meant to be a tensor, or has to lie in another "
     "range, give inputs (--inputs)."
+)
+
+
+DRAWS = (
+    "It draws random numbers: a transform that runs it again, or on a batch, draws others. Draw "
+    "them outside and pass them as an argument."
 )
 
 
@@ -137,10 +143,25 @@ def check(
         if applies(oracle.info, chain, torch.float64):
             tell(chain.name)
             rows.append(transform_row(oracle, chain))
+    if any(row.status == WRONG for row in rows) and draws(info, found.samples[0]):
+        rows = [
+            replace(row, remedy=f"{row.remedy} {DRAWS}".strip()) if row.status == WRONG else row
+            for row in rows
+        ]
     samples = tuple(map(described, found.samples))
     return CheckResult(
         info.name, samples, tuple(rows), seed, found.left_out, range_of(found.samples)
     )
+
+
+def draws(info: FunctionInfo, sample: Sample) -> bool:
+    """Whether a call draws from torch's generator of random numbers."""
+    before = torch.get_rng_state()
+    try:
+        info.op(*sample.values, **sample.kwargs)
+    except Exception:  # noqa: BLE001  (a row has said so)
+        return False
+    return not torch.equal(before, torch.get_rng_state())
 
 
 def refuse_options(options: CheckOptions) -> None:
@@ -270,10 +291,17 @@ def transform_row(subject: _Subject, chain: Composition) -> Row:
 
 
 def allowed(chain: Composition, samples: Sequence[Sample]) -> list[Sample]:
-    """Without those that torch itself can't push a tangent through."""
+    """Without those that torch itself can't push a tangent through.
+
+    A Jacobian in forward mode of no elements is a batch of no tangents, for which some operations
+    of torch under ``vmap`` fail: a number times a scalar that was batched.
+    """
     if "forward_ad" not in chain.needs:
         return list(samples)
-    return [sample for sample in samples if not overlaps_itself(sample)]
+    kept = [sample for sample in samples if not overlaps_itself(sample)]
+    if any(entry.name in ("jacfwd", "hessian") for entry in chain.transforms):
+        kept = [sample for sample in kept if count_of(sample)]
+    return kept
 
 
 def composed(info: FunctionInfo, chains: Sequence[Composition], samples: Sequence[Sample]) -> Row:

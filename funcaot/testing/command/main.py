@@ -6,7 +6,6 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +16,7 @@ from funcaot.errors import FuncaotError
 from funcaot.testing.check import CheckResult, check
 from funcaot.testing.command.loading import evaluate, load, load_place
 from funcaot.testing.command.modules import Skipped, Target, targets_in
+from funcaot.testing.command.progress import progress_line
 from funcaot.testing.command.recording import add_parser, record
 from funcaot.testing.command.reports import annotations, as_junit
 from funcaot.testing.command.samples_file import Calls, inputs_for, read
@@ -196,14 +196,17 @@ def run(plan: Plan) -> tuple[list[CheckResult], list[Skipped]]:
     results: list[CheckResult] = []
     skipped = list(plan.skipped)
     with progress_line(quiet=plan.options.json) as tell:
-        for target in plan.targets:
+        for place, target in enumerate(plan.targets):
+            if tell is not None and not plan.single:
+                tell.start(f"{target.name} ({place + 1} of {len(plan.targets)})")
             try:
                 results.append(check_one(plan, target, tell))
             except FuncaotError as error:
                 if plan.single:
                     raise
                 got = f" ({error.got})" if error.got else ""
-                skipped.append(Skipped(target.name, f"{error.what}{got}"))
+                remedy = f" Instead: {error.remedy}" if error.remedy else ""
+                skipped.append(Skipped(target.name, f"{error.what}{got}{remedy}"))
     return results, skipped
 
 
@@ -232,24 +235,3 @@ def check_one(plan: Plan, target: Target, tell: Any) -> CheckResult:
             result, name=target.name if not plan.single else target.name.rpartition(":")[2]
         )
     return result
-
-
-def progress_line(*, quiet: bool) -> AbstractContextManager[Any]:
-    """Tells on the terminal which row is running, where there is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        return nullcontext(None)
-    return ProgressLine()
-
-
-class ProgressLine(AbstractContextManager["ProgressLine"]):
-    """One line on the error stream, rewritten for each row."""
-
-    def __call__(self, name: str) -> None:
-        """Shows the name of the row that runs now."""
-        sys.stderr.write(f"\r\x1b[K{name} ...")
-        sys.stderr.flush()
-
-    def __exit__(self, *details: object) -> None:
-        """Clears the line."""
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

@@ -31,7 +31,8 @@ from funcaot.classes.traits import display_name
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
-from funcaot.rules.operands.closures import AttributeWrites, Sealed, hollowed
+from funcaot.rules.operands.closures import Sealed, hollowed
+from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
@@ -130,7 +131,7 @@ def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
 
 def _with_parameters(
     plan: CallPlan, operands: tuple[Any, ...], reached: Sequence[torch.Tensor]
-) -> tuple[tuple[Any, ...], Sequence[AttributeWrites]]:
+) -> tuple[tuple[Any, ...], Sequence[Writes]]:
     """Operands whose functions hold the tape's tensors in the places of parameters.
 
     A backward that runs such a function is recorded when no call of the user's is in progress, and
@@ -153,7 +154,7 @@ def _with_parameters(
             remedy="pass the tensor that it closes over as an operand, or keep this call outside "
             "of the compiled function.",
         ) from sealed
-    written: list[AttributeWrites] = []
+    written: list[Writes] = []
     (entered,) = _as_entered(parameters)
     for i, copied in zip(places, hollow.filled(entered, written), strict=True):
         leaves[i] = copied

@@ -188,9 +188,26 @@ def one_output(
 
     errors, _ = judged(actual.detach(), value, bar, sides_at)
     worst = int(errors.reshape(-1).argmax())
+    if float(errors.reshape(-1)[worst]) > NOTED and _are_in_another_order(
+        actual.detach(), box.sides_along(directions), index
+    ):
+        return 0.0, ""
     return float(errors.reshape(-1)[worst]), (
         f"the tangent of output {index} at {place_of(worst, value)} is "
         f"{number(actual.reshape(-1)[worst])}, measured {number(value.reshape(-1)[worst])}"
+    )
+
+
+def _are_in_another_order(actual: Tensor, sides: Sequence[Slope], index: int) -> bool:
+    """Whether tangents at ties are those to one side in another order, as of a sort."""
+    kinked = not torch.allclose(sides[0].values[index], sides[1].values[index])
+    if not kinked or actual.is_complex() or actual.numel() < 2:
+        return False
+    mine = actual.to(torch.float64).reshape(-1).sort().values
+    return any(
+        bool(side.bars[index].isfinite().all())
+        and torch.allclose(mine, side.values[index].reshape(-1).sort().values, atol=1e-7)
+        for side in sides
     )
 
 

@@ -17,6 +17,8 @@ from funcaot.testing.generator import seed
 from funcaot.testing.records import copied_tensor
 
 TensorFunction = Callable[..., tuple[Tensor, ...]]
+# The slope of an output, and whether it moves.
+Slopes = tuple[Tensor, Tensor]
 LADDER = 8.0
 LEVELS = 6
 # A bar that is this small against its slope needs no smaller step.
@@ -63,11 +65,11 @@ def central(
         The slope of each output.
     """
 
-    def at(step: float) -> list[Tensor]:
+    def at(step: float) -> list[Slopes]:
         ahead = _moved(function, primals, directions, step)
         behind = _moved(function, primals, directions, -step)
         return [
-            (8 * (near - near_behind) - (far - far_behind)) / (12 * step)
+            ((8 * (near - near_behind) - (far - far_behind)) / (12 * step), _differ(near, far))
             for near, far, near_behind, far_behind in zip(*ahead, *behind, strict=True)
         ]
 
@@ -83,10 +85,10 @@ def one_sided(
     """The slope to one side: ``side`` is 1 for what lies along the direction, -1 for behind."""
     here = [_differentiable(output) for output in evaluate(function, primals)]
 
-    def at(step: float) -> list[Tensor]:
+    def at(step: float) -> list[Slopes]:
         near, far = _moved(function, primals, directions, side * step)
         return [
-            side * (4 * one - 3 * zero - two) / (2 * step)
+            (side * (4 * one - 3 * zero - two) / (2 * step), _differ(one, two))
             for zero, one, two in zip(here, near, far, strict=True)
         ]
 
@@ -124,22 +126,26 @@ def _resolution(primals: Sequence[Tensor], directions: Mapping[int, Tensor]) -> 
 def _on_a_ladder(
     function: TensorFunction,
     primals: Sequence[Tensor],
-    at: Callable[[float], list[Tensor]],
+    at: Callable[[float], list[Slopes]],
     first: float,
 ) -> Slope:
     """Smaller and smaller steps, and for each element the one with the smallest bar."""
     magnitudes = [_differentiable(output).abs() for output in evaluate(function, primals)]
     resolution = max(torch.finfo(primal.dtype).eps for primal in primals if _has_eps(primal))
-    previous = at(first)
+    previous, moves = map(list, zip(*at(first), strict=True)) if magnitudes else ([], [])
     values = [torch.zeros_like(value) for value in previous]
     bars = [torch.full(value.shape, float("inf"), dtype=torch.float64) for value in previous]
     step = first
     for _ in range(LEVELS):
         step /= LADDER
-        slopes = at(step)
+        found = at(step)
+        slopes = [slope for slope, _ in found]
         for place, (slope, coarse) in enumerate(zip(slopes, previous, strict=True)):
-            moves = (slope != 0).to(torch.float64)
-            bar = (slope - coarse).abs() + moves * 4 * resolution * magnitudes[place] / step
+            # An even function has a slope of zero at zero, which rounding hides near it.
+            moves[place] = moves[place] | found[place][1] | (slope != 0)
+            # One that didn't move at all may have one that the first step was too small for.
+            width = torch.where(moves[place], step, first)
+            bar = (slope - coarse).abs() + 4 * resolution * magnitudes[place] / width
             better = bar < bars[place]  # false where something isn't finite
             values[place] = torch.where(better, slope, values[place])
             bars[place] = torch.where(better, bar, bars[place])
@@ -147,6 +153,11 @@ def _on_a_ladder(
             break
         previous = slopes
     return Slope(tuple(values), tuple(bars))
+
+
+def _differ(one: Tensor, other: Tensor) -> Tensor:
+    """Whether an output moves, element by element."""
+    return one != other
 
 
 def _is_sure(value: Tensor, bar: Tensor) -> bool:

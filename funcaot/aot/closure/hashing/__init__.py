@@ -1,0 +1,1 @@
+"""Which objects code tells apart by a hash."""
