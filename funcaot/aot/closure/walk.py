@@ -467,11 +467,10 @@ def _is_interesting(value: Any) -> bool:
     """Whether an object that isn't a class or a module of Python's may lead to something."""
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
-    if isinstance(value, types.FunctionType):
-        return not is_torchs(value)
     if isinstance(value, (*CONTAINERS, *children.VIEWS)):
         return True
-    kind = type(value)
+    if (kind := type(value)) is types.FunctionType:
+        return not is_torchs(value)
     home = module_of(kind)
     if home == _OPERATORS or (home.partition(".")[0] in _MACHINES and is_pythons(home)):
         return False
