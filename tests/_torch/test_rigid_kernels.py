@@ -45,7 +45,10 @@ def test_attention_in_any_layout(case, seed):
 
 
 def test_a_kernel_of_attention_is_rigid():
-    """What the list is for: the same numbers in another order give other gradients."""
+    """What the list is for: the same numbers in another order give other gradients.
+
+    torch 2.15 has mended it.
+    """
     torch.manual_seed(0)
     q, k, v, tangent = torch.randn(4, 2, 2, 3, 4, dtype=torch.float64)
     kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -54,4 +57,4 @@ def test_a_kernel_of_attention_is_rigid():
     right = kernel(tangent, q, k, v, out, sums, 0.0, False)
     laid_out = q.transpose(2, 3).contiguous().transpose(2, 3)
     other = kernel(tangent, laid_out, k, v, out, sums, 0.0, False)
-    assert not all(map(torch.allclose, other, right))
+    assert all(map(torch.allclose, other, right)) == (torch.__version__ >= (2, 15))

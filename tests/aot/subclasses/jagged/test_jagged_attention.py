@@ -1,6 +1,7 @@
 """Attention of jagged batches, against eager and against each row by itself."""
 
 import random
+import re
 
 import pytest
 import torch
@@ -183,5 +184,7 @@ def test_what_eager_refuses_is_refused():
     def causal(x):
         return F.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True)
 
-    with pytest.raises(RuntimeError, match="No viable backend"):
+    with pytest.raises(RuntimeError) as expected:
+        causal(batch(0)[0])
+    with pytest.raises(RuntimeError, match=re.escape(str(expected.value)[:40])):
         funcaot.compile(causal, backend=COMPILER)(batch(0)[0])
