@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -162,6 +163,15 @@ class Reachable(Protocol):
 
     def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         """Take note of a backward that finds tensors by itself."""
+        ...
+
+    def note_path(self, functions: Iterable[FunctionType], names: Iterable[str]) -> None:
+        """Take note of what leads to tensors that were made operands of a rule, which runs later.
+
+        Args:
+            functions: The rule, and functions that it calls.
+            names: Variables and attributes.
+        """
         ...
 
 

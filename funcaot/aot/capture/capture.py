@@ -238,6 +238,7 @@ def capture(
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
+            function.note_code(tape.closed_over.of_rules, tape.closed_over.names)
             after = read_ambient()
             refuse_left_behind(before, after, name)
         flat, tree = tree_flatten(result)

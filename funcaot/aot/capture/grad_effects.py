@@ -10,9 +10,10 @@ or zeroed is a mutated input like any other. Of a tensor that autograd wouldn't 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -329,6 +330,13 @@ class GradientTracker(TorchFunctionMode):
         ]
         slot = _Slot(real, position, seen, before, entered, handles, accumulates)
         self._slots[id(real)] = slot
+
+    def note_code(self, functions: Iterable[FunctionType], names: Iterable[str]) -> None:
+        """Take note of functions that run later and of names in them: tensors were taken there."""
+        ran = self._function.ran  # type: ignore[attr-defined]
+        ran.asked.update(names)
+        for function in functions:
+            ran.note(function.__code__, function.__globals__)
 
     def _note_owners(self, hooks: Sequence[Any]) -> None:
         """What methods among hooks read of their objects is compared."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +29,8 @@ class ClosedOver:
         mode: Puts the tape's tensors in place of real ones, while a capture is in progress.
         readers: What backwards of Functions find by themselves, each when it is asked.
         hooks: What code registered on tensors of the tape, by autograd's node of each.
+        of_rules: Rules of Functions, and what they call, that lead to tensors.
+        names: Variables and attributes on the way to these.
     """
 
     def __init__(self) -> None:
@@ -35,6 +38,8 @@ class ClosedOver:
         self.mode: TorchFunctionMode | None = None
         self.readers: list[Reader] = []
         self.hooks: dict[Any, list[Any]] = {}
+        self.of_rules: dict[FunctionType, None] = {}
+        self.names: set[str] = set()
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def add(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -63,6 +68,16 @@ class ClosedOver:
     def add_reader(self, reader: Reader) -> None:
         """Take note of a backward that finds tensors by itself."""
         self.readers.append(reader)
+
+    def note_path(self, functions: Iterable[FunctionType], names: Iterable[str]) -> None:
+        """Take note of what leads to tensors that were made operands of a rule, which runs later.
+
+        Args:
+            functions: The rule, and functions that it calls.
+            names: Variables and attributes.
+        """
+        self.of_rules.update(dict.fromkeys(functions))
+        self.names.update(names)
 
     def found(self) -> tuple[torch.Tensor, ...]:
         """What backwards would find now."""

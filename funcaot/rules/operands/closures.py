@@ -51,11 +51,15 @@ class Hollow:
         roots: The values, copied where something below them was taken out.
         copies: What was copied, by ``id``.
         originals: For each copied object the user's, by ``id`` of the copy.
+        functions: The user's functions that were copied.
+        path: Names of variables and attributes on the way to the tensors.
     """
 
     roots: tuple[Any, ...]
     copies: frozenset[int]
     originals: dict[int, Original]
+    functions: tuple[types.FunctionType, ...] = ()
+    path: frozenset[str] = frozenset()
 
     def filled(
         self,
@@ -133,9 +137,11 @@ def hollowed(
     originals = {
         id(made): ref for value, made in copier.objects if (ref := original_of(value)) is not None
     }
+    copies = (value for value, _ in copier.objects)
+    functions = tuple(value for value in copies if isinstance(value, types.FunctionType))
     found = graph.found.values()
     return (
-        Hollow(copied, ids, originals),
+        Hollow(copied, ids, originals, functions, graph.path(affected)),
         tuple(t for t, _ in found),
         tuple(name for _, name in found),
     )
@@ -189,6 +195,11 @@ class _Graph:
                     reached.add(holder)
                     pending.append(holder)
         return frozenset(reached)
+
+    def path(self, affected: Iterable[int]) -> frozenset[str]:
+        """The names of what holds a wanted tensor, and the tensor's own."""
+        texts = [*(self.names[key] for key in affected), *(name for _, name in self.found.values())]
+        return frozenset(filter(str.isidentifier, ", ".join(texts).split(", ")))
 
 
 class _Copier:
