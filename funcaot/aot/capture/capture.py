@@ -238,7 +238,6 @@ def capture(
         ):
             before = read_ambient()
             result, gradients = function(*args, **kwargs)
-            function.note_code(tape.closed_over.of_rules, tape.closed_over.names)
             after = read_ambient()
             refuse_left_behind(before, after, name)
         flat, tree = tree_flatten(result)
@@ -246,7 +245,7 @@ def capture(
         inner_tensors.refuse_changed(tape, entrance.inputs, name)
         attached = attributes.take_off([slot.tensor for slot in entrance.inputs], outputs)
     tape.forget_inputs(outputs)
-    _note_closed_over(tape, lifting.lifted, known)
+    _note_closed_over(function, tape, lifting.lifted, known)
     return Capture(
         tape,
         tuple(entrance.inputs),
@@ -301,9 +300,16 @@ def _entered(lifting: Lifting, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _note_closed_over(
-    tape: Tape, lifted: Sequence[torch.Tensor], known: dict[int, torch.Tensor]
+    function: GradientTracker,
+    tape: Tape,
+    lifted: Sequence[torch.Tensor],
+    known: dict[int, torch.Tensor],
 ) -> None:
-    """Keep what stands for real tensors, for a backward that is given a callable with them."""
+    """Keep what stands for real tensors, for a backward that is given a callable with them.
+
+    The code of rules that run later is noted, since tensors that they lead to were taken.
+    """
+    function.note_code(tape.closed_over.of_rules, tape.closed_over.names)
     if tape.called_plainly:
         tape.closed_over.add((real, known[id(real)]) for real in lifted)
 
