@@ -38,7 +38,7 @@ class ClosedOver:
         self.mode: TorchFunctionMode | None = None
         self.readers: list[Reader] = []
         self.hooks: dict[Any, list[Any]] = {}
-        self.of_rules: dict[FunctionType, None] = {}
+        self.of_rules: weakref.WeakKeyDictionary[FunctionType, None] = weakref.WeakKeyDictionary()
         self.names: set[str] = set()
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 

@@ -51,15 +51,11 @@ class Hollow:
         roots: The values, copied where something below them was taken out.
         copies: What was copied, by ``id``.
         originals: For each copied object the user's, by ``id`` of the copy.
-        functions: The user's functions that were copied.
-        path: Names of variables and attributes on the way to the tensors.
     """
 
     roots: tuple[Any, ...]
     copies: frozenset[int]
     originals: dict[int, Original]
-    functions: tuple[types.FunctionType, ...] = ()
-    path: frozenset[str] = frozenset()
 
     def filled(
         self,
@@ -101,13 +97,16 @@ class Hollow:
 
 
 def hollowed(
-    roots: tuple[Any, ...], wanted: Callable[[torch.Tensor], bool]
+    roots: tuple[Any, ...],
+    wanted: Callable[[torch.Tensor], bool],
+    note: Callable[[Iterable[types.FunctionType], Iterable[str]], None] | None = None,
 ) -> tuple[Hollow, tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Take tensors out of values.
 
     Args:
         roots: Functions, containers, objects.
         wanted: Which tensors.
+        note: Takes the functions among what holds them, and the names on the way to them.
 
     Returns:
         The values without these, the tensors, and what the variable was called that held each.
@@ -137,11 +136,13 @@ def hollowed(
     originals = {
         id(made): ref for value, made in copier.objects if (ref := original_of(value)) is not None
     }
-    copies = (value for value, _ in copier.objects)
-    functions = tuple(value for value in copies if isinstance(value, types.FunctionType))
+    if note is not None:
+        copies = [value for value, _ in copier.objects]
+        functions = [value for value in copies if isinstance(value, types.FunctionType)]
+        note(functions, graph.path(affected))
     found = graph.found.values()
     return (
-        Hollow(copied, ids, originals, functions, graph.path(affected)),
+        Hollow(copied, ids, originals),
         tuple(t for t, _ in found),
         tuple(name for _, name in found),
     )

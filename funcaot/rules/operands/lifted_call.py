@@ -257,10 +257,9 @@ def lifted_call(
     leaves = tuple(
         tuple(OPERAND if isinstance(x, torch.Tensor) else x for x in own) for own, _ in flat
     )
-    hollow, lifted, names = hollowed((functions, leaves), is_lifted)
     captor = current_captor()
-    if captor is not None:
-        captor.closed_over.note_path(hollow.functions, hollow.path)
+    note = None if captor is None else captor.closed_over.note_path
+    hollow, lifted, names = hollowed((functions, leaves), is_lifted, note)
     count = len(arguments)
     positions = tuple(sorted(index % count for index in nondiff)) if count else ()
     call = LiftedCall(positions, tuple(spec for _, spec in flat), hollow, len(tensors), names)
