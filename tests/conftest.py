@@ -6,27 +6,28 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-BUILD = Path(__file__).resolve().parents[1] / "build"
-
 # Before torch is imported, and only where the caller has not chosen otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(BUILD / "inductor"))
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "inductor")
+)
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Artifacts are signed; tests leave no key in anybody's home.
 os.environ.setdefault("FUNCAOT_ARTIFACT_KEY", "the key of the tests, which nobody else has")
 # Every graph that a test compiles is proved to return nothing that shares memory.
 os.environ.setdefault("FUNCAOT_CHECK_ALIASES", "1")
+
+import pytest
+import torch
+
 # The usual linker takes as long as the compiler for a small kernel, since it reads all of torch.
 if GOLD := shutil.which("ld.gold"):
-    linker = BUILD / "linker" / "ld"
+    linker = Path(__file__).resolve().parents[1] / "build" / "linker" / "ld"
     linker.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         linker.symlink_to(GOLD)
     os.environ.setdefault("COMPILER_PATH", str(linker.parent))
-
-import pytest
-import torch
 
 # All tests run on the hostile backend, whichever they name (CONTRIBUTING.md).
 HOSTILE = os.environ.get("FUNCAOT_TEST_BACKEND") == "hostile"
@@ -129,6 +130,7 @@ SAMPLED = {
         "test_recorded_inside": 2,
         "test_reinplacing": 2,
         "test_reinterpreted": 16,
+        "test_remembered": 6,
         "test_requiring_grad": 4,
         "test_reshaped_views": 2,
         "test_resizing": 2,

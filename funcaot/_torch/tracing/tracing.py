@@ -47,6 +47,7 @@ from funcaot._torch.tensors.sizes.ragged import NestedSizes
 from funcaot._torch.tracing import tracing_errors
 from funcaot._torch.tracing.eager_rules.answered import answered
 from funcaot._torch.tracing.eager_rules.counted_views import counted_view
+from funcaot._torch.tracing.eager_rules.deeds import tell
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
@@ -467,6 +468,7 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 keep_strides(func, args, kwargs or {})
                 look_at_sparse(func, (args, kwargs), result)
                 self.outside.note(result)
+                tell(func, args, kwargs or {}, result)
                 return laid_out_as_in_eager(self, func, args, kwargs or {}, result)
         finally:
             self.detaching, self.writing, self.running = before

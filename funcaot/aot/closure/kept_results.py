@@ -12,7 +12,7 @@ import gc
 import types
 import weakref
 from collections.abc import Container, Iterator
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ _DEPTH = 4
 _MOST = 4096
 _CONTAINERS = (tuple, list, dict)
 _seen: weakref.WeakSet[Any] = weakref.WeakSet()
+# Those by the ``id`` of the code that runs for a new result.
+_by_code: dict[int, weakref.ref[_lru_cache_wrapper[Any]]] = {}
 
 
 def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
@@ -34,6 +36,8 @@ def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
         function: The function; from here on, captures in which it runs look at it.
     """
     _seen.add(function)
+    if (inner := _within(function)) is not None:
+        _by_code[id(inner.__code__)] = weakref.ref(function)
     for value in _kept(function):
         if isinstance(value, torch.Tensor):
             yield value
@@ -45,6 +49,24 @@ def _kept(function: _lru_cache_wrapper[Any]) -> Iterator[Any]:
         yield from _in([thing for thing in gc.get_referents(function) if thing is not own], _DEPTH)
 
 
+def remembering_by(code: types.CodeType) -> _lru_cache_wrapper[Any] | None:
+    """The function that remembers what code gives; the walk reaches it before the code runs."""
+    known = _by_code.get(id(code))
+    function = None if known is None else known()
+    inner = None if function is None else _within(function)
+    return function if inner is not None and inner.__code__ is code else None
+
+
+def _within(function: _lru_cache_wrapper[Any]) -> types.FunctionType | None:
+    """The function that runs for a new result; None if that is none of Python's."""
+    inner: Any = function.__wrapped__
+    while not isinstance(inner, types.FunctionType):
+        if not isinstance(inner, partial | types.MethodType):
+            return None
+        inner = inner.func if isinstance(inner, partial) else inner.__func__
+    return inner
+
+
 def forget_traced(codes: Container[types.CodeType]) -> None:
     """Clear what holds tensors or open numbers of a capture.
 
@@ -52,9 +74,12 @@ def forget_traced(codes: Container[types.CodeType]) -> None:
         codes: The code that ran in it.
     """
     for function in tuple(_seen):
-        inner = function.__wrapped__
-        ran = isinstance(inner, types.FunctionType) and inner.__code__ in codes
-        if ran and any(map(_is_of_a_capture, _kept(function))):
+        inner = _within(function)
+        if (
+            inner is not None
+            and inner.__code__ in codes
+            and any(map(_is_of_a_capture, _kept(function)))
+        ):
             function.cache_clear()
 
 

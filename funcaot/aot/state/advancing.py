@@ -16,6 +16,7 @@ from typing import Any
 
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.outside.remembering import numpy_state, same_state
 from funcaot.errors import UnsupportedError
 
 
@@ -31,7 +32,7 @@ class Draws:
         # With their frames, which Python makes when they are asked for.
         self._generators: list[tuple[Any, Any]] = []
         self._python = random.getstate()
-        self._numpy = _numpy_state()
+        self._numpy = numpy_state()
         self.update()
 
     def update(self) -> None:
@@ -73,10 +74,12 @@ class Draws:
             UnsupportedError: If something was drawn.
         """
         before = self._before.values()
-        drawn = [type(thing).__name__ for thing, state in before if not _same(_state(thing), state)]
+        drawn = [
+            type(thing).__name__ for thing, state in before if not same_state(_state(thing), state)
+        ]
         if random.getstate() != self._python:
             drawn.append("Python's random module")
-        if self._numpy is not None and not _same(_numpy_state(), self._numpy):
+        if self._numpy is not None and not same_state(numpy_state(), self._numpy):
             drawn.append("numpy.random")
         if drawn:
             raise UnsupportedError(
@@ -153,19 +156,3 @@ def _bits(thing: Any) -> Any:
     if not module_of(type(thing)).startswith("numpy.random"):
         return None
     return getattr(thing, "bit_generator", None) or getattr(thing, "_bit_generator", None)
-
-
-def _numpy_state() -> Any:
-    numpy = sys.modules.get("numpy.random")
-    return None if numpy is None else numpy.get_state()
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two states are equal; NumPy's have arrays in them."""
-    if hasattr(a, "tobytes"):
-        return hasattr(b, "tobytes") and a.tobytes() == b.tobytes()
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b)

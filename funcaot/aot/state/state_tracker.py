@@ -20,6 +20,7 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
 from funcaot.aot.closure.walk import Walk, scan_what_ran
@@ -91,12 +92,14 @@ class _Kept:
 
 
 @contextlib.contextmanager
-def _importing_outside(recorder: Recorder) -> Iterator[None]:
-    """Have a call that imports a module made as it is: what an import does happens once."""
-    with contextlib.suppress(ImportedError):
+def _once_outside(recorder: Recorder, remembering: Remembering) -> Iterator[None]:
+    """Have a call that imports a module, or remembers something, made as it is: it does so once."""
+    with contextlib.suppress(ImportedError, RememberedError):
         yield
     if recorder.imported:
         raise FirstStepError(f"imports {recorder.imported} for the first time")
+    if remembering.once:
+        raise FirstStepError(remembering.once)
 
 
 @dataclass(eq=False)
@@ -171,10 +174,13 @@ class StateTracker:
             self._before = self.open.plain_bags(self._before)
 
     @contextlib.contextmanager
-    def _watched(self, recorder: Recorder, of_functions: OfFunctions) -> Iterator[None]:
+    def _watched(
+        self, recorder: Recorder, remembering: Remembering, of_functions: OfFunctions
+    ) -> Iterator[None]:
         """While the function itself runs."""
         noted = watching(of_functions), self.classes.making()
-        with recorder, _importing_outside(recorder), noted[0], noted[1], as_called(), self.classes:
+        once = _once_outside(recorder, remembering)
+        with recorder, once, noted[0], noted[1], as_called(), self.classes:
             yield
         self.ran.classes |= self.classes.met
 
@@ -202,7 +208,7 @@ class StateTracker:
             held.update()
             draws.update()
 
-        recorder = Recorder(started, Outside())
+        recorder = Recorder(started, Outside(remembering := Remembering()))
         self.ran = recorder.ran
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
@@ -216,7 +222,7 @@ class StateTracker:
         changes = Changes(self.name, environment)
         of_functions = OfFunctions(bags, environment, changes)
         try:
-            with self._watched(recorder, of_functions):
+            with self._watched(recorder, remembering, of_functions):
                 result = self.function(*args, **kwargs)
             snapshots.note_new_globals()
             environment.names.add_run(self.ran.asked, self.ran.users)
@@ -224,11 +230,12 @@ class StateTracker:
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
             self._refuse(draws, held)
-            self.found = self._found(bags, changes, environment)
-            self.in_arguments = self._found_in_arguments(copies, changes, environment)
-            self.read_off = changes.numbers()
+            self._note_changes(bags, copies, changes)
+            if (self.found or self.in_arguments) and remembering.forget_changes():
+                raise FirstStepError(remembering.once)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
+            remembering.forget_changes()
             draws.put_back()
             of_functions.put_back()
             held.put_back()
@@ -241,6 +248,14 @@ class StateTracker:
         self._classes = snapshots.classes
         self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
+
+    def _note_changes(
+        self, bags: Sequence[Bag], copies: list[tuple[str, Bag]], changes: Changes
+    ) -> None:
+        """Note what the run changed, and numbers that it read off tensors to do so."""
+        self.found = self._found(bags, changes, self.environment)
+        self.in_arguments = self._found_in_arguments(copies, changes, self.environment)
+        self.read_off = changes.numbers()
 
     def take_back(self) -> None:
         """Undo what else the last run changed, which only libraries look at: it isn't to count."""

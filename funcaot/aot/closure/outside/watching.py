@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from funcaot.aot.closure.outside.acts import OF_MODULES, act_on
+from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.ran import is_library
 from funcaot.base.scopes import Watch
 from funcaot.errors import OutsideError
@@ -40,12 +41,34 @@ _OF_TORCH = ("torch.serialization", "torch.hub", "torch.utils.data", "torch.util
 class Outside(Watch):
     """Refuses to call functions that reach outside, where the user's code asks for it."""
 
+    def __init__(self, remembering: Remembering | None = None) -> None:
+        """Watch nothing yet.
+
+        Args:
+            remembering: Follows functions that remember their results, whose calls end a capture
+                without a refusal.
+        """
+        self._remembering = remembering
+
+    def __exit__(self, *error: object) -> None:
+        """Stop, and restore what profiled before."""
+        super().__exit__(*error)
+        if self._remembering is not None:
+            self._remembering.stop()
+
     def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
         """See what happens in a frame.
 
         Raises:
             OutsideError: If a function that reaches outside is about to be called.
+            RememberedError: If a function that remembers its results does what happens once.
         """
+        if self._remembering is not None:
+            try:
+                self._remembering.see(frame, event, argument)
+            except RememberedError:
+                self.lose()
+                raise
         if event == "c_call":
             owner = argument.__self__
             if type(owner) is types.ModuleType:
@@ -68,6 +91,8 @@ class Outside(Watch):
             name = f"{_KNOWN_AS.get(module, module)}.{name}"
         code = asking.f_code
         self.lose()
+        if self._remembering is not None:
+            self._remembering.refuse(act)
         raise OutsideError(
             f"{code.co_qualname} {act} ({name}), which would happen once, when it is captured, and "
             "not at every call.",

@@ -1,0 +1,177 @@
+"""Functions that remember their results (``functools.cache``); the watch over a capture asks.
+
+Such a function runs once for the same arguments, and what it does besides computing happens once.
+A program that has run it would do that in every call. So a capture ends where such a function has
+done something else: the call is made as it is, and the next one finds the result.
+"""
+
+from __future__ import annotations
+
+import dis
+import random
+import sys
+import types
+from dataclasses import dataclass, field
+from functools import _lru_cache_wrapper
+from typing import Any
+
+from funcaot._torch.tracing.eager_rules.deeds import Deeds, listen
+from funcaot.aot.closure.kept_results import remembering_by
+from funcaot.aot.closure.ran import is_library
+
+__all__ = ["RememberedError", "Remembering", "numpy_state", "same_state"]
+
+_CHANGING = frozenset(
+    {
+        *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"),
+        *("remove", "setdefault", "update", "__setitem__", "__delitem__", "__setattr__"),
+    }
+)
+_SETTING, _BINARY, _IN_PLACE = dis.opmap["STORE_SUBSCR"], dis.opmap["BINARY_OP"], 13
+_CHANGES = "changes an object"
+_STORING = frozenset(dis.opmap[name] for name in ("STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"))
+
+
+class RememberedError(Exception):
+    """A function that remembers its results did what happens once; it says which, and what."""
+
+
+@dataclass(eq=False)
+class _Run:
+    """A call of such a function, from its first line on."""
+
+    function: _lru_cache_wrapper[Any]
+    frame: types.FrameType
+    deeds: Deeds = field(default_factory=Deeds)
+    python: Any = field(default_factory=random.getstate)
+    numpy: Any = field(default_factory=lambda: numpy_state())
+    keeps: bool = False
+
+    def did(self) -> str:
+        """What it did besides computing; empty for nothing that can be told as it ends."""
+        if random.getstate() != self.python or not same_state(numpy_state(), self.numpy):
+            return "draws random numbers"
+        return self.deeds.what
+
+
+class Remembering:
+    """Follows such functions while code is watched.
+
+    Attributes:
+        once: What one of them did that happens once, in words; empty as long as none did.
+        changing: Those that ran and may have changed an object.
+    """
+
+    def __init__(self) -> None:
+        """None has run yet."""
+        self.once = ""
+        self.changing: list[_lru_cache_wrapper[Any]] = []
+        self._runs: list[_Run] = []
+
+    def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        """See what happens in a frame.
+
+        Raises:
+            RememberedError: If such a function ends that has done something else than computing.
+        """
+        if event == "call":
+            started = self._started(frame)
+            if started is not None:
+                self._runs.append(started)
+                listen(started.deeds)
+            if self._runs and _may_store(frame.f_code):
+                self._note_change()
+        elif not self._runs:
+            return
+        elif event == "c_call":
+            if argument.__name__ in _CHANGING:
+                self._note_change()
+        elif event == "return" and frame is self._runs[-1].frame:
+            self._end(self._runs[-1])
+
+    def refuse(self, act: str) -> None:
+        """Raise if such a function is what reaches outside.
+
+        Raises:
+            RememberedError: If one runs.
+        """
+        if self._runs:
+            raise self._ended(self._runs[-1], act)
+
+    def stop(self) -> None:
+        """Follow the functions no longer that run."""
+        self._runs.clear()
+        listen(None)
+
+    def forget_changes(self) -> str:
+        """Have those functions run again that may have changed an object; what they did, if any."""
+        for function in self.changing:
+            function.cache_clear()
+            self.once = _said(function, _CHANGES)
+        return self.once
+
+    def _end(self, run: _Run) -> None:
+        if did := run.did():
+            raise self._ended(run, did)
+        self._runs.pop()
+        around = self._runs[-1].deeds if self._runs else None
+        if around is not None:
+            around.add(run.deeds)
+        listen(around)
+
+    def _ended(self, run: _Run, did: str) -> RememberedError:
+        self.stop()
+        self.once = _said(run.function, did)
+        return RememberedError(self.once)
+
+    def _note_change(self) -> None:
+        """Note that functions may change an object, which is known for sure when all has run.
+
+        What they keep would be forgotten then, so one that keeps more than the new result isn't
+        run.
+        """
+        for run in self._runs:
+            if run.keeps:
+                raise self._ended(run, _CHANGES)
+            if run.function not in self.changing:
+                self.changing.append(run.function)
+
+    def _started(self, frame: types.FrameType) -> _Run | None:
+        function = remembering_by(frame.f_code)
+        if function is None or is_library(str(frame.f_globals.get("__name__"))):
+            return None
+        return _Run(function, frame, keeps=function.cache_info().currsize > 0)
+
+
+def _said(function: _lru_cache_wrapper[Any], did: str) -> str:
+    name = getattr(function, "__qualname__", "a function")
+    return f"has {name}, which remembers results (functools.cache) and {did}, run for a new one"
+
+
+def _may_store(code: types.CodeType) -> bool:
+    """Whether code stores to outside of its own variables, or adds to an item of something.
+
+    Code that only sets items is that of tables, and sets the same ones again.
+    """
+    ops, arguments = code.co_code[::2], code.co_code[1::2]
+    if not _STORING.isdisjoint(ops):
+        return True
+    pairs = zip(ops, arguments, strict=True)
+    return _SETTING in ops and any(op == _BINARY and n >= _IN_PLACE for op, n in pairs)
+
+
+def numpy_state() -> Any:
+    """The state of NumPy's own generator of random numbers; None where that isn't imported."""
+    numpy = sys.modules.get("numpy.random")
+    return None if numpy is None else numpy.get_state()
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """Whether two states of generators are equal; NumPy's have arrays in them."""
+    if hasattr(a, "tobytes"):
+        return hasattr(b, "tobytes") and a.tobytes() == b.tobytes()
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same_state, a, b))
+    return bool(a == b)
