@@ -324,13 +324,15 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """A tensor that each premise among some nodes makes, and the results of collectives."""
+    """A tensor of each premise, draw and collective among some nodes, the premises' last."""
     listed = tuple(nodes)
-    received = filter(is_collective, listed)
-    return (
-        *premises(listed),
-        *(node for node in received if isinstance(value_of(node), torch.Tensor)),
-    )
+    found = (node for node in listed if is_random(node) or is_collective(node))
+    return (*(tensor for node in found for tensor in _tensors_of(node)[:1]), *premises(listed))
+
+
+def _tensors_of(node: fx.Node) -> list[fx.Node]:
+    """A node, if it's a tensor, and those that are computed of it."""
+    return [each for each in (node, *node.users) if isinstance(value_of(each), torch.Tensor)]
 
 
 def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:
