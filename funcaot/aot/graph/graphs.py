@@ -326,13 +326,9 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
     """A tensor of each premise, draw and collective among some nodes, the premises' last."""
     listed = tuple(nodes)
-    found = (node for node in listed if is_random(node) or is_collective(node))
-    return (*(tensor for node in found for tensor in _tensors_of(node)[:1]), *premises(listed))
-
-
-def _tensors_of(node: fx.Node) -> list[fx.Node]:
-    """A node, if it's a tensor, and those that are computed of it."""
-    return [each for each in (node, *node.users) if isinstance(value_of(each), torch.Tensor)]
+    made = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
+    tensors = [[each for each in found if isinstance(value_of(each), torch.Tensor)] for found in made]
+    return (*(found[0] for found in tensors if found), *premises(listed))
 
 
 def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:
