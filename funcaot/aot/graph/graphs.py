@@ -326,9 +326,11 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
     """A tensor of each premise, draw and collective among some nodes, the premises' last."""
     listed = tuple(nodes)
-    made = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
-    tensors = [[each for each in found if isinstance(value_of(each), torch.Tensor)] for found in made]
-    return (*(found[0] for found in tensors if found), *premises(listed))
+    found = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
+    tensors = [
+        [node for node in near if isinstance(value_of(node), torch.Tensor)] for near in found
+    ]
+    return (*(near[0] for near in tensors if near), *premises(listed))
 
 
 def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:
