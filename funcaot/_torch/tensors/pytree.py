@@ -29,6 +29,7 @@ __all__ = [
     "NAMEDTUPLE",
     "TreeSpec",
     "flattener_of",
+    "is_constant_size",
     "is_registered",
     "is_size",
     "register",
@@ -48,12 +49,13 @@ def is_size(value: Any) -> bool:
     return isinstance(value, torch.Size)
 
 
-def _is_constant_size(value: Any) -> bool:
+def is_constant_size(value: Any) -> bool:
+    """Whether a value is a ``torch.Size`` of plain numbers."""
     return isinstance(value, torch.Size) and all(type(size) is int for size in value)
 
 
 def tree_flatten(
-    tree: Any, is_leaf: Callable[[Any], bool] = _is_constant_size
+    tree: Any, is_leaf: Callable[[Any], bool] = is_constant_size
 ) -> tuple[list[Any], TreeSpec]:
     """The leaves of a structure, and what it is without them.
 
@@ -74,7 +76,7 @@ def tree_map(
     function: Callable[..., Any],
     tree: Any,
     *others: Any,
-    is_leaf: Callable[[Any], bool] = _is_constant_size,
+    is_leaf: Callable[[Any], bool] = is_constant_size,
 ) -> Any:
     """A structure with each leaf replaced by what a function makes of it and of others' leaves."""
     return _tree_map(function, tree, *others, is_leaf=is_leaf)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from funcaot._torch.calls.lost_arguments import with_lost
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.sizes.ragged import is_placeholder_of_torch
@@ -100,7 +101,8 @@ class Lifting(TorchFunctionMode):
         if _describes_fake(func, args):
             return func(*args)
         self._wrapped.refuse(func, args)
-        entered: Any = tree_map(self.replace, (args, kwargs or {}), is_leaf=is_size)
+        given = (args, with_lost(func, kwargs or {}))
+        entered: Any = tree_map(self.replace, given, is_leaf=is_size)
         args, keywords = entered
         if self._saw_number:
             self._saw_number = False

@@ -136,6 +136,12 @@ class Aliases:
 
     def _refuse_hidden(self, value: Any) -> None:
         refuse_text(value, self.name)
+        if type(value) is int and any(value == id(slot.tensor) for slot in self.slots):
+            raise UnsupportedError(
+                f"{self.name} returns or keeps a number that says which tensor it is called with "
+                "(id), which is another one in each call.",
+                remedy="call id outside of the compiled function.",
+            )
         if isinstance(value, RemovableHandle):
             raise UnsupportedError(
                 f"{self.name} returns or keeps the handle of a hook, which removes the hook of its "

@@ -324,13 +324,13 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """A tensor that each premise among some nodes makes, and the results of collectives."""
+    """A tensor of each premise, draw and collective among some nodes, the premises' last."""
     listed = tuple(nodes)
-    received = filter(is_collective, listed)
-    return (
-        *premises(listed),
-        *(node for node in received if isinstance(value_of(node), torch.Tensor)),
-    )
+    found = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
+    tensors = [
+        [node for node in near if isinstance(value_of(node), torch.Tensor)] for near in found
+    ]
+    return (*(near[0] for near in tensors if near), *premises(listed))
 
 
 def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -371,7 +371,8 @@ def _written(
     write_unread_tensors(writer, tensors)
     write_absent_of_tensors(writer)
     if tracker.ran.users:
-        write_identities(writer, arguments)
+        given = any(isinstance(leaf, torch.nn.Parameter) for leaf in leaves)
+        write_identities(writer, arguments, parameters=given)
     write_functions_of_modules(writer)
     write_kept_as(writer)
     return writer, values, (*tracker.holders(), *reached.values())
@@ -390,8 +391,7 @@ def _seen_twice(tracker: StateTracker, reached: dict[int, int]) -> dict[int, int
 def _refuse_reached(environment: Environment, arguments: Container[int], name: str) -> None:
     """Refuse a tensor that the function is given and also reaches, where its code asks by ``is``.
 
-    It has seen two tensors; then it is captured again and sees one. A module's parameters are left
-    out: passing them is common, and asking whether an argument is one of them isn't.
+    It has seen two tensors; then it is captured again and sees one.
 
     Raises:
         ReachedArgumentError: If there is one.
@@ -400,7 +400,6 @@ def _refuse_reached(environment: Environment, arguments: Container[int], name: s
         identity
         for identity, thing in environment.objects.items()
         if isinstance(thing, torch.Tensor)
-        and not isinstance(thing, torch.nn.Parameter)
         and identity in arguments
         and any(map(environment.is_read, environment.places[identity]))
     ]

@@ -26,16 +26,20 @@ _CHANGEABLE = (list, dict, set, bytearray)
 _KEPT_IN = (list, dict, set, deque)
 
 
-def write_identities(writer: EnvironmentWriter, arguments: Sequence[str] = ()) -> None:
+def write_identities(
+    writer: EnvironmentWriter, arguments: Sequence[str] = (), *, parameters: bool = False
+) -> None:
     """What the writer's own checks of single places don't see.
 
     Args:
         writer: The writer.
         arguments: The expressions of tensors among the arguments, each once.
+        parameters: Whether there are parameters among the arguments.
     """
     if writer.environment.names.compares_identity:
         _write_which_are_one(writer)
-        _write_which_tensors_are_one(writer, arguments)
+        parameters |= has_tensors_as_keys(writer.environment.objects.values())
+        _write_which_tensors_are_one(writer, arguments, () if parameters else torch.nn.Parameter)
     _write_methods_of_tensors(writer)
 
 
@@ -104,14 +108,15 @@ def containers_read(environment: Environment) -> dict[int, list[Place]]:
     return found
 
 
-def _write_which_tensors_are_one(writer: EnvironmentWriter, arguments: Sequence[str]) -> None:
+def _write_which_tensors_are_one(
+    writer: EnvironmentWriter, arguments: Sequence[str], left_out: Any
+) -> None:
     """Tensors that code reaches are as many as they were, and none of them is an argument.
 
-    Parameters are left out, unless a dictionary knows tensors by which one they are: there are
-    many, and a module has its own.
+    Parameters are left out, unless a dictionary knows tensors by which one they are or an argument
+    is one: there are many, and a module has its own.
     """
     environment = writer.environment
-    left_out = () if has_tensors_as_keys(environment.objects.values()) else torch.nn.Parameter
     found: dict[int, list[Place]] = {
         identity: [place for place in environment.places[identity] if environment.is_read(place)]
         for identity, thing in environment.objects.items()

@@ -57,6 +57,8 @@ def _open(source: Source, name: str, tree: TreeSpec) -> list[str]:
         return _open_dictionary(source, name, tree)
     if tree.type is NAMEDTUPLE:
         require(source, f"type({name}) is {source.constant(tree.context, 'T')}")
+        if tree.context.__dictoffset__:  # Attributes are refused where the signature is read.
+            require(source, f"not {name}.__dict__")
         return _take(source, name, tree)
     return _open_registered(source, name, tree)
 

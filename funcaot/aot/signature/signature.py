@@ -6,12 +6,13 @@ import enum
 import weakref
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
 
-from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten
+from funcaot._torch.tensors.pytree import TreeSpec, is_constant_size, tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.alike import may_be_another
@@ -137,7 +138,7 @@ def read_signature(
     Raises:
         UnsupportedError: For a leaf that can't be part of a signature.
     """
-    leaves, tree = tree_flatten((args, kwargs))
+    leaves, tree = tree_flatten((args, kwargs), partial(_is_whole, name))
     described: list[TensorSpec | Constant] = []
     kinds: list[type] = []
     seen: dict[int, int] = {}
@@ -158,6 +159,19 @@ def read_signature(
             repeats.append((first, position))
     described_leaves = (tree, tuple(described), tuple(kinds), tuple(repeats))
     return Signature(*described_leaves, read_ambient(), tuple(attributes)), leaves
+
+
+def _is_whole(name: str, value: Any) -> bool:
+    """Whether an argument isn't taken apart; refuse one of which only the items would be seen."""
+    if not isinstance(value, tuple):
+        return False
+    if getattr(value, "__dict__", None) and hasattr(value, "_fields"):
+        raise UnsupportedError(
+            f"{name} was called with a {type(value).__name__}, a named tuple that also has "
+            f"attributes of its own: {', '.join(vars(value))}.",
+            remedy="give it these as fields, or use a dataclass.",
+        )
+    return is_constant_size(value)
 
 
 def attributes_of_leaf(leaf: torch.Tensor) -> Attributes:

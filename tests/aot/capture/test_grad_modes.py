@@ -108,6 +108,18 @@ def asks_for_the_mode(x, w):
     return x * w if torch.is_grad_enabled() else x + w
 
 
+def asks_and_leaves_off(x, w):
+    y = x * w if torch.is_grad_enabled() else x + w
+    torch.set_grad_enabled(False)
+    return y
+
+
+def asks_and_leaves_on(x, w):
+    y = x * w if torch.is_grad_enabled() else x + w
+    torch.set_grad_enabled(True)
+    return y
+
+
 def ordinary_values_of_inference_mode(x, w):
     with torch.inference_mode():
         y = x * w
@@ -166,6 +178,15 @@ def test_as_in_eager(function, outside):
             expected = outcome(function, outside, needs_grad, leaves=leaves)
             for _ in range(3):
                 assert outcome(compiled, outside, needs_grad, leaves=leaves) == expected
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_the_mode_outside_changes_from_call_to_call(function):
+    compiled = funcaot.compile(function, backend="eager")
+    modes = [torch.enable_grad, torch.no_grad]
+    for outside in modes * 3 + modes[::-1] * 2:
+        expected = outcome(function, outside, (False, False), leaves=True)
+        assert outcome(compiled, outside, (False, False), leaves=True) == expected
 
 
 def test_other_state_that_is_left_changed_is_refused():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import funcaot
+from funcaot.errors import UnsupportedError
 from tests.hostile import COMPILER
 
 
@@ -69,3 +70,50 @@ def test_a_tensor_with_attributes_may_be_another_one_in_each_call():
         x = torch.randn(size, 2)
         assert torch.equal(compiled(x), plain(x))
     assert len(compiled.entries) <= 4
+
+
+class Owner(torch.nn.Module):
+    """Asks whether what it is given is one of its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.full((2,), n)) for n in (2.0, 3.0))
+        self.rates = {self.first: 0.5, self.second: 7.0}
+
+
+QUESTIONS = {
+    "is": lambda owner, q: 1 if q is owner.first else 2 if q is owner.second else 3,
+    "among all": lambda owner, q: sum(p is q for p in owner.parameters()),
+    "a dictionary": lambda owner, q: owner.rates.get(q, 1.5),
+    "a set": lambda owner, q: len({owner.first, owner.second, q}),
+    "id": lambda owner, q: 1 if id(q) == id(owner.first) else 2,
+}
+# 0 and 1 are the owner's parameters, 2 is one that it doesn't have.
+ORDERS = [(0, 0, 0, 1, 1, 2, 2, 0, 1, 2), (2, 2, 2, 0, 0, 1, 2, 0)]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["its own first", "another one first"])
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_whether_it_is_given_a_parameter_of_its_own(question, order):
+    owner, x = Owner(), torch.ones(2)
+    given = (owner.first, owner.second, torch.nn.Parameter(torch.full((2,), 5.0)))
+
+    def function(q):
+        return x * q.sin() + owner.first * question(owner, q)
+
+    compiled = funcaot.compile(function, backend="eager")
+    for number in order:
+        rows = []
+        for each in (function, compiled):
+            result = each(given[number])
+            wanted = [given[number], owner.second, owner.first][: 2 + (number > 0)]
+            gradients = torch.autograd.grad(result.sum(), wanted, allow_unused=True)
+            rows.append([result.tolist(), *(g if g is None else g.tolist() for g in gradients)])
+        assert rows[0] == rows[1]
+    assert len(compiled.entries) <= 3
+
+
+def test_the_identity_of_an_argument_is_refused_as_a_result():
+    compiled = funcaot.compile(lambda x: (x + 1, id(x)), backend="eager")
+    with pytest.raises(UnsupportedError, match="which tensor"):
+        compiled(torch.ones(2))

@@ -44,6 +44,23 @@ def test_values_and_generator_equal_eager(draw, make):
         assert torch.equal(state, results[0][1])
 
 
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_what_nobody_reads_is_drawn_where_nothing_is_computed(draw):
+    def ends_with_a_number(x):
+        draw(x)
+        return x.dim()
+
+    x = torch.randn(3, 4)
+    compiled = funcaot.compile(ends_with_a_number, backend="eager")
+    states = []
+    for function in (ends_with_a_number, compiled, compiled, compiled):
+        torch.manual_seed(7)
+        assert function(x) == 2
+        states.append(torch.get_rng_state())
+    for state in states[1:]:
+        assert torch.equal(state, states[0])
+
+
 def test_a_backward_sees_the_numbers_that_the_forward_drew():
     compiled = funcaot.compile(lambda x: F.dropout(x.sin(), 0.5), backend="eager")
     x = torch.randn(50, requires_grad=True)

@@ -65,7 +65,8 @@ def generate(
 ) -> FastCall | None:
     """Generate the call of an entry that has run, or None if it isn't the common case.
 
-    Global state must be that of the entry's signature, as it is right after a call of it.
+    Global state must be that of the entry's signature, as it is right after a call of it; but for
+    grad mode, which the call may have left switched.
 
     Args:
         entry: The entry.
@@ -78,7 +79,8 @@ def generate(
     if not _is_common(entry, [*tensors, *lifted]):
         return None
     try:
-        return _Writer(entry, function, lifted, leaves).write()
+        with torch.set_grad_enabled(entry.signature.ambient.grad_mode):
+            return _Writer(entry, function, lifted, leaves).write()
     except RecursionError:  # containers nested too deep to be written out
         return None
 
@@ -286,6 +288,7 @@ class _Writer:
         effects = entry.effects_of(self.leaves)
         return (
             effects is entry.effects
+            and not entry.capture.regions
             and not entry.capture.tape.wrappers.used
             and segment is not None
             and entry.capture.gradients is None

@@ -6,6 +6,7 @@ from torch import nn
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.hostile import COMPILER
 
 
 class Model(nn.Module):
@@ -288,6 +289,38 @@ def test_what_is_refused(function, says):
     with pytest.raises(UnsupportedError, match=says):
         compiled(model, torch.ones(2, 2, dtype=torch.float64))
     assert model.weight.tolist() == before
+
+
+def takes_the_other_data(x, y):
+    x.data = y.data
+    return x * y, y
+
+
+def takes_detached_data(x, y):
+    x.data = y.detach()
+    return (y * 2 + x,)
+
+
+def seen_with_shared_memory(function):
+    """Calls whose arguments share memory from the second on, and don't share it later."""
+    x, y = torch.zeros(2, 2), torch.ones(2, 2)
+    calls = [(x, y)] * 4 + [(torch.zeros(2, 2), torch.full((2, 2), i)) for i in (3.0, 4.0, 5.0)]
+    calls += [(y[:], y)] * 3
+    rows = []
+    for x, y in calls:
+        values = [value.tolist() for value in (*function(x, y), x, y)]
+        rows.append((values, x.data_ptr() == y.data_ptr()))
+        with torch.no_grad():
+            y.add_(1)
+    return rows
+
+
+@pytest.mark.parametrize("backend", ["eager", COMPILER])
+@pytest.mark.parametrize("function", [takes_the_other_data, takes_detached_data])
+def test_data_that_is_shared_already(function, backend):
+    compiled = funcaot.compile(function, backend=backend)
+    assert seen_with_shared_memory(compiled) == seen_with_shared_memory(function)
+    assert len(compiled.entries) <= 3
 
 
 def test_under_transforms_as_in_eager():
