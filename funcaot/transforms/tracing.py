@@ -40,7 +40,7 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.rules.seen import unread
 from funcaot.rules.stores import again, watch_of
 from funcaot.transforms.forms.dirty import dirty_inputs
-from funcaot.transforms.forms.undeclared import count_statistics
+from funcaot.transforms.forms.undeclared import Writes
 from funcaot.transforms.inlining import inlined, is_inlining
 
 __all__ = ["FunctionNode", "distinct"]
@@ -236,13 +236,22 @@ def _stand_for(output: Any, node: fx.Node, mode: ProxyTorchDispatchMode) -> None
 
 
 class _NoDataAccess(TorchFunctionMode):
-    """Every tensor made inside refuses to show its memory, which isn't there."""
+    """No tensor made inside shows its memory, which isn't there; writes are counted."""
+
+    def __init__(self, function: type, operands: tuple[Any, ...]) -> None:
+        """Watch what the forward of a function does with its operands."""
+        super().__init__()
+        self._writes = Writes(function, operands)
+
+    def __exit__(self, *error: Any) -> None:
+        """Say which operands were written to."""
+        super().__exit__(*error)
+        self._writes.pass_on()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        count_statistics(func, args, kwargs or {})
+        result = self._writes.call(func, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             refuse_data_access(result)
         return result
@@ -288,7 +297,7 @@ def _value(
     try:
         repeated = again(function, rest) if _retracing.again else contextlib.nullcontext()
         followed = contextlib.nullcontext() if watch is None else watch.following()
-        with repeated, followed, _NoDataAccess():
+        with repeated, followed, _NoDataAccess(function, operands):
             output = custom_function_call.below_autograd(function, *operands)
         _refuse_wrappers(function, output, watch, looked)
         if all(isinstance(value, FakeTensor) for value in _tensors(output)):

@@ -152,3 +152,63 @@ def test_running_statistics(backend):
     for _ in range(2):
         torch.testing.assert_close(compiled(x, *mine), Normed.apply(x, *theirs))
     torch.testing.assert_close(mine, theirs)
+
+
+# Ways to write that symbolic tensors, or versions, don't count.
+UNCOUNTED = {
+    "in place": lambda x: x.mul_(2),
+    "lists": lambda x: torch._foreach_mul_([x], [2]),
+    "lists by keywords": lambda x: torch._foreach_mul_(self=[x], scalar=2),
+    "lists by an overload": lambda x: torch.ops.aten._foreach_add_.Scalar([x], 1),
+    "lists of views": lambda x: torch._foreach_mul_([x[0], x[1:]], 3),
+    "lists of data": lambda x: torch._foreach_mul_([x.data], 3),
+    "copied lists": lambda x: torch._foreach_copy_([x], [torch.ones(3)]),
+    "out in lists": lambda x: torch.split_copy(torch.ones(3), 3, out=[x]),
+    "scaled": lambda x: torch._amp_foreach_non_finite_check_and_unscale_(
+        [x], torch.zeros(1), torch.full((1,), 0.5)
+    ),
+    "data": lambda x: x.data.mul_(2),
+    "a view of data": lambda x: x.data[1:].mul_(2),
+    "detached": lambda x: x.detach().mul_(2),
+}
+
+
+def written_by(way):
+    class Writes(Function):
+        @staticmethod
+        def forward(ctx, x, state):
+            way(state)
+            return x * state
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.cos(), None
+
+    return Writes
+
+
+@pytest.mark.parametrize("way", UNCOUNTED)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_every_way_to_write_is_seen(way, requires_grad):
+    function = written_by(UNCOUNTED[way]).apply
+    compiled = funcaot.compile(function, backend=inlining)
+    for _ in range(3):
+        found = []
+        for call in (function, compiled):
+            x = torch.full((3,), 2.0, requires_grad=requires_grad)
+            state = torch.full((3,), 4.0)
+            result = call(x, state)
+            gradients = torch.autograd.grad(result.sum(), x) if requires_grad else ()
+            found.append((result, state, gradients))
+            if way == "data":
+                assert state._version == 0
+        torch.testing.assert_close(found[1], found[0])
+
+
+def test_other_data_of_an_input_is_refused():
+    def assign(state):
+        state.data = torch.zeros(3)
+
+    compiled = funcaot.compile(written_by(assign).apply, backend=inlining)
+    with pytest.raises(UnsupportedError, match="assigns to the data of its input"):
+        compiled(torch.ones(3), torch.ones(3))

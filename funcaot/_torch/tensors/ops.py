@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.effects import (
+    _get_effect,  # pyright: ignore[reportPrivateUsage]
+)
 from torch._ops import (
     HigherOrderOperator,
     OpOverload,
@@ -18,8 +22,10 @@ __all__ = [
     "TRAINING_NORMS",
     "HigherOrderOperator",
     "OpOverload",
+    "acts",
     "formula_of",
     "is_op",
+    "op_writing_to_lists",
     "written_arguments",
 ]
 
@@ -39,6 +45,29 @@ CHECKS = frozenset(
 )
 
 
+# Namespaces whose ops without results are checks, and bounds of sizes.
+_OF_TORCH = frozenset({"aten", "prims", "prim", "inductor", "debugprims"})
+
+
+@functools.cache
+def _is_made_to_act(op: OpOverload) -> bool:
+    schema = op._schema
+    returns_nothing = not schema.returns and op.namespace not in _OF_TORCH
+    return returns_nothing and not schema.is_mutable and op not in CHECKS
+
+
+def acts(op: Any) -> bool:
+    """Whether an op is called for what it does outside of tensors, as one that writes a log.
+
+    It says so (``register_effect``), or returns nothing and writes to no argument.
+    """
+    if not isinstance(op, OpOverload):
+        return False
+    if _is_made_to_act(op):
+        return True
+    return not op._schema.is_mutable and op not in CHECKS and _get_effect(op) is not None
+
+
 def is_op(value: Any) -> bool:
     """Whether it is an operator, all of one name, or a namespace of them."""
     kinds = (OpOverload, OpOverloadPacket, HigherOrderOperator, _OpNamespace)
@@ -53,6 +82,27 @@ def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         by_position = position < len(args) and not argument.kwarg_only
         value = args[position] if by_position else kwargs.get(argument.name)
         yield from value if isinstance(value, list | tuple) else (value,)
+
+
+@functools.cache
+def op_writing_to_lists(func: Any) -> Any:
+    """The op behind a function that writes to lists of tensors, or one of its overloads."""
+    packet = getattr(torch.ops.aten, getattr(func, "__name__", "").split(".")[0] or "_", None)
+    if isinstance(func, OpOverload):
+        overloads = [func]
+    elif isinstance(packet, OpOverloadPacket):
+        overloads = [getattr(packet, name) for name in packet.overloads()]
+    else:
+        return None
+    writing = filter(_writes_to_lists, overloads)
+    return next(writing, None)
+
+
+def _writes_to_lists(op: Any) -> bool:
+    return any(
+        argument.alias_info is not None and isinstance(argument.type, torch.ListType)
+        for argument in op._schema.arguments
+    )
 
 
 def formula_of(name: str) -> Any:

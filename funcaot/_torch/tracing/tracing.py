@@ -42,7 +42,7 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
-from funcaot._torch.tensors.ops import CHECKS
+from funcaot._torch.tensors.ops import CHECKS, acts
 from funcaot._torch.tensors.sizes.ragged import NestedSizes
 from funcaot._torch.tracing import tracing_errors
 from funcaot._torch.tracing.eager_rules.answered import answered
@@ -55,7 +55,7 @@ from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
 from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
-from funcaot._torch.tracing.functional_values import keep_strides, outside_only
+from funcaot._torch.tracing.functional_values import keep_strides, outside_only, run_below
 from funcaot._torch.tracing.own_classes import traced_classes
 from funcaot._torch.tracing.tracing_errors import MIXED
 from funcaot.base.scopes import untraced
@@ -433,9 +433,8 @@ class TapeFunctionalMode(FunctionalTensorMode):
                 return self.record_collective(func, args)
         if self.function_views.groups:
             self.function_views.check(tree_leaves((args, kwargs)))
-        if func in CHECKS:
-            inner = (functional_inner(a) if isinstance(a, torch.Tensor) else a for a in args)
-            return func(*inner, **(kwargs or {}))
+        if func in CHECKS or acts(func):
+            return run_below(self, func, args, kwargs or {})
         refuse_resized_storage(func)
         if func.overloadpacket is torch.ops.aten.set_:
             return self._set(func, types, args, kwargs)

@@ -14,7 +14,7 @@ from torch import fx
 from funcaot._torch.autograd.nodes import autograd_nodes
 from funcaot._torch.distributed import collectives
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
-from funcaot._torch.tensors.ops import CHECKS, OpOverload
+from funcaot._torch.tensors.ops import CHECKS, OpOverload, acts
 from funcaot._torch.tensors.renamed import ORIGINALS, RENAMED
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import names_size
@@ -294,8 +294,17 @@ def needed_for(found: Iterable[fx.Node]) -> Iterator[fx.Node]:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node runs even if nobody uses its result: draws, checks, premises, collectives."""
-    return is_random(node) or node.target in CHECKS or is_premise(node) or is_collective(node)
+    """Whether a node runs even if nobody uses its result: draws, checks, premises, and the like."""
+    return is_random(node) or node.target in CHECKS or is_premise(node) or _reaches_out(node)
+
+
+def acts_outside(node: Any) -> bool:
+    """Whether a node calls an op for what it does outside of tensors."""
+    return isinstance(node, fx.Node) and acts(node.target)
+
+
+def _reaches_out(node: fx.Node) -> bool:
+    return is_collective(node) or acts_outside(node)
 
 
 def is_collective(node: fx.Node) -> bool:
@@ -324,6 +333,7 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+<<<<<<< HEAD
     """A tensor of each premise, draw and collective among some nodes, the premises' last."""
     listed = tuple(nodes)
     found = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
@@ -331,11 +341,20 @@ def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
         [node for node in near if isinstance(value_of(node), torch.Tensor)] for near in found
     ]
     return (*(near[0] for near in tensors if near), *premises(listed))
+=======
+    """A tensor that each premise among some nodes makes, and what others or the outside answer."""
+    listed = tuple(nodes)
+    received = filter(_reaches_out, listed)
+    return (
+        *premises(listed),
+        *(node for node in received if isinstance(value_of(node), torch.Tensor)),
+    )
+>>>>>>> upaot
 
 
-def collectives_after(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The collectives that a tape recorded after a node."""
-    return tuple(filter(is_collective, _after(node)))
+def reaching_out_after(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The collectives, and the ops that act outside of tensors, that a tape recorded after."""
+    return tuple(filter(_reaches_out, _after(node)))
 
 
 def _after(node: fx.Node) -> Iterator[fx.Node]:
@@ -361,6 +380,11 @@ def is_function_node(node: fx.Node) -> bool:
 def is_opaque(node: Any) -> bool:
     """Whether a node is a user's Function that runs on real values, since it can't be traced."""
     return isinstance(node, fx.Node) and getattr(node.target, "opaque", None) is not None
+
+
+def runs_alone(node: Any) -> bool:
+    """Whether a node runs between compiled parts, in its place among others that do."""
+    return is_opaque(node) or acts_outside(node)
 
 
 def leads_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -472,29 +496,3 @@ def with_own_outputs(
         module.recompile()
         forget_source_with(module)
     return module
-
-
-def with_writes(
-    module: fx.GraphModule, pairs: Sequence[tuple[int, int]], kept: Sequence[int]
-) -> fx.GraphModule:
-    """The graph with copies into inputs at its end, returning what is left of its outputs.
-
-    Args:
-        module: The graph, functional until now.
-        pairs: Position of an input, and of the output that is copied into it.
-        kept: Positions of the outputs that are returned.
-    """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        if node.op != "output":
-            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-            continue
-        values = node.args[0]
-        placeholders = [node for node in copies.values() if node.op == "placeholder"]
-        for position, output in pairs:
-            target = placeholders[position]
-            copy = graph.call_function(aten.copy_.default, (target, copies[values[output]]))
-            copy.meta = dict(target.meta)
-        graph.output(tuple(copies[values[position]] for position in kept))
-    return forget_source_with(fx.GraphModule(module, graph))

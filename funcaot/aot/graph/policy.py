@@ -145,7 +145,7 @@ def is_pinned(node: fx.Node) -> bool:
     """Whether a node must never run twice: random ops, collectives, user Functions and the like."""
     if node.op != "call_function":
         return False
-    if graphs.is_random(node) or graphs.is_function_node(node):
+    if graphs.is_random(node) or graphs.runs_alone(node) or graphs.is_function_node(node):
         return True
     if graphs.is_collective(node):
         return not node.meta.get("again")

@@ -13,6 +13,7 @@ from torch import fx
 from funcaot import config
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot.aot.graph import graph_checks, graphs
 from funcaot.aot.graph.functional_graph import FunctionalGraph
@@ -122,7 +123,7 @@ def check(module: fx.GraphModule, request: Request) -> None:
 
 
 def compile_checked(module: fx.GraphModule, request: Request, contract: Contract) -> Lowered:
-    """Hand the graph to the compiler, in parts if it has opaque nodes.
+    """Hand the graph to the compiler, in parts if nodes in it run alone.
 
     Raises:
         StageError: If the compiler fails; ``__cause__`` is its own exception.
@@ -130,12 +131,12 @@ def compile_checked(module: fx.GraphModule, request: Request, contract: Contract
     compiler, writes = request.compiler, request.writes
     kind, name = request.graph.kind, request.name
     premises_first(module)
-    if compiler.inline and any(graphs.is_opaque(node) for node in module.graph.nodes):
+    if compiler.inline and any(map(graphs.runs_alone, module.graph.nodes)):
         run = between_opaque(module, lambda part: _compile_part(part, compiler, kind, name))
         kept = Executable(run, contract, settles=False)
         return Lowered(kept, kept, module, compiler.name)
     if writes is not None:
-        module = graphs.with_writes(module, writes.pairs, writes.kept)
+        module = _with_writes(module, writes.pairs, writes.kept)
         graph_checks.check_writes_last(module, request.what)
     return _compile(module, compiler, kind, name, contract)
 
@@ -187,6 +188,33 @@ def _compile(
     layouts = None if compiler.checks_layouts else layouts_of(examples)
     checked = run if layouts is None else checking(run, layouts, f"the {kind} graph of {name}")
     return Lowered(checked, run, module, compiler.name, layouts=layouts)
+
+
+def _with_writes(
+    module: fx.GraphModule, pairs: Sequence[tuple[int, int]], kept: Sequence[int]
+) -> fx.GraphModule:
+    """The graph with copies into inputs at its end, returning what is left of its outputs.
+
+    Args:
+        module: The graph, functional until now.
+        pairs: Position of an input, and of the output that is copied into it.
+        kept: Positions of the outputs that are returned.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op != "output":
+            copies[node] = graph.node_copy(node, lambda argument: copies[argument])
+            continue
+        values = node.args[0]
+        placeholders = [node for node in copies.values() if node.op == "placeholder"]
+        for position, output in pairs:
+            target = placeholders[position]
+            value = copies[values[output]]
+            copy = graph.call_function(torch.ops.aten.copy_.default, (target, value))
+            copy.meta = dict(target.meta)
+        graph.output(tuple(copies[values[position]] for position in kept))
+    return forget_source_with(fx.GraphModule(module, graph))
 
 
 def _no_cxx_compiler(name: str) -> StageError:

@@ -1,4 +1,7 @@
-"""A graph with opaque nodes: compiled parts and, between them, Functions on real values."""
+"""A graph with nodes that run alone: Functions on real values, ops that act outside of tensors.
+
+What lies between them is compiled in parts.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from funcaot._torch.levels.functorch import pytree
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph import graphs
@@ -19,11 +23,11 @@ Group = list[fx.Node]
 
 
 def between_opaque(module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Run]) -> Run:
-    """Compile what lies between opaque nodes, and run all in the graph's order.
+    """Compile what lies between nodes that run alone, and run all in the graph's order.
 
     Args:
-        module: Functional graph with at least one opaque node.
-        compile_part: Compiles a graph without opaque nodes.
+        module: Functional graph with at least one such node.
+        compile_part: Compiles a graph without one.
 
     Returns:
         A callable on a list of the graph's tensors and open sizes.
@@ -99,7 +103,7 @@ class _Builder:
         nodes = list(self._module.graph.nodes)
         results: Any = nodes.pop().args[0]
         for group in _groups(nodes):
-            if graphs.is_opaque(group[0]):
+            if graphs.runs_alone(group[0]):
                 self._call(group)
             else:
                 self._part(group)
@@ -128,16 +132,18 @@ class _Builder:
         self._steps.append(_Step(lambda given: [target(*given)], arguments, (place,)))  # type: ignore[operator]
 
     def _call(self, group: Group) -> None:
-        """An opaque node, and the items of its result."""
+        """A node that runs alone, and the items of its result."""
         node, *items = group
-        arguments, target = tuple(map(self._at, node.args)), node.target
+        leaves, form = pytree.tree_flatten((node.args, node.kwargs))
+        arguments, target = tuple(map(self._at, leaves)), node.target
         indices = [item.args[1] for item in items]
         for made in items or [node]:
             self._places[made] = self._place()
         results = tuple(self._places[made] for made in items or [node])
 
         def run(given: list[Any]) -> Sequence[Any]:
-            made = target(*given)  # type: ignore[operator]
+            args, kwargs = pytree.tree_unflatten(given, form)
+            made = target(*args, **kwargs)  # type: ignore[operator]
             return [made[index] for index in indices] if indices else [made]
 
         self._steps.append(_Step(run, arguments, results))
@@ -184,10 +190,10 @@ def _groups(nodes: Sequence[fx.Node]) -> Iterator[Group]:
         if graphs.is_premise_of_number(node):
             waiting.append([node])
             continue
-        if graphs.is_opaque(node) or (waiting and not is_sure(node)):
+        if graphs.runs_alone(node) or (waiting and not is_sure(node)):
             yield from _and_then(between, waiting)
             between, waiting = [], []
-        if graphs.is_opaque(node):
+        if graphs.runs_alone(node):
             yield [node, *filter(_is_item, node.users)]
         else:
             between.append(node)
@@ -201,8 +207,8 @@ def _and_then(between: Group, waiting: Sequence[Group]) -> Iterator[Group]:
 
 
 def _is_item(node: fx.Node) -> bool:
-    """Whether a node is an item of an opaque node's result: parts exchange tensors, not tuples."""
-    return node.target is graphs.GETITEM and graphs.is_opaque(node.args[0])
+    """Whether a node is an item of such a node's result: parts exchange tensors, not tuples."""
+    return node.target is graphs.GETITEM and graphs.runs_alone(node.args[0])
 
 
 def _attribute(module: fx.GraphModule, node: fx.Node) -> Any:

@@ -56,4 +56,4 @@ def _before(premises: list[fx.Node], after: list[fx.Node]) -> list[fx.Node]:
 
 
 def _keeps_its_order(node: fx.Node) -> bool:
-    return graphs.is_random(node) or (graphs.is_opaque(node) and not graphs.is_premise(node))
+    return graphs.is_random(node) or (graphs.runs_alone(node) and not graphs.is_premise(node))

@@ -121,12 +121,12 @@ class Backward:
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a backward came to: gradients by operand, writes, premises and collectives."""
+    """What a backward came to: gradients by operand, writes, premises, what else has to run."""
 
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     premises: tuple[fx.Node, ...] = ()
-    collectives: tuple[fx.Node, ...] = ()
+    others: tuple[fx.Node, ...] = ()
 
 
 def tangent_specs(tangents: Sequence[torch.Tensor | None]) -> tuple[TensorSpec | None, ...]:
@@ -191,8 +191,8 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     present = {
         index: _with_memory(segment, gradient) for index, gradient in found if gradient is not None
     }
-    premises, collectives = graphs.premises_after(last), graphs.collectives_after(last)
-    return Pulled(present, writes, premises, collectives)
+    premises, others = graphs.premises_after(last), graphs.reaching_out_after(last)
+    return Pulled(present, writes, premises, others)
 
 
 @contextlib.contextmanager
@@ -290,7 +290,7 @@ def derived(
         order=segment.order + 1,
         kind="backward",
         start=min(segment.node_of(tensor) for tensor in tangents),
-        effect_nodes=(*pulled.premises, *pulled.collectives),
+        effect_nodes=(*pulled.premises, *pulled.others),
         drawn=segment.drawn_after,
         executables=segment.backward_executables,
         roles=Roles(copied=frozenset(range(len(present), len(present) + len(writes)))),

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
+
 from funcaot._torch.tracing.own_classes import class_that_acts
 from funcaot.aot.capture.capture import Capture, Input
 from funcaot.aot.capture.shared_inputs import Touched
@@ -139,11 +142,21 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         settings,
         settings.name,
         effect_nodes=captured.effect_nodes,
-        # A program that only looks at values, or takes part in what others compute, runs for that.
-        carried=() if computes else graphs.that_must_run(captured.effect_nodes)[-1:],
+        carried=() if computes else _carried(captured),
         seen=tuple(slot.tensor for slot in captured.slots),
         roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )
+
+
+def _carried(captured: Capture) -> tuple[fx.Node, ...]:
+    """What a program gives out that computes nothing: it runs for what its nodes do besides."""
+    found = graphs.that_must_run(captured.effect_nodes)[-1:]
+    if found or not captured.effect_nodes:
+        return found
+    with captured.tape.recording(grad_mode=False):
+        nothing = torch.empty(0)
+    node = captured.tape.node_of(nothing)
+    return () if node is None else (node,)
 
 
 def _is_leaf(slot: Input) -> bool:

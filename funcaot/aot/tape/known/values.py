@@ -18,6 +18,7 @@ from funcaot.aot.tape.collectives import refuse_value_of_ranks
 from funcaot.aot.tape.known.kept import Draws, Kept
 from funcaot.aot.tape.wrappers import Wrappers, is_wrapper
 from funcaot.classes.opaque import Opaque
+from funcaot.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
@@ -127,6 +128,12 @@ class Values:
             return None
         if any(map(graphs.is_collective, needed)):
             raise refuse_value_of_ranks()
+        if any(map(graphs.acts_outside, needed)):
+            raise UnsupportedError(
+                "A value is read, while a function is captured, of what an operator makes that "
+                "acts outside of tensors: it would act twice.",
+                remedy="return the value and read it outside; torch.where chooses by one inside.",
+            )
         self.drew = any(graphs.is_random(node) for node in needed)
         read = {source for node in needed for source in node.all_input_nodes} | {*wanted}
         known = ChainMap(self._known, self._kept.values)
