@@ -151,8 +151,8 @@ def _refuse_written_places(capture: Capture, flats: tuple[tuple[int, int], ...],
             whole = graphs.value_of(node.args[0])
             if not whole.is_contiguous() and not is_dense(tuple(whole.shape), whole.stride()):
                 raise UnsupportedError(
-                    f"{name} writes to a view by as_strided of a tensor that has gaps or, with open "
-                    "sizes, another order than the usual one in memory.",
+                    f"{name} writes to a view by as_strided of a tensor that has gaps or, with "
+                    "open sizes, another order than the usual one in memory.",
                     remedy="make the view with slices, view, transpose and the like; under forward "
                     "mode torch makes it for each write to a view: write to one of a contiguous "
                     "tensor.",
