@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from torch._higher_order_ops.associative_scan import associative_scan_op as ASSOCIATIVE_SCAN
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.cond import cond_op as COND
 from torch._higher_order_ops.map import map_impl as MAP
 from torch._higher_order_ops.scan import scan_op as SCAN
 from torch._higher_order_ops.while_loop import while_loop_op as WHILE_LOOP
+from torch.utils import _pytree as pytree
 
-__all__ = ["ASSOCIATIVE_SCAN", "COND", "MAP", "SCAN", "WHILE_LOOP", "generic_associative_scan"]
+__all__ = [
+    "ASSOCIATIVE_SCAN",
+    "COND",
+    "MAP",
+    "SCAN",
+    "WHILE_LOOP",
+    "as_carried",
+    "generic_associative_scan",
+]
+
+
+def as_carried(body_fn: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """What a ``while_loop`` carries, in the containers that it was given in.
+
+    The operator is called with leaves; the wrapper of its body knows what they were in.
+    """
+    spec = inspect.getclosurevars(body_fn).nonlocals.get("in_spec")
+    if not isinstance(spec, pytree.TreeSpec) or spec.num_leaves != len(leaves):
+        return tuple(leaves)
+    carried, _ = pytree.tree_unflatten(list(leaves), spec)
+    return tuple(carried)

@@ -11,6 +11,7 @@ from torch import fx
 from funcaot._torch.levels import functorch
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.graph.graphs import value_of
+from funcaot.aot.graph.tensor_spec import is_dense
 
 aten = torch.ops.aten
 
@@ -77,12 +78,12 @@ def _hold_for_all(check: Any, condition: torch.Tensor, *message: str) -> None:
 
 
 def _as_strided(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> fx.Node | None:
-    """A choice of elements by their number, where the unbatched tensor is laid out in order."""
+    """A choice of elements by their number, where the unbatched tensor has no gaps in memory."""
     whole = value_of(node.args[0])  # type: ignore[arg-type]
     places = _places(graph, whole, arguments[1:])
     if places is None:
         return None
-    flat = graph.call_function(aten.reshape.default, (arguments[0], [-1]))
+    flat = _in_memory(graph, arguments[0], whole)
     chosen = graph.call_function(aten.index_select.default, (flat, 0, places))
     return graph.call_function(aten.reshape.default, (chosen, arguments[1]))
 
@@ -90,27 +91,46 @@ def _as_strided(graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node) -> f
 def _as_strided_scatter(
     graph: fx.Graph, arguments: tuple[Any, ...], node: fx.Node
 ) -> fx.Node | None:
-    """Elements replaced by their number, where the unbatched tensor is laid out in order."""
+    """Elements replaced by their number, where the unbatched tensor has no gaps in memory."""
     whole = value_of(node.args[0])  # type: ignore[arg-type]
     places = _places(graph, whole, arguments[2:])
     if places is None:
         return None
-    flat = graph.call_function(aten.reshape.default, (arguments[0], [-1]))
+    flat = _in_memory(graph, arguments[0], whole)
     source = graph.call_function(aten.reshape.default, (arguments[1], [-1]))
     replaced = graph.call_function(aten.index_put.default, (flat, [places], source))
-    return graph.call_function(aten.reshape.default, (replaced, list(whole.shape)))
+    order = _memory_order(whole)
+    sizes = [whole.shape[dim] for dim in order]
+    ordered = graph.call_function(aten.reshape.default, (replaced, sizes))
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return graph.call_function(aten.permute.default, (ordered, back))
+
+
+def _memory_order(whole: torch.Tensor) -> list[int]:
+    """The dimensions of a tensor in the order in which it lies; as they are if that is usual."""
+    if whole.is_contiguous():
+        return list(range(whole.dim()))
+    return sorted(range(whole.dim()), key=lambda dim: -whole.stride(dim))
+
+
+def _in_memory(graph: fx.Graph, tensor: fx.Node, whole: torch.Tensor) -> fx.Node:
+    """All elements in a row, as they lie in the unbatched tensor."""
+    order = _memory_order(whole)
+    ordered = graph.call_function(aten.permute.default, (tensor, order))
+    return graph.call_function(aten.reshape.default, (ordered, [-1]))
 
 
 def _places(graph: fx.Graph, whole: torch.Tensor, geometry: tuple[Any, ...]) -> fx.Node | None:
     """Which elements a size, strides and an offset mean, known before any batch is.
 
-    None if the tensor isn't laid out in order or they reach beyond it.
+    None if the tensor has gaps or they reach beyond it.
     """
     size, stride = geometry[0], geometry[1]
     given = geometry[2] if len(geometry) > 2 else None
     first = 0 if given is None else given - whole.storage_offset()
     last = first + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-    if not whole.is_contiguous() or 0 in size or first < 0 or last >= whole.numel():
+    dense = whole.is_contiguous() or is_dense(tuple(whole.shape), whole.stride())
+    if not dense or 0 in size or first < 0 or last >= whole.numel():
         return None
     options = {"dtype": torch.int64, "device": whole.device}
     places = graph.call_function(aten.full.default, ([1], first), options)

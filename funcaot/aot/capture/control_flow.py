@@ -52,18 +52,21 @@ def _holds(condition: Any) -> bool:
 def _while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried: Any, additional: Any = ()
 ) -> tuple[Any, ...]:
-    first = carried
-    while _holds(cond_fn(*carried, *additional)):
-        following = body_fn(*carried, *additional)
-        if not isinstance(following, tuple) or len(following) != len(first):
+    first = leaves = tuple(carried)
+    following: Any = None
+    while _holds(cond_fn(*leaves, *additional)):
+        following = body_fn(*leaves, *additional)
+        # Containers inside come in leaves, as torch's own wrapper of the operator gives them.
+        leaves = tuple(tree_flatten(following)[0])
+        if not isinstance(following, tuple) or len(leaves) != len(first):
             raise RuntimeError(
                 f"body_fn has to return a tuple of {len(first)}, what the loop carries; "
                 f"it returned {following!r}."
             )
-        carried = following
-    if carried is first:  # no input is a result
-        return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in carried)
-    return tuple(carried)
+    if leaves is first:  # no input is a result
+        copied = [x.clone() if isinstance(x, torch.Tensor) else x for x in first]
+        return operators.as_carried(body_fn, copied)
+    return following
 
 
 def _stacked(rows: Sequence[Any]) -> Any:

@@ -34,6 +34,7 @@ from funcaot.aot.effects.effects import Effects, Mutation, Watched
 from funcaot.aot.effects.required import attribute_changes
 from funcaot.aot.effects.wrappers import written_inside
 from funcaot.aot.graph import graphs
+from funcaot.aot.graph.tensor_spec import is_dense, overlap
 from funcaot.aot.tape.frontier import frontier
 from funcaot.aot.tape.wrappers import leaves_of
 from funcaot.errors import UnsupportedError
@@ -147,10 +148,22 @@ def _refuse_written_places(capture: Capture, flats: tuple[tuple[int, int], ...],
     """
     for node in capture.tape.graph.nodes:
         if node.target is torch.ops.aten.as_strided_scatter.default:
-            if not graphs.value_of(node.args[0]).is_contiguous():
+            whole = graphs.value_of(node.args[0])
+            if not whole.is_contiguous() and not is_dense(tuple(whole.shape), whole.stride()):
                 raise UnsupportedError(
-                    f"{name} writes to a view by as_strided of a tensor that isn't contiguous.",
-                    remedy="make the view with slices, view, transpose and the like.",
+                    f"{name} writes to a view by as_strided of a tensor that has gaps or, with "
+                    "open sizes, another order than the usual one in memory.",
+                    remedy="make the view with slices, view, transpose and the like; under forward "
+                    "mode torch makes it for each write to a view: write to one of a contiguous "
+                    "tensor.",
+                )
+            size, stride = node.args[2], node.args[3]
+            if all(isinstance(number, int) for number in (*size, *stride)) and overlap(
+                size, stride
+            ):
+                raise UnsupportedError(
+                    f"{name} writes to a view by as_strided whose elements share memory.",
+                    remedy="write to a clone of the view, or to one element of memory once.",
                 )
     written = {tracing.storage_key(capture.slots[slot].tensor) for slot, _ in flats}
     for tensor in capture.events.placed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -16,6 +17,9 @@ from funcaot.aot.subclasses.structure import Structure, is_wrapper, structure_of
 
 _TRACED = (FakeTensor, FunctionalTensor)
 LayoutKey: TypeAlias = tuple[Any, ...]
+
+# Elements whose places are looked at one by one.
+_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,16 @@ def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
                 return True
             reach += (size - 1) * step
     return False
+
+
+def overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements lie in one place; of very many, whether they may."""
+    if not may_overlap(shape, stride) or math.prod(shape) > _COUNTED:
+        return may_overlap(shape, stride)
+    places = [0]
+    for size, step in zip(shape, stride, strict=True):
+        places = [place + number * step for place in places for number in range(size)]
+    return len(set(places)) < len(places)
 
 
 def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:

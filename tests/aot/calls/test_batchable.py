@@ -54,6 +54,25 @@ def test_batched_is_a_loop(function, dims):
     torch.testing.assert_close(result, torch.stack(rows))
 
 
+@pytest.mark.parametrize("dims", [(0, 0), (2, 2), (None, 0), (0, None)])
+@pytest.mark.parametrize("function", [chosen, scattered])
+def test_places_of_a_tensor_in_another_order(function, dims):
+    """The unbatched tensor says which elements ``as_strided`` means, whatever a batch's order."""
+    whole, part = torch.rand(3, 2).t(), torch.rand(2, 3)
+    graph = batchable(make_fx(function, tracing_mode="fake")(whole, part))
+    torch.testing.assert_close(graph(whole, part), function(whole, part))
+    batches = [
+        tensor if dim is None else torch.stack([tensor, 2 * tensor], dim)
+        for tensor, dim in zip((whole, part), dims, strict=True)
+    ]
+    rows = []
+    for i in range(2):
+        row = [b if dim is None else b.select(dim, i) for b, dim in zip(batches, dims, strict=True)]
+        rows.append(function(row[0].t().contiguous().t(), row[1].contiguous()))
+    result = torch.func.vmap(graph, in_dims=dims)(*batches)
+    torch.testing.assert_close(result, torch.stack(rows))
+
+
 def test_copy_converts_and_expands():
     def function(whole, part):
         return aten.copy.default(whole, part)

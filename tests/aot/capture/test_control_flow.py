@@ -211,3 +211,25 @@ def test_values_that_must_not_be_read():
 def test_what_a_loop_does_not_take(condition, body, says):
     with pytest.raises(RuntimeError, match=says):
         run(while_loop_op, (condition, body, (torch.ones(3),), ()), {})
+
+
+@pytest.mark.parametrize("start", [0, 5], ids=["some rounds", "none"])
+def test_a_loop_carries_containers(start):
+    """The operator gets leaves; what comes out is in the containers that the loop was given."""
+
+    def function(x):
+        def body(sizes, counted, x):
+            return [sizes[0] + 1, sizes[1]], {"count": counted["count"] + 1}, x * 1.5
+
+        carried = ([x.shape[0], x.shape[1]], {"count": torch.tensor(start)}, x.sin())
+        return while_loop(lambda sizes, counted, x: counted["count"] < 3, body, carried)
+
+    x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+    sizes, counted, last = funcaot.compile(function, backend=COMPILER)(x)
+    rounds = max(3 - start, 0)
+    assert sizes == [2 + rounds, 3]
+    assert list(counted) == ["count"]
+    assert counted["count"].item() == start + rounds
+    torch.testing.assert_close(last, x.sin() * 1.5**rounds)
+    (gradient,) = torch.autograd.grad(last.sum(), x)
+    torch.testing.assert_close(gradient, x.cos() * 1.5**rounds)

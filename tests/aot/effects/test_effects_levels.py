@@ -7,6 +7,7 @@ from torch.testing import assert_close
 import funcaot
 from funcaot.errors import UnsupportedError
 from tests.aot.effects.effect_cases import ALIASES, MUTATIONS
+from tests.hostile import COMPILER
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -127,3 +128,64 @@ def cases():
 @pytest.mark.parametrize(("mutation", "level"), list(cases()))
 def test_matrix_under_levels(mutation, level):
     check_level(mutation, level)
+
+
+# A tensor of ones of shape (4, 3) that lies in another order than the usual one.
+ORDERS = {
+    "transposed": lambda: torch.ones(3, 4).t(),
+    "rows of the transposed": lambda: torch.ones(3, 6).t()[1:5].clone(),
+    "permuted": lambda: torch.ones(3, 1, 4).permute(1, 2, 0).squeeze(0),
+    "channels last": lambda: (
+        torch.ones(1, 4, 1, 3).contiguous(memory_format=torch.channels_last)[0, :, 0].clone()
+    ),
+}
+WRITTEN_ROWS = {
+    "copied": lambda x, y: x[0].copy_(y),
+    "assigned": lambda x, y: x.__setitem__(slice(1, 3), y * y),
+    "added to a column": lambda x, y: x[:, 1].add_(y.sum()),
+    "a view of a view": lambda x, y: x.t()[1, 2:].mul_(y[:2]),
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "write"),
+    [("transposed", "copied")]
+    + [
+        pytest.param(order, write, marks=pytest.mark.slow)
+        for order in ORDERS
+        for write in WRITTEN_ROWS
+        if (order, write) != ("transposed", "copied")
+    ],
+)
+def test_tangents_are_written_to_views_in_any_order(order, write):
+    """Torch writes the tangent by ``as_strided``, where what the view is of has none yet."""
+
+    def function(y):
+        x = ORDERS[order]().clone()
+        WRITTEN_ROWS[write](x, y)
+        return x.sin() * 2
+
+    y, tangent = torch.rand(3), torch.rand(3)
+    for transform in (
+        lambda y: torch.func.jvp(function, (y,), (tangent,)),
+        torch.func.jacfwd(function),
+        torch.func.jacrev(lambda y: torch.func.jvp(function, (y,), (tangent,))[1]),
+    ):
+        compiled = funcaot.compile(transform, backend=COMPILER)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(y), transform(y))
+    one = funcaot.compile(lambda y: torch.func.jvp(function, (y,), (tangent,)), backend=COMPILER)
+    rows = [torch.func.jvp(function, (row,), (tangent,)) for row in torch.stack([y, 2 * y])]
+    several = torch.func.vmap(one)(torch.stack([y, 2 * y]))
+    torch.testing.assert_close(
+        several, tuple(torch.stack(parts) for parts in zip(*rows, strict=True))
+    )
+
+
+def test_a_window_whose_elements_share_memory_is_not_written_to():
+    """Eager writes to them one after another; a graph would compute each of the old value."""
+    compiled = funcaot.compile(
+        lambda x: (x * 2).as_strided((3, 3), (1, 1)).mul_(3), backend="eager"
+    )
+    with pytest.raises(UnsupportedError, match="whose elements share memory"):
+        compiled(torch.ones(24))
