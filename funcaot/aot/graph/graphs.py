@@ -333,23 +333,13 @@ def premises_after(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-<<<<<<< HEAD
-    """A tensor of each premise, draw and collective among some nodes, the premises' last."""
+    """A tensor of each premise, draw and call of others or the outside, the premises' last."""
     listed = tuple(nodes)
-    found = ((node, *node.users) for node in listed if is_random(node) or is_collective(node))
+    found = ((node, *node.users) for node in listed if is_random(node) or _reaches_out(node))
     tensors = [
         [node for node in near if isinstance(value_of(node), torch.Tensor)] for near in found
     ]
     return (*(near[0] for near in tensors if near), *premises(listed))
-=======
-    """A tensor that each premise among some nodes makes, and what others or the outside answer."""
-    listed = tuple(nodes)
-    received = filter(_reaches_out, listed)
-    return (
-        *premises(listed),
-        *(node for node in received if isinstance(value_of(node), torch.Tensor)),
-    )
->>>>>>> upaot
 
 
 def reaching_out_after(node: fx.Node) -> tuple[fx.Node, ...]:

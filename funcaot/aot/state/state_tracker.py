@@ -250,7 +250,7 @@ class StateTracker:
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
     def _note_changes(
-        self, bags: Sequence[Bag], copies: list[tuple[str, Bag]], changes: Changes
+        self, bags: Sequence[Bag], copies: Sequence[tuple[arguments.Path, Bag]], changes: Changes
     ) -> None:
         """Note what the run changed, and numbers that it read off tensors to do so."""
         self.found = self._found(bags, changes, self.environment)
