@@ -55,6 +55,7 @@ SAMPLED = {
         "test_adjoints": 2,
         "test_alike": 14,
         "test_attention": 2,
+        "test_attributes_of_containers": 3,
         "test_autocast_regions": 3,
         "test_autograd_inside": 3,
         "test_batched_draws": 4,

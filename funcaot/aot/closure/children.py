@@ -216,6 +216,7 @@ def _of_container(holder: Any) -> Iterator[Step]:
             yield Step(f"{{0}}({{parent}}, {index})", "", item, (base.__getitem__,))
     if not is_exact(holder):
         yield from entries(dictionary_of(holder) or {}, "{parent}.__dict__", named=True)
+        yield from _of_slots(holder)
 
 
 def _of_module(module: torch.nn.Module, names: ReadNames) -> Iterator[Step]:

@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from threading import Event
 from typing import Any
 
+from funcaot.aot.closure.children import CONTAINERS, is_exact, slots_of
 from funcaot.aot.closure.contents import array_contents, compared, put_contents, whole_contents
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.look import in_slot, module_of
 from funcaot.aot.closure.outside.files import position_of
 from funcaot.aot.closure.process import Settings
 from funcaot.aot.closure.where import path_of, text_of
@@ -33,6 +34,7 @@ class Held:
         self._objects = self._arrays = self._identities = 0
         self._before: dict[int, tuple[Place | None, Any, Any]] = {}
         self._files: dict[int, tuple[Any, int]] = {}
+        self._slots: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._settings = Settings()
         self.update()
 
@@ -42,6 +44,8 @@ class Held:
         for thing in itertools.islice(objects.values(), self._objects, None):
             if isinstance(thing, ContextVar):
                 self._before[id(thing)] = (None, thing, _contents(thing))
+            if isinstance(thing, CONTAINERS) and not is_exact(thing) and slots_of(thing):
+                self._slots[id(thing)] = thing, _in_slots(thing)
         for place, thing in arrays[self._arrays :]:
             # Its own code sets it, which is replayed.
             if id(thing) not in self._before and not isinstance(thing, Event):
@@ -74,6 +78,13 @@ class Held:
                     "captured, and not at every call.",
                     remedy="keep it in a tensor or a list, or change it outside of the function.",
                 )
+        for thing, slots in self._slots.values():
+            if not _are_same(_in_slots(thing), slots):
+                raise UnsupportedError(
+                    f"{name} changes a slot of {path_of(self._environment, id(thing))}, a "
+                    f"{type(thing).__name__}, which no program does for containers.",
+                    remedy="leave __slots__ out of the class, so that it has attributes.",
+                )
         for file, position in self._files.values():
             if position_of(file) != position:
                 raise UnsupportedError(
@@ -86,6 +97,12 @@ class Held:
     def put_back(self) -> None:
         """Give each what it held, where that can be written back."""
         self._settings.put_back()
+        for thing, slots in self._slots.values():
+            for slot in slots_of(thing):
+                if slot in slots:
+                    setattr(thing, slot, slots[slot])
+                elif in_slot(thing, slot):
+                    delattr(thing, slot)
         for _, thing, before in self._before.values():
             if not _is_same(thing, before):
                 if isinstance(thing, ContextVar):
@@ -109,6 +126,14 @@ def refuse_counted(environment: Environment, bag: Bag, name: str) -> None:
             "happen once, when it is captured, and not at every call.",
             remedy="change it outside of the function.",
         )
+
+
+def _in_slots(thing: Any) -> dict[str, Any]:
+    return {slot: value for slot in slots_of(thing) for value in in_slot(thing, slot)}
+
+
+def _are_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(a[slot] is b[slot] for slot in a)
 
 
 def _contents(thing: Any) -> tuple[Any, Any]:

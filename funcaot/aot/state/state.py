@@ -18,10 +18,12 @@ import torch
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.seen_classes import SHOWN_NAMES, is_shown
 from funcaot.aot.closure.children import (
+    CONTAINERS,
     MODULE_DICTIONARIES,
     MODULE_OWN,
     base_of,
     is_compiled,
+    is_exact,
     items_of,
     slots_of,
     users_classes,
@@ -157,9 +159,9 @@ def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool
         return
     if isinstance(holder, dict | list | deque | set):
         yield "{parent}", holder, None, False
+    if isinstance(holder, types.MethodType | torch.jit.ScriptModule) or is_compiled(holder):
         return
-    fixed = tuple | frozenset | types.MethodType | torch.jit.ScriptModule
-    if isinstance(holder, fixed) or is_compiled(holder):
+    if isinstance(holder, CONTAINERS) and is_exact(holder):
         return
     if isinstance(holder, torch.Tensor):
         if not tracing.is_symbolic(holder):
