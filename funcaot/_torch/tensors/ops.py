@@ -59,9 +59,10 @@ def _is_made_to_act(op: OpOverload) -> bool:
 def acts(op: Any) -> bool:
     """Whether an op is called for what it does outside of tensors, as one that writes a log.
 
-    It says so (``register_effect``), or returns nothing and writes to no argument.
+    It says so (``register_effect``), or returns nothing and writes to no argument. A profiler's
+    ranges are none: optimizers open one around each step, and a program has no use for them.
     """
-    if not isinstance(op, OpOverload):
+    if not isinstance(op, OpOverload) or op.namespace == "profiler":
         return False
     if _is_made_to_act(op):
         return True
