@@ -45,8 +45,9 @@ CHECKS = frozenset(
 )
 
 
-# Namespaces whose ops without results are checks, and bounds of sizes.
-_OF_TORCH = frozenset({"aten", "prims", "prim", "inductor", "debugprims"})
+# Namespaces whose ops without results are checks, bounds of sizes, and ends of a profiler's ranges:
+# optimizers open one around each step, and a program has no use for them.
+_OF_TORCH = frozenset({"aten", "prims", "prim", "inductor", "debugprims", "profiler"})
 
 
 @functools.cache
@@ -59,10 +60,9 @@ def _is_made_to_act(op: OpOverload) -> bool:
 def acts(op: Any) -> bool:
     """Whether an op is called for what it does outside of tensors, as one that writes a log.
 
-    It says so (``register_effect``), or returns nothing and writes to no argument. A profiler's
-    ranges are none: optimizers open one around each step, and a program has no use for them.
+    It says so (``register_effect``), or returns nothing and writes to no argument.
     """
-    if not isinstance(op, OpOverload) or op.namespace == "profiler":
+    if not isinstance(op, OpOverload):
         return False
     if _is_made_to_act(op):
         return True

@@ -35,10 +35,8 @@ def flattened(whole, part):
     return aten.view.default(whole, [6])
 
 
-@pytest.mark.parametrize("function", [copied, chosen, scattered, cut, cut_from_the_end, flattened])
-@pytest.mark.parametrize("dims", [(0, 0), (1, 2), (None, 0), (0, None)])
-def test_batched_is_a_loop(function, dims):
-    whole, part = torch.rand(2, 3), torch.rand(2, 3)
+def check_as_loop(function, whole, part, dims, as_whole):
+    """A batched graph gives what the function gives of each example, laid out as it is said."""
     graph = batchable(make_fx(function, tracing_mode="fake")(whole, part))
     torch.testing.assert_close(graph(whole, part), function(whole, part))
     batches = [
@@ -49,9 +47,19 @@ def test_batched_is_a_loop(function, dims):
     for i in range(2):
         row = [b if dim is None else b.select(dim, i) for b, dim in zip(batches, dims, strict=True)]
         # as_strided counts from the first element of the storage.
-        rows.append(function(*[b.clone(memory_format=torch.contiguous_format) for b in row]))
+        rows.append(function(as_whole(row[0]), contiguous(row[1])))
     result = torch.func.vmap(graph, in_dims=dims)(*batches)
     torch.testing.assert_close(result, torch.stack(rows))
+
+
+def contiguous(tensor):
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+@pytest.mark.parametrize("function", [copied, chosen, scattered, cut, cut_from_the_end, flattened])
+@pytest.mark.parametrize("dims", [(0, 0), (1, 2), (None, 0), (0, None)])
+def test_batched_is_a_loop(function, dims):
+    check_as_loop(function, torch.rand(2, 3), torch.rand(2, 3), dims, contiguous)
 
 
 @pytest.mark.parametrize("dims", [(0, 0), (2, 2), (None, 0), (0, None)])
@@ -59,18 +67,7 @@ def test_batched_is_a_loop(function, dims):
 def test_places_of_a_tensor_in_another_order(function, dims):
     """The unbatched tensor says which elements ``as_strided`` means, whatever a batch's order."""
     whole, part = torch.rand(3, 2).t(), torch.rand(2, 3)
-    graph = batchable(make_fx(function, tracing_mode="fake")(whole, part))
-    torch.testing.assert_close(graph(whole, part), function(whole, part))
-    batches = [
-        tensor if dim is None else torch.stack([tensor, 2 * tensor], dim)
-        for tensor, dim in zip((whole, part), dims, strict=True)
-    ]
-    rows = []
-    for i in range(2):
-        row = [b if dim is None else b.select(dim, i) for b, dim in zip(batches, dims, strict=True)]
-        rows.append(function(row[0].t().contiguous().t(), row[1].contiguous()))
-    result = torch.func.vmap(graph, in_dims=dims)(*batches)
-    torch.testing.assert_close(result, torch.stack(rows))
+    check_as_loop(function, whole, part, dims, lambda each: contiguous(each.t()).t())
 
 
 def test_copy_converts_and_expands():
