@@ -18,7 +18,7 @@ class Case:
     """One Function on one sample, as a function of its floating-point tensors only."""
 
     def __init__(self, op):
-        sample = next(iter(op.sample_inputs("cpu", torch.float64, requires_grad=False)))
+        sample = next(iter(op.sample_inputs_func(op, "cpu", torch.float64, False)))
         self.values = (sample.input, *sample.args)
         self.where = [i for i, v in enumerate(self.values) if differentiable(v)]
         self.primals = tuple(self.values[i].detach() for i in self.where)

@@ -22,11 +22,15 @@ def as_sample(given: Any, index: int) -> Sample:
 
 
 def samples_of(operator: Any, device: str, dtype: torch.dtype, seed: int = 0) -> Iterator[Sample]:
-    """The operator's samples, the same ones every time."""
+    """The operator's samples, the same ones every time.
+
+    They come from the record's own function. Its ``sample_inputs`` looks through the whole stack
+    for a test of unittest, which takes longer than the samples.
+    """
     grad = dtype.is_floating_point or dtype.is_complex
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        given = list(operator.sample_inputs(device, dtype, requires_grad=grad))
+        given = list(operator.sample_inputs_func(operator, device, dtype, grad))
     for index, sample in enumerate(given):
         yield as_sample(sample, index)
 

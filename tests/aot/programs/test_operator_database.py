@@ -47,7 +47,7 @@ def samples(op: Any) -> list[Any]:
     """The first one, and one of those that follow."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        given = op.sample_inputs("cpu", torch.float64, requires_grad=op.supports_autograd)
+        given = op.sample_inputs_func(op, "cpu", torch.float64, op.supports_autograd)
         found = list(itertools.islice(given, 40))
     return [found[index] for index in sorted({0, len(found) // 2})] if found else []
 

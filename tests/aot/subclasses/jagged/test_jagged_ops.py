@@ -34,7 +34,7 @@ def name_of(op):
 
 def samples(op, seed):
     torch.manual_seed(seed)
-    return list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
+    return list(op.sample_inputs_func(op, "cpu", torch.float32, op.supports_autograd))
 
 
 def tensors(value):
