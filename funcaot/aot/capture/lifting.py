@@ -120,7 +120,7 @@ class Lifting(TorchFunctionMode):
             keywords = {key: self._seen_inside(value) for key, value in keywords.items()}
         try:
             refuse_mixed_products(self.capture.tape, func, args, keywords)
-            with untraced() if calls_no_user(func) else _RECORDED:
+            with untraced() if calls_no_user(func, (args, keywords)) else _RECORDED:
                 result = handled(Call.of(func, args, keywords), self.capture)
         except Exception as error:
             theirs = error_of_eager(error, self.capture.tape, func, (args, keywords))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextvars
 import functools
-import inspect
 import keyword
 import operator
 import types
@@ -24,7 +23,17 @@ from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.kept_results import tensors_kept
-from funcaot.aot.closure.look import dictionary_of, has_plain_state, in_slot, module_of, weakly
+from funcaot.aot.closure.look import (
+    bases_with,
+    dictionary_of,
+    has_plain_state,
+    in_slot,
+    is_in_any,
+    module_of,
+    special_names,
+    subclasses_of,
+    weakly,
+)
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.named.inherited import names_inherited, slots_inherited
 from funcaot.aot.closure.ran import is_plain_object, is_users
@@ -372,6 +381,7 @@ def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
             yield Step(f"{{parent}}.{name}", name, getattr(kind, name))
     if names.users_mention("__subclasses__"):
         yield Step("{0}({parent})", "", subclasses_of(kind), (subclasses_of,))
+    yield Step("{0}({parent})", "", special_names(kind), (special_names,))
     known: set[str] = set()
     hidden: set[str] = set()
     supers = names.users_mention("super")
@@ -419,29 +429,6 @@ def _not_hidden(kind: type, name: str, count: int, *, metas: bool = False) -> St
     """The step to whether lookup finds an attribute in one of the first classes."""
     text = f"{{0}}({{parent}}, {quoted(name)}, {count}, metas={metas})"
     return Step(text, name, is_in_any(kind, name, count, metas=metas), (is_in_any,))
-
-
-def is_in_any(kind: type, name: str, count: int, *, metas: bool) -> bool:
-    """Whether one of the first classes in the order of lookup has an attribute.
-
-    Args:
-        kind: Where lookup starts.
-        name: The attribute's.
-        count: How many classes.
-        metas: Whether those of its metaclass are meant.
-    """
-    order = inspect.getmro(type(kind) if metas else kind)
-    return any(name in vars(base) for base in order[:count])
-
-
-def bases_with(kind: type, name: str) -> tuple[int, ...]:
-    """Where in the order of lookup an attribute is: ``super()`` finds the next one."""
-    return tuple(index for index, base in enumerate(kind.__mro__) if name in vars(base))
-
-
-def subclasses_of(kind: type) -> tuple[type, ...]:
-    """The classes that are made of a class so far."""
-    return tuple(type.__subclasses__(kind))
 
 
 def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:

@@ -6,6 +6,7 @@ Such code may raise, import, count or take long, so only its own program calls i
 
 from __future__ import annotations
 
+import inspect
 import logging
 import types
 import weakref
@@ -13,6 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+# What isn't a method, and is compared where code has its name in it; some is made at first use.
+_TEXTS = frozenset(
+    {
+        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
+        *("__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__"),
+        *("__qualname__", "__static_attributes__", "__type_params__", "__weakref__"),
+    }
+)
 
 
 def module_of(thing: Any) -> str:
@@ -81,6 +91,47 @@ def lacks(holder: Any, names: Sequence[str]) -> bool:
 def own_names(holder: Any) -> list[str]:
     """The names of what is in a class or module itself, but for those that Python keeps there."""
     return [name for name in holder.__dict__ if not name.startswith("__")]
+
+
+def is_in_any(kind: type, name: str, count: int, *, metas: bool) -> bool:
+    """Whether one of the first classes in the order of lookup has an attribute.
+
+    Args:
+        kind: Where lookup starts.
+        name: The attribute's.
+        count: How many classes.
+        metas: Whether those of its metaclass are meant.
+    """
+    order = inspect.getmro(type(kind) if metas else kind)
+    return any(name in vars(base) for base in order[:count])
+
+
+def bases_with(kind: type, name: str) -> tuple[int, ...]:
+    """Where in the order of lookup an attribute is: ``super()`` finds the next one."""
+    return tuple(index for index, base in enumerate(kind.__mro__) if name in vars(base))
+
+
+def subclasses_of(kind: type) -> tuple[type, ...]:
+    """The classes that are made of a class so far."""
+    return tuple(type.__subclasses__(kind))
+
+
+def special_names(kind: type) -> tuple[str | int, ...]:
+    """The special methods that a class or its metaclass has, each with where lookup finds it.
+
+    Python asks for them by itself, without their name in anybody's code: whether there is a
+    ``__bool__`` decides how ``if thing:`` goes on.
+    """
+    found: list[str | int] = []
+    for order in (kind.__mro__, inspect.getmro(type(kind))):
+        first: dict[str, int] = {}
+        for index, base in enumerate(order):
+            for name in vars(base):
+                if name.startswith("__") and name not in _TEXTS:
+                    first.setdefault(name, index)
+        for name in sorted(first):
+            found += (name, first[name])
+    return tuple(found)
 
 
 def logged_levels(logger: logging.Logger) -> tuple[int, int, bool]:

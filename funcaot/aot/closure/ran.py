@@ -443,8 +443,13 @@ _BUILTIN = (
 CALLS_WHAT_IT_IS_GIVEN = torch.nn.functional.triplet_margin_with_distance_loss
 
 
-def calls_no_user(function: Any) -> bool:
-    """Whether a function of torch's runs no code of the user's."""
+def calls_no_user(function: Any, given: Any) -> bool:
+    """Whether a function of torch's runs no code of the user's, called with some arguments.
+
+    An object among these may be asked for its ``__index__``, or its ``__torch_function__`` called.
+    """
+    if _has_objects(given):
+        return False
     if isinstance(function, _BUILTIN):
         return True
     if function is CALLS_WHAT_IT_IS_GIVEN:
@@ -454,3 +459,13 @@ def calls_no_user(function: Any) -> bool:
         module in ("torch.nn.functional", "torch.functional")
         or (module == "torch._tensor" and function.__name__ not in ("backward", "register_hook"))
     )
+
+
+def _has_objects(given: Any) -> bool:
+    if isinstance(given, slice):
+        return _has_objects((given.start, given.stop, given.step))
+    if isinstance(given, list | tuple):
+        return any(map(_has_objects, given))
+    if isinstance(given, dict):
+        return any(map(_has_objects, given.values()))
+    return not isinstance(given, torch.Tensor) and is_users(type(given))

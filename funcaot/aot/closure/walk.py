@@ -476,7 +476,7 @@ def _is_interesting(value: Any) -> bool:
         return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True
-    if callable(getattr(kind, "__torch_function__", None)):
+    if callable(getattr(kind, "__torch_function__", None)) and not is_users(kind):
         return False
     return dictionary_of(value) is not None or bool(children.slots_of(value))
 

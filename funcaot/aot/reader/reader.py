@@ -35,7 +35,6 @@ from funcaot.aot.reader.reader_identity import (
     write_identities,
     write_shared,
 )
-from funcaot.aot.reader.reader_libraries import write_kept_as
 from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
@@ -44,6 +43,7 @@ from funcaot.aot.reader.reader_tensors import (
     write_tensor,
     write_unread_tensors,
 )
+from funcaot.aot.reader.reader_untouched import write_kept_as
 from funcaot.aot.state.advancing import refuse_iterators
 from funcaot.aot.state.state import Bag, bag_at, name_of
 from funcaot.aot.state.state_effects import Site, StateEffects, Stored

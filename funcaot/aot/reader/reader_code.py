@@ -19,12 +19,14 @@ class Line(NamedTuple):
         says: What the condition compares, in words.
         change: An expression that says what was and what is now, by the functions of ``told``.
         path: What a statement reads, in words.
+        of_classes: Whether it is about what lookup finds in classes, and nothing else.
     """
 
     text: str
     says: str | None = None
     change: str = ""
     path: str = ""
+    of_classes: bool = False
 
 
 class Explanation:

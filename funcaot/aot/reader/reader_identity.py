@@ -14,6 +14,7 @@ from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
+from funcaot.aot.reader.reader_untouched import unless_untouched
 from funcaot.aot.reader.told import shown
 
 # Python calls these without a name in the code.
@@ -163,7 +164,7 @@ def _write_methods_of_tensors(writer: EnvironmentWriter) -> None:
     ]
     absent = writer.source.constant(frozenset(called - own.keys()), "names")
     condition = " and ".join([*known, f"{at}.keys().isdisjoint({absent})"])
-    writer.require(writer.unless_untouched(at, own, condition), "the methods of torch.Tensor")
+    writer.require(unless_untouched(writer, at, own, condition), "the methods of torch.Tensor")
 
 
 def write_functions_of_modules(writer: EnvironmentWriter) -> None:
@@ -176,5 +177,5 @@ def write_functions_of_modules(writer: EnvironmentWriter) -> None:
     if called:
         at = writer.source.constant(own, "functions")
         known = [f"{at}[{name!r}] is {writer.source.constant(own[name])}" for name in called]
-        condition = writer.unless_untouched(at, own, " and ".join(known))
+        condition = unless_untouched(writer, at, own, " and ".join(known))
         writer.require(condition, f"torch.nn.functional's {shown(called)}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.guards import dict_version
 from funcaot.aot.closure import children
 from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
@@ -26,6 +25,7 @@ from funcaot.aot.graph.source import Source
 from funcaot.aot.reader import keys
 from funcaot.aot.reader.reader_code import Explanation, Line, built
 from funcaot.aot.reader.reader_modules import write_modules
+from funcaot.aot.reader.reader_untouched import asks_classes, unless_untouched, without_classes
 from funcaot.aot.reader.told import shown
 from funcaot.aot.state.state import Bag
 
@@ -53,6 +53,7 @@ class EnvironmentWriter:
         self.checks: list[str] = []
         self.dictionaries: dict[int, str] = {}
         self._lines = [Line("f = root[0]")]
+        self._classes: list[type] = []
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class EnvironmentWriter:
                 known = self.source.constant(found, "keys")
                 condition += f" and [*{name}] == {known}"
                 if type(target) is dict and length >= LARGE:
-                    condition = self.unless_untouched(name, target, condition)
+                    condition = unless_untouched(self, name, target, condition)
         condition += self._objects_among(name, target)
         says = f"{path} is a {type(target).__name__} of {length}, and its keys"
         self.require(condition, says, change)
@@ -193,7 +194,10 @@ class EnvironmentWriter:
         """Everything but tensors."""
         environment = self.environment
         for place, value in environment.settings:
-            self.require_setting(self.at(place), value, text_of(environment, place))
+            expression, began = self.at(place), len(self._lines)
+            self.require_setting(expression, value, text_of(environment, place))
+            if asks_classes(place):
+                self._note_classes(place.parent, began)
         write_modules(self)
         for place, value in environment.identities:
             known = self._constant(value)
@@ -207,6 +211,13 @@ class EnvironmentWriter:
             self.require(f"{compare}({self.at(place)}) == {known}", says)
         self._write_objects()
         self._write_absent()
+
+    def _note_classes(self, identity: int, began: int) -> None:
+        """What is compared from a line on is what lookup finds in a class, which stays this one."""
+        if identity in self.environment.alike:
+            return
+        self._classes.append(self.environment.objects[identity])
+        self._lines[began:] = [line._replace(of_classes=True) for line in self._lines[began:]]
 
     def _constant(self, value: Any) -> str:
         """What stands for a thing that is compared by identity, which isn't kept alive by it."""
@@ -244,7 +255,7 @@ class EnvironmentWriter:
             known = self.source.constant(value)
             condition = f"{name} is {known} or type({name}) is {kind} and {name} == {known}"
         if type(value) is dict and len(value) >= LARGE:
-            condition = self.unless_untouched(name, value, condition)
+            condition = unless_untouched(self, name, value, condition)
         change = f"told_value({says!r}, {was!r}, {name})"
         self.require(condition, f"{says} is {was}", change)
 
@@ -254,19 +265,6 @@ class EnvironmentWriter:
         return (
             f"type({name}) is dict and [*{name}] == {keys} and [*map(type, {name}.values())] == "
             f"{kinds} and {name} == {self.source.constant(known)}"
-        )
-
-    def unless_untouched(self, name: str, value: dict[Any, Any], condition: str) -> str:
-        """A condition that is looked at only if a large dictionary was touched since."""
-        if dict_version is None:
-            return condition
-        # The reference's id is checked by the version: no two dictionaries ever have the same.
-        version = self.source.constant([dict_version(value)], "seen")
-        take = self.source.constant(dict_version, "version")
-        note = self.source.constant(_note_version, "note")
-        return (
-            f"type({name}) is dict and ({take}({name}) == {version}[0] or "
-            f"({condition}) and {note}({version}, {name}))"
         )
 
     def _unless_identical(self, name: str, value: Any, kind: str, condition: str) -> str:
@@ -384,7 +382,7 @@ class EnvironmentWriter:
             return
         at = self.source.constant(own, "builtins")
         known = [f"{at}[{name!r}] is {self.source.constant(own[name])}" for name in used]
-        condition = self.unless_untouched(at, own, " and ".join(known))
+        condition = unless_untouched(self, at, own, " and ".join(known))
         self.require(condition, f"Python's {shown(used)}")
 
     def _write_absent_by_lookup(self, identity: int, holder: Any, asked: Sequence[str]) -> None:
@@ -398,7 +396,10 @@ class EnvironmentWriter:
             known = self.source.constant(tuple(names), "names")
             look = self.source.constant(lacks, "lacks")
             says = f"{self.says(identity)} has none of {shown(names)}"
-            self.require(f"{look}({self.variable(identity)}, {known})", says)
+            at, began = self.variable(identity), len(self._lines)
+            self.require(f"{look}({at}, {known})", says)
+            if isinstance(holder, type):
+                self._note_classes(identity, began)
 
     def _write_absent_of(self, identity: int, holder: Any, own: dict[str, Any]) -> None:
         if isinstance(holder, torch.jit.ScriptModule):
@@ -467,7 +468,8 @@ class EnvironmentWriter:
         """The function that reads: the values of these expressions, or None."""
         result = f"({''.join(f'{value}, ' for value in values)})"
         results = (result, lambda says: "None", "None")
-        return built(self.source.namespace, self._lines, "read(root)", results)
+        namespace, lines = without_classes(self.source.namespace, self._lines, self._classes)
+        return built(namespace, lines, "read(root)", results)
 
     def explanation(self) -> Explanation:
         """What says what isn't as it was; it keeps nothing of the environment alive."""
@@ -486,10 +488,3 @@ def _module_of(thing: Any) -> str:
     if isinstance(thing, types.ModuleType):
         return name_of(thing)
     return module_of(thing if isinstance(thing, type) else type(thing))
-
-
-def _note_version(seen: list[int], dictionary: dict[Any, Any]) -> bool:
-    """Note that a dictionary holds what it should, so that only its version is looked at."""
-    if dict_version is not None:
-        seen[0] = dict_version(dictionary)
-    return True

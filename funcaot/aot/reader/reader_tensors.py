@@ -9,6 +9,7 @@ import torch
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import LARGE, EnvironmentWriter
+from funcaot.aot.reader.reader_untouched import unless_untouched
 from funcaot.errors import UnsupportedError
 
 
@@ -67,7 +68,7 @@ def _write_containers_of_tensors(writer: EnvironmentWriter) -> set[int]:
         known = writer.source.constant({*kinds, torch.Tensor}, "kinds")
         condition = f"{{*map(type, {items})}} <= {known}"
         if type(thing) is dict:
-            condition = writer.unless_untouched(name, thing, condition)
+            condition = unless_untouched(writer, name, thing, condition)
         writer.require(condition, f"{writer.says(identity)} is full of tensors")
         found.add(identity)
     return found
