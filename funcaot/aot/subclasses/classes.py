@@ -15,8 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.ops import HigherOrderOperator
-from funcaot._torch.tensors.own_functions import (
+from funcaot._torch.tensors.classes.own_functions import (
     functions_of_classes_off,
     functions_of_classes_on,
     has_own_dispatch,
@@ -25,6 +24,7 @@ from funcaot._torch.tensors.own_functions import (
     names_in_place,
     own_function_of,
 )
+from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.own_classes import can_enter, class_of, making_classes, put_in_class

@@ -194,6 +194,10 @@ class Wrappers:
         found = self._entered.get(id(part))
         return None if found is None else found[1]
 
+    def all_entered(self) -> list[tuple[torch.Tensor, fx.Node]]:
+        """The inner tensors of inputs, as they were entered, with their nodes."""
+        return list(self._entered.values())
+
     def node_of(self, wrapper: torch.Tensor) -> fx.Node | None:
         """The node of a wrapper's present value, made if there is none yet."""
         self.used = True
