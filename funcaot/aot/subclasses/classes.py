@@ -63,7 +63,10 @@ def refuse_class(kind: type, said: str, tensor: torch.Tensor | None = None) -> N
         return
     wraps = has_own_dispatch(kind)
     if wraps or not can_enter(kind) or _looks_otherwise(kind, tensor):
-        inner = "pass the tensors inside, or give the class __tensor_flatten__ and its inverse"
+        inner = (
+            "pass the tensors inside, or give the class __tensor_flatten__ and its inverse, or "
+            "tell funcaot.register_wrapper how it is taken apart"
+        )
         remedy = inner if wraps else "pass x.as_subclass(torch.Tensor)"
         raise EagerOnlyError(
             said.format(f"a tensor of class {kind.__name__}, which says itself what ops do,"),

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 
 from funcaot._torch.distributed import made_alike
-from funcaot._torch.tensors.classes.wrapping import flattened, is_wrapper_class, unflattened
+from funcaot._torch.tensors.classes.wrapping import (
+    flattened,
+    is_wrapper_class,
+    names_of_functions,
+    unflattened,
+)
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.subclasses.metadata import Outer, frozen, refuse_hidden_sizes, resized
@@ -181,10 +186,10 @@ class _Held:
 
 
 def _of_another_class(kind: type, made: type) -> UnsupportedError:
+    again = names_of_functions(kind)[1]
     return UnsupportedError(
-        f"{kind.__name__}.__tensor_unflatten__ makes a {made.__name__}, so programs would lose the "
-        "class.",
-        remedy=f"define __tensor_unflatten__ in {kind.__name__}, too.",
+        f"{again} makes a {made.__name__}, so programs would lose the class.",
+        remedy=f"let it make a {kind.__name__}: a class that inherits it defines its own.",
     )
 
 

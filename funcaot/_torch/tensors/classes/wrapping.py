@@ -15,13 +15,18 @@ import torch
 from torch.masked import MaskedTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
+from funcaot.errors import UnsupportedError
+
 __all__ = [
     "Flatten",
     "Unflatten",
     "add_row",
     "flattened",
+    "has_methods",
     "is_wrapper_class",
     "is_wrapper_subclass",
+    "names_of_functions",
+    "row_of",
     "unflattened",
 ]
 
@@ -80,10 +85,41 @@ def unflattened(kind: Any, inner: dict[str, Any], context: Any, size: Any, strid
         context: The metadata.
         size: The wrapper's own sizes.
         stride: Its strides.
+
+    Raises:
+        UnsupportedError: If a function of the table put something else in.
     """
     row = _rows.get(kind)
-    unflatten = kind.__tensor_unflatten__ if row is None else row[1]
-    return unflatten(inner, context, size, stride)
+    if row is None:
+        return kind.__tensor_unflatten__(inner, context, size, stride)
+    made = row[1](inner, context, size, stride)
+    for name, value in inner.items():
+        if getattr(made, name, None) is not value:
+            raise UnsupportedError(
+                f"The unflatten that register_wrapper was given for {kind.__name__} makes a tensor "
+                f"whose {name} isn't the one that it was given.",
+                remedy="set the attributes to what is in inner, also where the class's own "
+                "constructor copies.",
+            )
+    return made
+
+
+def row_of(kind: type) -> tuple[Flatten, Unflatten] | None:
+    """The functions that the table has for a class."""
+    return _rows.get(kind)
+
+
+def has_methods(kind: type) -> bool:
+    """Whether a class says itself how its tensors are taken apart."""
+    return is_traceable_wrapper_subclass_type(kind)
+
+
+def names_of_functions(kind: type) -> tuple[str, str]:
+    """What takes tensors of a class apart and makes them again, for messages."""
+    if kind in _rows:
+        named = f"that register_wrapper was given for {kind.__name__}"
+        return f"the flatten {named}", f"the unflatten {named}"
+    return f"{kind.__name__}.__tensor_flatten__", f"{kind.__name__}.__tensor_unflatten__"
 
 
 def add_row(kind: type, flatten: Flatten, unflatten: Unflatten) -> None:

@@ -14,7 +14,19 @@ UNARY = (
     *("erf", "isnan", "nan_to_num", "rsqrt", "reciprocal", "logical_not", "angle", "round"),
 )
 BINARY = ("add", "sub", "mul", "div", "atan2", "maximum", "minimum", "eq", "lt", "fmod", "ge")
-REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "argmax", "argmin", "std", "var", "norm", "all")
+REDUCTIONS = (
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "prod",
+    "argmax",
+    "argmin",
+    "std",
+    "var",
+    "norm",
+    "all",
+)
 IN_PLACE = ("sin_", "mul_", "neg_", "add_", "abs_", "sigmoid_")
 
 
@@ -221,7 +233,12 @@ def play(function, calls, tangent, order=2):
     for x, y in (make() for make in calls):
         try:
             result = function(x, y)
-            seen.append(([looks(x, counted=True), looks(y, counted=True), looks(result)], copies([x, y, result])))
+            seen.append(
+                (
+                    [looks(x, counted=True), looks(y, counted=True), looks(result)],
+                    copies([x, y, result]),
+                )
+            )
             leaves = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
             current = [v for v in leaves if v.requires_grad]
             asked = [v for v in (x, y) if v.requires_grad]
@@ -231,7 +248,9 @@ def play(function, calls, tangent, order=2):
                 tangents = [tangent_of(v, tangent, None) for v in current]
                 options = {"create_graph": at < order - 1, "allow_unused": True}
                 gradients = torch.autograd.grad(current, asked, tangents, **options)
-                seen.append((looks(list(gradients)), copies([g for g in gradients if g is not None])))
+                seen.append(
+                    (looks(list(gradients)), copies([g for g in gradients if g is not None]))
+                )
                 current = [g for g in gradients if g is not None and g.requires_grad]
         except Exception as error:  # noqa: BLE001
             seen.append((type(error).__name__, str(error).split("\n")[0][:150], error))
@@ -250,7 +269,9 @@ def difference(found, wanted):
         if one[0] != other[0]:
             return f"{index} looks: {_first(one[0], other[0])}"
         for p, q in zip(one[1], other[1], strict=True):
-            if p.dtype != q.dtype or not torch.allclose(p.double(), q.double(), equal_nan=True, rtol=1e-4, atol=1e-6):
+            if p.dtype != q.dtype or not torch.allclose(
+                p.double(), q.double(), equal_nan=True, rtol=1e-4, atol=1e-6
+            ):
                 return f"{index} values: {p.flatten()[:6]} for {q.flatten()[:6]}"
     return "" if len(found) == len(wanted) else f"{len(found)} for {len(wanted)}"
 
