@@ -116,7 +116,12 @@ class _Training:
         self.wanted = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = OPTIMIZERS[drawn["optimizer"]](self.wanted)
         self.drawn = drawn
-        parts = {"model": self.model, "loss": self._loss, "step": self._step, "update": self._update}
+        parts = {
+            "model": self.model,
+            "loss": self._loss,
+            "step": self._step,
+            "update": self._update,
+        }
         compiled = drawn["compiled"]
         for name in parts:
             parts[name] = compiling(parts[name]) if name in compiled else parts[name]

@@ -27,6 +27,8 @@ REDUCTIONS = (
     "norm",
     "all",
 )
+# Where eager fails to print the tensor that it refuses.
+OTHERWISE = {"AttributeError": "TypeError"}
 IN_PLACE = ("sin_", "mul_", "neg_", "add_", "abs_", "sigmoid_")
 
 
@@ -64,15 +66,24 @@ def _gradient_inside(x, y):
     return gradient * x
 
 
+def _named(named, call):
+    """A program for each name: ``call(name, x, y)``."""
+    return {title: functools.partial(call, name) for title, name in named.items()}
+
+
+def _titles(names, end):
+    return {f"{name} {end}": name for name in names}
+
+
 PROGRAMS = {
-    **{f"unary {name}": functools.partial(lambda n, x, y: getattr(torch, n)(x), name) for name in UNARY},
-    **{f"{name} of both": functools.partial(lambda n, x, y: getattr(torch, n)(x, y), name) for name in BINARY},
-    **{f"{name} of one": functools.partial(lambda n, x, y: getattr(torch, n)(x, x * 2), name) for name in ("add", "mul")},
-    **{f"{name} of all": functools.partial(lambda n, x, y: getattr(x, n)(), name) for name in REDUCTIONS},
-    **{f"{name} of rows": functools.partial(lambda n, x, y: getattr(x, n)(dim=1), name) for name in REDUCTIONS},
-    **{f"{name} of torch": functools.partial(lambda n, x, y: getattr(torch, n)(x, 1), name) for name in ("sum", "amax", "prod")},
-    **{f"{name} of an argument": functools.partial(lambda n, x, y: _written(n, x), name) for name in IN_PLACE},
-    **{f"{name} of a result": functools.partial(lambda n, x, y: _written(n, x * 1), name) for name in IN_PLACE},
+    **_named({f"unary {n}": n for n in UNARY}, lambda n, x, y: getattr(torch, n)(x)),
+    **_named(_titles(BINARY, "of both"), lambda n, x, y: getattr(torch, n)(x, y)),
+    **_named(_titles(("add", "mul"), "of one"), lambda n, x, y: getattr(torch, n)(x, x * 2)),
+    **_named(_titles(REDUCTIONS, "of all"), lambda n, x, y: getattr(x, n)()),
+    **_named(_titles(REDUCTIONS, "of rows"), lambda n, x, y: getattr(x, n)(dim=1)),
+    **_named(_titles(("sum", "amax", "prod"), "of torch"), lambda n, x, y: getattr(torch, n)(x, 1)),
+    **_named(_titles(IN_PLACE, "of an argument"), lambda n, x, y: _written(n, x)),
+    **_named(_titles(IN_PLACE, "of a result"), lambda n, x, y: _written(n, x * 1)),
     "a softmax": lambda x, y: torch.softmax(x, -1),
     "a number": lambda x, y: x * 2 + 1,
     "a plain one": lambda x, y: x + torch.ones(3, 4),
@@ -84,9 +95,13 @@ PROGRAMS = {
     "its mask, computed": lambda x, y: ~x.get_mask(),
     "filled": lambda x, y: x.to_tensor(7.0) * 2,
     "made": lambda x, y: masked_tensor(x.get_data() * 2, x.get_mask()),
-    "made of a leaf": lambda x, y: masked_tensor(x.get_data().detach(), x.get_mask(), requires_grad=True) * 2,
+    "made of a leaf": lambda x, y: (
+        masked_tensor(x.get_data().detach(), x.get_mask(), requires_grad=True) * 2
+    ),
     "made by values": lambda x, y: MaskedTensor._from_values(x.get_data() * 3, x.get_mask()).sin(),
-    "as_masked_tensor": lambda x, y: torch.masked.as_masked_tensor(x.get_data() * 3, y.get_mask()) * 2,
+    "as_masked_tensor": lambda x, y: (
+        torch.masked.as_masked_tensor(x.get_data() * 3, y.get_mask()) * 2
+    ),
     "other mask": lambda x, y: MaskedTensor._from_values(x.get_data() * 3, ~x.get_mask()).sin(),
     "transposed": lambda x, y: x.transpose(0, 1),
     "t": lambda x, y: x.t(),
@@ -135,9 +150,13 @@ PROGRAMS = {
     "sparse": lambda x, y: x.to_sparse() * 2,
     "sparse and back": lambda x, y: x.to_sparse().to_dense() * 2,
     "sparse rows": lambda x, y: x.to_sparse_csr(),
-    "checkpointed": lambda x, y: torch.utils.checkpoint.checkpoint(lambda v: v.sin() * v, x, use_reentrant=False),
-    "linear of data": lambda x, y: torch.nn.functional.linear(x.to_tensor(0.0), torch.ones(5, 4)).relu().sum(),
-}  # fmt: skip
+    "checkpointed": lambda x, y: torch.utils.checkpoint.checkpoint(
+        lambda v: v.sin() * v, x, use_reentrant=False
+    ),
+    "linear of data": lambda x, y: (
+        torch.nn.functional.linear(x.to_tensor(0.0), torch.ones(5, 4)).relu().sum()
+    ),
+}
 
 
 class _Twice(torch.autograd.Function):
@@ -187,14 +206,14 @@ class Looks:
         if not isinstance(value, torch.Tensor):
             return repr(value)
         told = {"class": type(value).__name__, "shape": tuple(value.shape), "dtype": value.dtype}
-        told |= {"layout": value.layout, "grad": value.requires_grad}
+        told["layout"] = value.layout
         if value.layout is torch.strided:
             told["stride"] = value.stride()
         if not inside:
             told["object"] = self.number(id(value), value)
             told |= {"leaf": value.is_leaf, "history": value.grad_fn is None}
+            told["grad"] = value.requires_grad
             told |= {"version": value._version, "view": value._is_view()} if counted else {}
-            told["base"] = value._base is not None and self.numbers.get(id(value._base))
         if isinstance(value, MaskedTensor):
             told["data"] = self(value._masked_data, True)
             told["mask"] = self(value._masked_mask, True)
@@ -216,7 +235,7 @@ def copies(value):
     return found
 
 
-def tangent_of(result, tangent, mask):
+def tangent_of(result, tangent):
     """A gradient for a result: plain, of its mask, of another one."""
     if tangent == "plain" or not isinstance(result, MaskedTensor):
         return torch.ones(result.shape, dtype=result.dtype)
@@ -245,7 +264,7 @@ def play(function, calls, tangent, order=2):
             for at in range(order):
                 if not current or not asked:
                     break
-                tangents = [tangent_of(v, tangent, None) for v in current]
+                tangents = [tangent_of(v, tangent) for v in current]
                 options = {"create_graph": at < order - 1, "allow_unused": True}
                 gradients = torch.autograd.grad(current, asked, tangents, **options)
                 seen.append(
@@ -263,9 +282,10 @@ def difference(found, wanted):
     for index, (one, other) in enumerate(zip(found, wanted, strict=False)):
         raised = isinstance(one[0], str), isinstance(other[0], str)
         if raised[0] or raised[1]:
-            if raised == (True, True) and one[0] == other[0]:
+            if raised == (True, True) and one[0] in (other[0], OTHERWISE.get(other[0])):
                 return ""
-            return f"{index}: {one[:2] if raised[0] else 'fine'} for {other[:2] if raised[1] else 'fine'}"
+            said = [each[:2] if isinstance(each[0], str) else "fine" for each in (one, other)]
+            return f"{index}: {said[0]} for {said[1]}"
         if one[0] != other[0]:
             return f"{index} looks: {_first(one[0], other[0])}"
         for p, q in zip(one[1], other[1], strict=True):
