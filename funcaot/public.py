@@ -6,6 +6,7 @@ from funcaot import config
 from funcaot.aot.runtime.cache import clear_all as clear
 from funcaot.aot.runtime.mark_static import mark_static
 from funcaot.aot.signature.dynamic import mark_dynamic
+from funcaot.aot.subclasses.registration import register_wrapper
 from funcaot.api import aot_function, aot_module, compile
 from funcaot.derivatives.table import register_derivative
 from funcaot.functions.checkpoint import checkpoint

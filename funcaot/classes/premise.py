@@ -73,10 +73,10 @@ def number_function(
         # By text: nan equals itself, and 0.0 isn't -0.0.
         if repr(found) != repr(expected):
             raise PremiseFailed(reason, repr(found))
-        return torch.zeros((), dtype=torch.bool)
+        return torch.zeros((), dtype=torch.bool, device="cpu")
 
     def abstract(*tensors: torch.Tensor) -> torch.Tensor:
-        return torch.zeros((), dtype=torch.bool)
+        return torch.zeros((), dtype=torch.bool, device="cpu")
 
     def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor) -> Any:
         raise UnsupportedError(
@@ -93,7 +93,7 @@ def number_function(
         "funcaot_reason": reason,
         "funcaot_premise": True,
         "funcaot_reads_number": True,
-        "funcaot_found": [torch.zeros((), dtype=torch.bool)],
+        "funcaot_found": [torch.zeros((), dtype=torch.bool, device="cpu")],
         "__module__": __name__,
     }
     return type(name, (torch.autograd.Function,), members)

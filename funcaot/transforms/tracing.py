@@ -14,13 +14,13 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels.functorch import dispatch_mode_count, pytree, transforms_active
+from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
 from funcaot._torch.tensors.guards import autocast_as, autocast_state
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing.seen_classes import classes_shown
 from funcaot._torch.tracing.tracing import (
     FakeTensor,
     is_untraceable_function,
-    is_wrapper_subclass,
     refuse_data_access,
     why_untraceable,
 )

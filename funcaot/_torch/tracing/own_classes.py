@@ -20,12 +20,12 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
-from funcaot._torch.tensors.guards import users_function_mode_active
-from funcaot._torch.tensors.own_functions import (
+from funcaot._torch.tensors.classes.own_functions import (
     functions_of_classes_off,
     has_own_functions,
     names_in_place,
 )
+from funcaot._torch.tensors.guards import users_function_mode_active
 from funcaot.base.scopes import SharedPatch, holding
 
 __all__ = [

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from funcaot._torch.patches import require
-from funcaot._torch.tensors.own_functions import is_own_class
+from funcaot._torch.tensors.classes.own_functions import is_own_class
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, WrittenInt
 from funcaot._torch.tracing.own_classes import class_of, put_in_class

@@ -30,11 +30,7 @@ from torch.fx.experimental.proxy_tensor import (
     get_proxy_slot,
     track_tensor_tree,
 )
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-)
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from funcaot._torch.autograd.coalesced import look_at_sparse
@@ -42,6 +38,7 @@ from funcaot._torch.autograd.detached import DetachedWrites
 from funcaot._torch.autograd.function_views import FunctionViews
 from funcaot._torch.distributed.collectives import is_in_place_collective
 from funcaot._torch.dynamo.compile_lock import import_dynamo
+from funcaot._torch.tensors.classes.wrapping import flattened, is_wrapper_class, is_wrapper_subclass
 from funcaot._torch.tensors.ops import CHECKS, acts
 from funcaot._torch.tensors.sizes.ragged import NestedSizes
 from funcaot._torch.tracing import tracing_errors
@@ -88,8 +85,6 @@ __all__ = [
     "is_capturing",
     "is_symbolic",
     "is_traced",
-    "is_wrapper_class",
-    "is_wrapper_subclass",
     "new_tracer",
     "node_of",
     "saved_tensors_hooks_enabled",
@@ -109,8 +104,6 @@ disable_current_modes = _disable_current_modes
 set_forward_ad_enabled = _set_fwd_grad_enabled
 CAPTURED = "(being captured)"  # in the text of a tensor that has no numbers yet
 without_torch_function = torch._C.DisableTorchFunction
-is_wrapper_subclass = is_traceable_wrapper_subclass
-is_wrapper_class = is_traceable_wrapper_subclass_type
 
 
 class NotingTracer(PythonKeyTracer):
@@ -255,7 +248,7 @@ def is_symbolic(value: Any) -> bool:
     if type(value) in (torch.Tensor, torch.nn.Parameter) or not is_wrapper_subclass(value):
         return False
     with without_torch_function():  # a capture would take it for a use of the tensor
-        parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
+        parts = [getattr(value, name) for name in flattened(value)[0]]
     return any(map(is_symbolic, parts))
 
 
@@ -375,9 +368,7 @@ def refuse_data_access(tensor: torch.Tensor) -> None:
 
 def _dispatches_itself(kind: type) -> bool:
     """Whether tensors of a class take ops apart themselves."""
-    return is_traceable_wrapper_subclass_type(kind) and not issubclass(
-        kind, FunctionalTensor | FakeTensor
-    )
+    return is_wrapper_class(kind) and not issubclass(kind, FunctionalTensor | FakeTensor)
 
 
 class TapeFunctionalMode(FunctionalTensorMode):

@@ -16,7 +16,7 @@ from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import situation
 from funcaot._torch.levels.thread_state import StateKept
-from funcaot._torch.tensors.own_functions import functions_of_classes_off
+from funcaot._torch.tensors.classes.own_functions import functions_of_classes_off
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it

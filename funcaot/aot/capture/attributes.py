@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.own_functions import has_own_functions
+from funcaot._torch.tensors.classes.own_functions import has_own_functions
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of, noticing_lookups

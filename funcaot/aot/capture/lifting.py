@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.calls.lost_arguments import with_lost
 from funcaot._torch.levels import functorch
+from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.pytree import is_size, tree_map
 from funcaot._torch.tensors.sizes.ragged import is_placeholder_of_torch
 from funcaot._torch.tensors.sizes.read_floats import is_read
@@ -83,7 +84,7 @@ class Lifting(TorchFunctionMode):
         """
         if self._made.get(id(wrapper), _nothing)() is not wrapper:
             return False
-        for name in wrapper.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+        for name in flattened(wrapper)[0]:  # type: ignore[attr-defined]
             part = getattr(wrapper, name)
             entered = self.replace(part)
             if entered is not part:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from funcaot._torch.tensors.own_functions import function_in_use, names_in_place
+from funcaot._torch.tensors.classes.own_functions import function_in_use, names_in_place
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting

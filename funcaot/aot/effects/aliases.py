@@ -11,7 +11,7 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.tensors.own_functions import is_own_class
+from funcaot._torch.tensors.classes.own_functions import is_own_class
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.own_classes import class_of
 from funcaot.aot.capture.capture import Capture, Input, geometry_of

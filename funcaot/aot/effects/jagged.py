@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.sizes.ragged import view_from_jagged
 from funcaot._torch.tracing import tracing
 from funcaot.aot.effects.effects import Output
@@ -98,7 +99,7 @@ def jagged_again(finder: Finder, value: torch.Tensor) -> Output | None:
     """
     if not is_view_of_values(value):
         return None
-    names, metadata = value.__tensor_flatten__()  # type: ignore[attr-defined]
+    names, metadata = flattened(value)  # type: ignore[attr-defined]
     values, *others = [getattr(value, name) for name in names]
     key = tracing.storage_key(values)
     if key not in finder.storages and not _is_shown(finder.capture.outputs, key):

@@ -134,7 +134,7 @@ def _parts_written(
             if turned or tracing.has_storage_change(part) or geometry_of(part) != alone.geometry:
                 raise _refusal(slot, name)
             continue
-        entered = tape.wrappers.entered(part)
+        entered = tape.wrappers.entered(part) or _entered_there(capture, slot, path, part)
         if entered is None or tracing.has_storage_change(part):
             raise _refusal(slot, name)
         owner = way_to(entered)
@@ -147,6 +147,18 @@ def _parts_written(
             if not _keeps_order(part):
                 raise _refusal(slot, name)
             yield path, part
+
+
+def _entered_there(
+    capture: Capture, slot: Input, path: tuple[str, ...], part: torch.Tensor
+) -> fx.Node | None:
+    """The node of what was in a place before, if the class put an alias of that there."""
+    for before, node in capture.tape.wrappers.all_entered():
+        if way_to(node) == (slot.node, path) and not is_wrapper(before):
+            same = geometry_of(before) == geometry_of(part)
+            shared = tracing.storage_key(before) == tracing.storage_key(part)
+            return node if same and shared else None
+    return None
 
 
 def _keeps_order(part: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.sizes.ragged import number_of
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.subclasses.structure import inside, is_wrapper
@@ -76,7 +77,7 @@ def tensors_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor
     """A tensor and those inside, likewise."""
     yield path, value
     if is_wrapper(value):
-        for name in value.__tensor_flatten__()[0]:
+        for name in flattened(value)[0]:
             part = getattr(value, name)
             if isinstance(part, torch.Tensor):
                 yield from tensors_in(part, (*path, name))

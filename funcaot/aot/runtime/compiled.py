@@ -16,7 +16,7 @@ from funcaot._torch.dynamo.dynamo import is_dynamo_compiling, without_dynamo
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.levels.thread_state import StateKept
-from funcaot._torch.tensors.own_functions import without_functions_of_classes
+from funcaot._torch.tensors.classes.own_functions import without_functions_of_classes
 from funcaot._torch.tensors.pytree import tree_map
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.observed.logs import show_recompile

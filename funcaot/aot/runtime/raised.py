@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from funcaot._torch.levels.situation import situation
-from funcaot._torch.tensors.own_functions import as_called
+from funcaot._torch.tensors.classes.own_functions import as_called
 from funcaot._torch.tracing.tracing import is_untraceable
 from funcaot.aot.graph.location import warn_user
 from funcaot.aot.graph.lru import Derived

@@ -16,7 +16,7 @@ import torch
 from funcaot._torch.distributed.settings import dispatches_alike, how_it_dispatches
 from funcaot._torch.levels.inference import inference_mode_around_levels
 from funcaot._torch.tensors import guards
-from funcaot._torch.tensors.own_functions import as_called, called_with_functions_of_classes
+from funcaot._torch.tensors.classes.own_functions import as_called, called_with_functions_of_classes
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph.source import Source
 from funcaot.errors import UnsupportedError

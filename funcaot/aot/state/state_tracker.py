@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.own_functions import as_called
+from funcaot._torch.tensors.classes.own_functions import as_called
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.sizes.read_floats import reading
 from funcaot._torch.tensors.sizes.written_numbers import mathematics

@@ -15,8 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.ops import HigherOrderOperator
-from funcaot._torch.tensors.own_functions import (
+from funcaot._torch.tensors.classes.own_functions import (
     functions_of_classes_off,
     functions_of_classes_on,
     has_own_dispatch,
@@ -25,6 +24,7 @@ from funcaot._torch.tensors.own_functions import (
     names_in_place,
     own_function_of,
 )
+from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.own_classes import can_enter, class_of, making_classes, put_in_class
@@ -63,7 +63,10 @@ def refuse_class(kind: type, said: str, tensor: torch.Tensor | None = None) -> N
         return
     wraps = has_own_dispatch(kind)
     if wraps or not can_enter(kind) or _looks_otherwise(kind, tensor):
-        inner = "pass the tensors inside, or give the class __tensor_flatten__ and its inverse"
+        inner = (
+            "pass the tensors inside, or give the class __tensor_flatten__ and its inverse, or "
+            "tell funcaot.register_wrapper how it is taken apart"
+        )
         remedy = inner if wraps else "pass x.as_subclass(torch.Tensor)"
         raise EagerOnlyError(
             said.format(f"a tensor of class {kind.__name__}, which says itself what ops do,"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.classes.wrapping import names_of_functions
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.ragged import number_of, numbers_of
 from funcaot.aot.subclasses.alike import BY_VALUE, identified
@@ -74,7 +75,7 @@ def frozen(value: Any, owner: type, outer: Outer) -> Hashable:
         return identified(value)
     if isinstance(value, torch.Tensor):
         raise UnsupportedError(
-            f"{owner.__name__}.__tensor_flatten__ gives a tensor as metadata, which a program "
+            f"{names_of_functions(owner)[0]} gives a tensor as metadata, which a program "
             "would keep from the call that it was made in.",
             remedy="name it among the inner tensors.",
         )

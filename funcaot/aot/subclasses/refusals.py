@@ -13,7 +13,7 @@ from torch import fx
 
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.situation import Situation
-from funcaot._torch.tensors.own_functions import has_own_dispatch
+from funcaot._torch.tensors.classes.own_functions import has_own_dispatch
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.errors import UnsupportedError
 

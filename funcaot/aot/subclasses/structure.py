@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from funcaot._torch.distributed import made_alike
+from funcaot._torch.tensors.classes.wrapping import (
+    flattened,
+    is_wrapper_class,
+    names_of_functions,
+    unflattened,
+)
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.subclasses.metadata import Outer, frozen, refuse_hidden_sizes, resized
@@ -95,7 +100,7 @@ class Structure:
         pair = held.sized(shape, stride)
         context, others = pair if carried is None else carried(pair)
         named = {**dict(zip(self.names, parts, strict=True)), **others}
-        made = kind.__tensor_unflatten__(named, context, torch.Size(shape), tuple(stride))
+        made = unflattened(kind, named, context, torch.Size(shape), tuple(stride))
         if type(made) is not kind:
             raise _of_another_class(kind, type(made))
         with tracing.without_torch_function():
@@ -181,22 +186,17 @@ class _Held:
 
 
 def _of_another_class(kind: type, made: type) -> UnsupportedError:
+    again = names_of_functions(kind)[1]
     return UnsupportedError(
-        f"{kind.__name__}.__tensor_unflatten__ makes a {made.__name__}, so programs would lose the "
-        "class.",
-        remedy=f"define __tensor_unflatten__ in {kind.__name__}, too.",
+        f"{again} makes a {made.__name__}, so programs would lose the class.",
+        remedy=f"let it make a {kind.__name__}: a class that inherits it defines its own.",
     )
 
 
 def is_wrapper(value: Any) -> bool:
     """Whether it is a tensor that wraps others and can be taken apart."""
     kind = type(value)
-    return kind not in _OTHERS and _wraps(kind)
-
-
-@lru_cache(maxsize=256)
-def _wraps(kind: type) -> bool:
-    return issubclass(kind, torch.Tensor) and tracing.is_wrapper_class(kind)
+    return kind not in _OTHERS and issubclass(kind, torch.Tensor) and is_wrapper_class(kind)
 
 
 def structure_of(
@@ -212,7 +212,7 @@ def structure_of(
     Raises:
         UnsupportedError: If there is a tensor among its metadata.
     """
-    named, context = wrapper.__tensor_flatten__()
+    named, context = flattened(wrapper)
     kind = type(wrapper)
     outer = Outer.of(wrapper.shape, wrapper.stride()) if outer is None else outer
     values = {name: getattr(wrapper, name) for name in named}
@@ -259,7 +259,7 @@ def metadata_of(wrapper: Any) -> tuple[Any, dict[str, Any]] | None:
     """A wrapper's metadata, and what it names besides tensors; None for another tensor."""
     if not is_wrapper(wrapper):
         return None
-    named, context = wrapper.__tensor_flatten__()
+    named, context = flattened(wrapper)
     values = {name: getattr(wrapper, name) for name in named}
     others = {k: value for k, value in values.items() if not isinstance(value, torch.Tensor)}
     return context, others
@@ -304,7 +304,7 @@ def paths_of(value: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
 
 def paths_inside(wrapper: Any) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     """The tensors inside a wrapper, wrappers among them, with the attributes that lead to each."""
-    for name in wrapper.__tensor_flatten__()[0]:
+    for name in flattened(wrapper)[0]:
         part = getattr(wrapper, name)
         if isinstance(part, torch.Tensor):
             yield (name,), part

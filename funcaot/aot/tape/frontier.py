@@ -61,6 +61,7 @@ def frontier(
         Demands in a deterministic order, each once.
     """
     found: dict[Demand, None] = {}
+    last = next(iter(reversed(tape.graph.nodes)))
     with tape.recording(grad_mode=False):
         for function in _nodes_with_code(tape, outputs):
             mask, region = mask_of(function), _region_of(tape, function)
@@ -77,7 +78,8 @@ def frontier(
                     found.setdefault(Demand(node, function.name(), region, asked, checked))
                     continue
                 for part in tape.wrappers.saved(node, ends):
-                    found.setdefault(Demand(part, function.name(), region, None, checked))
+                    for each in _made_before(part, last):
+                        found.setdefault(Demand(each, function.name(), region, None, checked))
         for tensor in tape.closed_over:
             node = tape.node_of(tensor)
             if node is None:
@@ -85,6 +87,16 @@ def frontier(
             for kept in tape.wrappers.saved(node, ends) if is_wrapper(tensor) else (node,):
                 found.setdefault(Demand(kept, "a callable", checked=False))
     return tuple(found)
+
+
+def _made_before(node: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """What a node was made of when autograd saved it.
+
+    Autograd detaches what it saved whenever somebody asks, and a class may copy then.
+    """
+    if not last < node:
+        return [node]
+    return [each for source in node.all_input_nodes for each in _made_before(source, last)]
 
 
 def _nodes_with_code(tape: Tape, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:

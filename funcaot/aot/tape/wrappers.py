@@ -15,6 +15,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.compressed import refuse_compressed
+from funcaot._torch.tensors.classes.wrapping import names_of_functions
 from funcaot._torch.tensors.sizes.ragged import is_ragged, number_of, share_ragged_size
 from funcaot._torch.tensors.sizes.shapes import is_expression, symbols_in
 from funcaot._torch.tracing import tracing
@@ -194,6 +195,10 @@ class Wrappers:
         found = self._entered.get(id(part))
         return None if found is None else found[1]
 
+    def all_entered(self) -> list[tuple[torch.Tensor, fx.Node]]:
+        """The inner tensors of inputs, as they were entered, with their nodes."""
+        return list(self._entered.values())
+
     def node_of(self, wrapper: torch.Tensor) -> fx.Node | None:
         """The node of a wrapper's present value, made if there is none yet."""
         self.used = True
@@ -344,17 +349,17 @@ def _check_made_again(real: Any, made: Any, shape: Sequence[Any], stride: Sequen
     looks += [(what, *pair) for what, pair in given.items() if not _equal(*pair)]
     for what, wanted, found in looks:
         if what in given or wanted != found:
-            kind = type(real).__name__
+            apart, again = names_of_functions(type(real))
             raise UnsupportedError(
-                f"A {kind} of {what} {wanted} is one of {found} after {kind}.__tensor_flatten__ "
-                f"and {kind}.__tensor_unflatten__.",
+                f"A {type(real).__name__} of {what} {wanted} is one of {found} after {apart} and "
+                f"{again}.",
                 remedy="pass outer_size and outer_stride on to _make_wrapper_subclass.",
             )
     lost = sorted(attributes_of(real).keys() - attributes_of(made).keys())
     if lost:
-        kind = type(real).__name__
+        apart, again = names_of_functions(type(real))
         raise UnsupportedError(
-            f"A {kind} has attributes that {kind}.__tensor_unflatten__ doesn't give back: "
+            f"A {type(real).__name__} has attributes that {again} doesn't give back: "
             f"{', '.join(lost)}. What a program reads of them couldn't be compared.",
-            remedy="let __tensor_flatten__ name them, among the inner tensors or as metadata.",
+            remedy=f"let {apart} name them, among the inner tensors or as metadata.",
         )

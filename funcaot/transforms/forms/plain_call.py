@@ -24,7 +24,8 @@ from funcaot._torch.levels.functorch import (
     is_functorch_wrapped_tensor,
     pytree,
 )
-from funcaot._torch.tracing.tracing import is_symbolic, is_wrapper_subclass
+from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
+from funcaot._torch.tracing.tracing import is_symbolic
 from funcaot.base.scopes import holding
 from funcaot.classes.opaque import MakesWrapperError, current_captor
 from funcaot.classes.traits import display_name

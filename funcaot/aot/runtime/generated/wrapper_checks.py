@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.sizes.shapes import is_expression
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
@@ -64,7 +65,7 @@ class WrapperCheck:
             raise RuntimeError("a tensor that wraps nothing")
         self._spec, self._kind = spec, structure.kind
         self._grad = spec.requires_grad, spec.is_leaf
-        self._named = list(example.__tensor_flatten__()[0])
+        self._named = list(flattened(example)[0])
         self._names = set(structure.names)
         self._metadata, self._marks = structure.metadata, structure.marks
         self._attributes = structure.attributes
@@ -98,7 +99,7 @@ class WrapperCheck:
     def _holds_alike(
         self, wrapper: Any, outer: Outer, parts: list[torch.Tensor], numbers: list[Any]
     ) -> bool:
-        named, context = wrapper.__tensor_flatten__()
+        named, context = flattened(wrapper)
         if list(named) != self._named:
             return False
         inner = iter(self._inner)

@@ -1,7 +1,6 @@
-"""Wrapper classes that torch has itself: arguments, parameters, buffers; and masked tensors."""
+"""Wrapper classes that torch has itself: arguments, parameters, buffers."""
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch.testing._internal.subclasses import WrapperSubclass
 from torch.testing._internal.two_tensor import TwoTensor
 
 import funcaot
-from funcaot.errors import CaptureWarning, UnsupportedError
 from tests.aot.subclasses.kinds import made, same
 from tests.hostile import COMPILER
 
@@ -125,60 +123,3 @@ def test_written_to(kind, written, grad):
                     found.append(torch.autograd.grad(first, leaf, ones)[0])
             seen.append(found)
         same(*seen)
-
-
-MASKED = {
-    "elementwise": lambda x: (x * 2).sin(),
-    "a sum": lambda x: x.sum(1),
-    "a softmax": lambda x: torch.softmax(x, -1),
-    "its data": lambda x: x.get_data() * 2,
-    "filled": lambda x: x.to_tensor(7.0) * 2,
-    "written to": lambda x: (x * 1).mul_(2),
-}
-
-
-def masked(seed, mask):
-    generator = torch.Generator().manual_seed(mask)
-    shown = torch.rand(3, 4, generator=generator) > 0.4
-    shown[:, 0] = True
-    return torch.masked.masked_tensor(made(seed, 3, 4, grad=False), shown, requires_grad=True)
-
-
-def inside(value):
-    """Data and mask of a masked tensor; a plain one as it is."""
-    if not hasattr(value, "get_mask"):
-        return [value]
-    shown = value._masked_mask
-    return [value._masked_data.masked_fill(~shown, 7.0), shown, value.requires_grad]
-
-
-@pytest.mark.filterwarnings("ignore:.*MaskedTensor.*:UserWarning")
-@pytest.mark.parametrize("program", MASKED)
-def test_masked_tensors_run_as_they_are(program):
-    """Eager reads masks in backwards, and its Functions close over their operands."""
-    function = MASKED[program]
-    compiled = funcaot.compile(function, backend=COMPILER)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CaptureWarning)
-        for call in range(3):
-            seen = []
-            for each in (compiled, function):
-                x = masked(call, call // 2)
-                result = each(x)
-                tangent = torch.ones(result.shape)
-                if hasattr(result, "get_mask"):
-                    tangent = torch.masked.masked_tensor(tangent, result.get_mask())
-                (gradient,) = torch.autograd.grad(result, x, tangent)
-                seen.append([part for value in (result, gradient, x) for part in inside(value)])
-            same(*seen)
-    told = [str(each.message) for each in caught if issubclass(each.category, CaptureWarning)]
-    assert len(told) == 1
-    assert "MaskedTensor" in told[0]
-    assert "the tensors inside" in told[0]
-
-
-@pytest.mark.filterwarnings("ignore:.*MaskedTensor.*:UserWarning")
-def test_masked_tensors_are_refused_where_all_is_to_be_compiled():
-    compiled = funcaot.compile(MASKED["a sum"], backend="eager", fullgraph=True)
-    with pytest.raises(UnsupportedError, match="MaskedTensor"):
-        compiled(masked(0, 0))

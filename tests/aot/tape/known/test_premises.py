@@ -289,3 +289,15 @@ def test_functions_that_return_nothing_but_numbers(function, backend):
         for value in (1.0, 1.0, -1.0, 1.0):
             x = torch.full((2,), value, requires_grad=requires_grad)
             assert compiled(x) == function(x)
+
+
+@pytest.mark.parametrize("function", [branch, number])
+def test_values_are_read_under_another_default_device(function):
+    """What stands for the answer in a graph isn't made where the user makes tensors."""
+    call = compiled(function)
+    for value in (2.0, -1.0, 3.0):
+        with torch.device("meta"):
+            x = torch.full((3,), value, device="cpu")
+            found, wanted = call(x), function(x)
+        assert torch.equal(found, wanted)
+    assert len(call.entries) == (2 if function is branch else 3)

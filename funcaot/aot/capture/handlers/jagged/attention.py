@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.autograd.ragged_results import around
+from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.sizes import ragged_attention
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.derivatives.attention.packed import jagged_attention
@@ -39,5 +40,5 @@ def run(call: Call, capture: InProgress) -> Any:
     packed = [each.values().transpose(0, 1) for each in (query, key, value)]
     offsets = [each.offsets() for each in (query, key, value)]
     result = jagged_attention(*packed, *offsets, asked.scale)
-    beside = {name: getattr(query, name) for name in query.__tensor_flatten__()[0][1:]}
+    beside = {name: getattr(query, name) for name in flattened(query)[0][1:]}
     return around(result, beside).transpose(1, 2)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+
+from funcaot._torch.tensors.classes.wrapping import is_wrapper_class
 
 __all__ = [
     "as_called",
@@ -68,7 +69,7 @@ def is_own_class(kind: type) -> bool:
     """Whether a class of tensors is a user's that is neither taken apart nor traced."""
     if kind in _PLAIN or issubclass(kind, (*_TRACED, _LAZY)):
         return False
-    return not is_traceable_wrapper_subclass_type(kind)
+    return not is_wrapper_class(kind)
 
 
 def names_in_place(kind: type) -> frozenset[str]:
@@ -81,10 +82,14 @@ def names_in_place(kind: type) -> frozenset[str]:
     )
 
 
-@functools.lru_cache(maxsize=1024)
 def has_own_dispatch(kind: type) -> bool:
     """Whether a class of tensors has a ``__torch_dispatch__``, and isn't taken apart or traced."""
-    if issubclass(kind, _TRACED) or is_traceable_wrapper_subclass_type(kind):
+    return not is_wrapper_class(kind) and _dispatches(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _dispatches(kind: type) -> bool:
+    if issubclass(kind, _TRACED):
         return False
     dispatch = kind.__torch_dispatch__  # type: ignore[attr-defined]
     return getattr(dispatch, "__func__", dispatch) is not _NO_DISPATCH
