@@ -305,7 +305,7 @@ def test_what_vars_shows(function):
     assert all("SETTINGS" in check for check in whole)
 
 
-@pytest.mark.parametrize("kind", (Settings, Settings.__init__, types.ModuleType("shown")))
+@pytest.mark.parametrize("kind", [Settings, Settings.__init__, types.ModuleType("shown")])
 def test_vars_of_what_is_no_plain_object(kind):
     compiled = funcaot.compile(lambda x: x * len(vars(kind)), backend="eager")
     x = torch.ones(2)
