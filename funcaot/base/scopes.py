@@ -50,6 +50,9 @@ class PausableTrace:
         """See a frame that starts."""
         raise NotImplementedError
 
+    def note_whole(self, thing: Any) -> None:
+        """Code is shown all attributes of something at once, by ``vars``."""
+
     def passed_on(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """What the trace function that was there before makes of it."""
         before = self.before

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from funcaot.base.scopes import holding
+from funcaot.classes.kept_values import are_same
 from funcaot.errors import RuleError, UnsupportedError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Layout",
     "MakesWrapperError",
     "Opaque",
+    "OtherValueError",
     "Reachable",
     "Watch",
     "capturing",
@@ -36,6 +38,10 @@ __all__ = [
 
 class MakesWrapperError(UnsupportedError):
     """A Function returns a tensor that wraps others: no node can stand for that."""
+
+
+class OtherValueError(Exception):
+    """An opaque Function gives something besides tensors that it didn't give in the capture."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,14 @@ class Opaque:
         single: Whether forward returns one output rather than a tuple.
         pending: What the run during the capture returned. The call that is being captured takes
             it, so that the Function runs once per call.
+        keeps: Whether it hands on something besides tensors that a run may have another of.
     """
 
     reason: str
     outputs: tuple[Any, ...]
     single: bool
     pending: tuple[Any, ...] | None = None
+    keeps: bool = False
 
     @classmethod
     def of(cls, output: Any, reason: str) -> Opaque:
@@ -111,7 +119,12 @@ class Opaque:
         return made[0] if self.single else made
 
     def conform(self, output: Any, name: str) -> Any:
-        """Check an output of a run on real values."""
+        """Check an output of a run on real values.
+
+        Raises:
+            RuleError: If it looks otherwise than in the capture.
+            OtherValueError: If something that isn't a tensor is another thing.
+        """
         values = (output,) if self.single else output
         if not isinstance(values, tuple) or len(values) != len(self.outputs):
             raise RuleError(
@@ -121,6 +134,9 @@ class Opaque:
                 got=str(len(values)) if isinstance(values, tuple) else type(values).__name__,
                 remedy="return the same number of outputs for inputs of the same metadata.",
             )
+        for expected, value in zip(self.outputs, values, strict=True):
+            if self.keeps and not isinstance(expected, Layout) and not are_same(expected, value):
+                raise OtherValueError
         checked = tuple(
             expected.conform(value, name) if isinstance(expected, Layout) else value
             for expected, value in zip(self.outputs, values, strict=True)

@@ -81,6 +81,12 @@ class SplitPlan:
     single: bool
     outputs: int
 
+    @property
+    def told(self) -> tuple[Any, ...]:
+        """What it says besides where tensors are."""
+        leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
+        return tuple(each for each in (*self.saved, *leaves) if not isinstance(each, Reference))
+
 
 def run_forward(
     function: type, operands: tuple[Any, ...], seen: Seen

@@ -26,14 +26,18 @@ from funcaot._torch.tracing.tracing import (
 )
 from funcaot._torch.tracing.tracing_modes import ProxyTorchDispatchMode, track_tensor_tree
 from funcaot.base.scopes import holding
+from funcaot.classes import kept_values
 from funcaot.classes.opaque import (
     Captor,
+    Layout,
     MakesWrapperError,
     Opaque,
+    OtherValueError,
     Watch,
     current_captor,
     current_watch,
 )
+from funcaot.classes.premise import PremiseFailed
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -137,7 +141,12 @@ class FunctionNode:
         if opaque.pending is not None:
             (output,), opaque.pending = opaque.pending, None
             return output
-        return opaque.conform(self.inline(*tensors), self.__name__)
+        try:
+            return opaque.conform(self.inline(*tensors), self.__name__)
+        except OtherValueError:
+            kept_values.change(origin_of(self.function))
+            reason = f"{self.__name__} hands on something that isn't a tensor"
+            raise PremiseFailed(reason, "another one") from None
 
     def inline(self, *tensors: Any) -> Any:
         """Run the Function's forward plainly, without its rules."""
@@ -339,6 +348,13 @@ def _run_for_real(
     reason: str,
     error: Exception | None,
 ) -> tuple[Any, Opaque]:
+    if kept_values.have_changed(origin_of(function)):
+        raise UnsupportedError(
+            f"{display_name(function)} can't be traced ({reason}), and its forward hands on "
+            "something that isn't a tensor, as another result or on ctx, which is another one in "
+            "each call.",
+            remedy="return and save it as a tensor (ctx.save_for_backward).",
+        ) from error
     watch = current_watch()
     looked = watch and watch.look()
     tensors = [value for value in operands if isinstance(value, torch.Tensor)]
@@ -362,6 +378,9 @@ def _run_for_real(
         ) from error
     _refuse_wrappers(function, output, watch, looked)
     opaque = Opaque.of(output, reason)
+    opaque.keeps = any(
+        kept_values.tells(value) for value in opaque.outputs if not isinstance(value, Layout)
+    )
     if known:
         opaque.pending = (output,)
     if watch is not None:

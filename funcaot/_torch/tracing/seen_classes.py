@@ -177,7 +177,24 @@ def is_by_name(code: types.CodeType) -> bool:
     return code is _ByName.__call__.__code__
 
 
+class _Whole(_Function):
+    """It stands for ``vars``, which shows all attributes of a thing."""
+
+    __slots__ = ()
+    _original = vars
+
+    def __call__(self, *things: Any) -> Any:
+        if not things:
+            own = sys._getframe(1).f_locals
+            return dict(own) if type(own).__name__ == "FrameLocalsProxy" else own
+        found = vars(*things)
+        if (owner := tracing_here()) is not None:
+            owner.note_whole(things[0])
+        return found
+
+
 _SHOWN: dict[str, Any] = {"type": _Type(), "len": _Length(), "isinstance": _IsInstance()}
+_SHOWN["vars"] = _Whole()
 _SHOWN |= {each.__name__: _ByName(each) for each in _BY_NAME}
 SHOWN_NAMES = frozenset(_SHOWN)
 _IDENTITIES = frozenset(map(id, _SHOWN.values()))
@@ -190,7 +207,7 @@ def is_shown(thing: Any) -> bool:
 
 def is_unseen(name: str, thing: Any) -> bool:
     """Whether a thing is a builtin function that nothing stands for where it has this name."""
-    return any(thing is each for each in _BY_NAME) and name not in SHOWN_NAMES
+    return any(thing is each for each in (*_BY_NAME, vars)) and name not in SHOWN_NAMES
 
 
 def _shown_class(tensor: torch.Tensor) -> type:

@@ -24,6 +24,8 @@ from funcaot._torch.levels.innermost import lacks_a_rule_here
 from funcaot._torch.tensors.ops import HigherOrderOperator
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tracing import tracing
+from funcaot.aot.closure.hashing.hashed import ANY
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.state.known_hooks import KnownHook, are_known, hooks_of, owner_of
 from funcaot.aot.state.optimizer_step import (
     FirstStepError,
@@ -337,6 +339,8 @@ class GradientTracker(TorchFunctionMode):
         ran.asked.update(names)
         for function in functions:
             ran.note(function.__code__, function.__globals__)
+            if "vars" in names_of(function.__code__).used:
+                ran.whole.add(ANY)  # Nobody has seen of what.
 
     def _note_owners(self, hooks: Sequence[Any]) -> None:
         """What methods among hooks read of their objects is compared."""

@@ -25,8 +25,8 @@ _DEPTH = 4
 _MOST = 4096
 _CONTAINERS = (tuple, list, dict)
 _seen: weakref.WeakSet[Any] = weakref.WeakSet()
-# Those by the ``id`` of the code that runs for a new result.
-_by_code: dict[int, weakref.ref[_lru_cache_wrapper[Any]]] = {}
+# By the ``id`` of the code that runs for a new result: the functions, and how often it has run.
+_by_code: dict[int, weakref.WeakKeyDictionary[_lru_cache_wrapper[Any], int]] = {}
 
 
 def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
@@ -37,7 +37,8 @@ def tensors_kept(function: _lru_cache_wrapper[Any]) -> Iterator[torch.Tensor]:
     """
     _seen.add(function)
     if (inner := _within(function)) is not None:
-        _by_code[id(inner.__code__)] = weakref.ref(function)
+        runs = _by_code.setdefault(id(inner.__code__), weakref.WeakKeyDictionary())
+        runs[function] = function.cache_info().misses
     for value in _kept(function):
         if isinstance(value, torch.Tensor):
             yield value
@@ -50,11 +51,16 @@ def _kept(function: _lru_cache_wrapper[Any]) -> Iterator[Any]:
 
 
 def remembering_by(code: types.CodeType) -> _lru_cache_wrapper[Any] | None:
-    """The function that remembers what code gives; the walk reaches it before the code runs."""
-    known = _by_code.get(id(code))
-    function = None if known is None else known()
-    inner = None if function is None else _within(function)
-    return function if inner is not None and inner.__code__ is code else None
+    """The function that remembers what code gives which starts to run; None if it is called itself.
+
+    The walk reaches the function before the code runs. It has counted the run when the code starts.
+    """
+    for function, known in [*_by_code.get(id(code), {}).items()]:
+        inner, count = _within(function), function.cache_info().misses
+        if count != known and inner is not None and inner.__code__ is code:
+            _by_code[id(code)][function] = count
+            return function
+    return None
 
 
 def _within(function: _lru_cache_wrapper[Any]) -> types.FunctionType | None:

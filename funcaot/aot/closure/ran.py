@@ -20,7 +20,7 @@ import torch
 from funcaot._torch.tensors.sizes.called_kinds import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
-from funcaot.aot.closure.hashing.hashed import hashed_in
+from funcaot.aot.closure.hashing.hashed import ANY, hashed_in, name_of_kind
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
 from funcaot.base.python_modules import is_pythons
@@ -202,6 +202,7 @@ class Ran:
         of_libraries: Code of libraries that ran for anybody, and is followed if a user's calls it.
         resumed: Frames of generators that went on, by ``id``.
         hashed: Classes whose objects a ``__hash__`` of the user's may have told apart.
+        whole: Classes of whose objects code was shown all attributes, by name; ANY for any object.
         owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
     """
 
@@ -216,6 +217,7 @@ class Ran:
     of_libraries: set[types.CodeType] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
     hashed: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
     owners: list[Any] = field(default_factory=list)
     _seen: set[types.CodeType] = field(default_factory=set)
 
@@ -256,6 +258,17 @@ class Ran:
             if not is_library(_module_of(caller)):
                 self.random_states.add(f"{module}.{frame.f_code.co_name}")
 
+    def note_whole(self, thing: Any) -> None:
+        """Note that code was shown all attributes of something."""
+        kind = type(thing)
+        plain = (
+            kind.__dictoffset__
+            and not issubclass(kind, (type, types.ModuleType, types.FunctionType, torch.Tensor))
+            and isinstance(kind.__getattribute__, types.WrapperDescriptorType)
+            and isinstance(_dictionary_in(kind), types.GetSetDescriptorType | None)
+        )
+        self.whole.add(name_of_kind(kind) if plain else ANY)
+
     def leave_out(self, code: types.CodeType) -> None:
         """Never note a code object."""
         self._seen.add(code)
@@ -269,6 +282,11 @@ class Ran:
     def codes(self) -> frozenset[types.CodeType]:
         """All code that may read something of the user's."""
         return frozenset(self.users) | self.libraries
+
+
+def _dictionary_in(kind: type) -> Any:
+    """What answers for ``__dict__`` of the objects of a class."""
+    return next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
 
 
 def made_in(codes: Iterable[types.CodeType]) -> set[types.CodeType]:
@@ -339,6 +357,7 @@ class Recorder(PausableTrace):
         self._outer.ran.asked |= self.ran.asked
         self._outer.ran.classes |= self.ran.classes
         self._outer.ran.hashed |= self.ran.hashed
+        self._outer.ran.whole |= self.ran.whole
         self._outer.ran.called.update(self.ran.called)
         self._outer.ran.resumed |= self.ran.resumed
         self._outer.ran.owners += self.ran.owners
@@ -369,6 +388,10 @@ class Recorder(PausableTrace):
         if self.before is None and (seen := trace_of(frame)) is not None:
             return seen
         return self.passed_on(frame, event, argument)
+
+    def note_whole(self, thing: Any) -> None:
+        """Code is shown all attributes of something at once."""
+        self.ran.note_whole(thing)
 
     def _is_importing(self, frame: types.FrameType) -> bool:
         """Whether a frame of the user's belongs to an import that a library asked for.

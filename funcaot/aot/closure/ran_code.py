@@ -35,6 +35,7 @@ class RanCode:
         asked: Names by which the user's code got or set attributes of things.
         called: What libraries hold that it went through.
         hashed: Classes whose objects it may have told apart by a hash.
+        whole: Classes of whose objects it was shown all attributes.
     """
 
     users: tuple[tuple[types.CodeType, str | None], ...]
@@ -43,6 +44,7 @@ class RanCode:
     asked: frozenset[str] = frozenset()
     called: Called = field(default_factory=Called)
     hashed: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def kept(ran: Ran) -> RanCode:
         users.append((code, name if own else None))
     called = Called()
     called.update(ran.called)
-    asked, hashed = frozenset(ran.asked), frozenset(ran.hashed)
-    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, asked, called, hashed)
+    seen = frozenset(ran.asked), called, frozenset(ran.hashed), frozenset(ran.whole)
+    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, *seen)
 
 
 @functools.lru_cache(maxsize=8192)

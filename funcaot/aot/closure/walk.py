@@ -77,7 +77,7 @@ def scan_what_ran(
         assigned_too: Whether settings stay that it only gives values, as a walk before it finds.
     """
     names = ReadNames.of(ran.users, ran.libraries)
-    names.add_run(ran.asked)
+    names.add_run(ran.asked, ran.whole)
     if names.is_dynamic:
         names.add_exact(texts)
     while True:

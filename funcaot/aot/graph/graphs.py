@@ -357,6 +357,11 @@ def is_premise(node: fx.Node) -> bool:
     return is_function_node(node) and holds(node.target.function)  # type: ignore[union-attr]
 
 
+def keeps_values(node: fx.Node) -> bool:
+    """Whether a Function on real values leaves the program if it hands on other values."""
+    return is_opaque(node) and node.target.opaque.keeps  # type: ignore[union-attr]
+
+
 def is_premise_of_number(node: fx.Node) -> bool:
     """Whether it does if a number isn't what was read, so that no tensor comes out of it."""
     return is_premise(node) and reads_number(node.target.function)  # type: ignore[union-attr]

@@ -99,6 +99,8 @@ class Entry:
     def premises(self) -> tuple[str, ...]:
         """What the program takes for granted about values."""
         nodes = [node for node in self.capture.effect_nodes if graphs.is_premise(node)]
+        recorded = getattr(self.capture.tape, "graph", None)
+        nodes += () if recorded is None else filter(graphs.keeps_values, recorded.nodes)
         return tuple(dict.fromkeys(node.target.opaque.reason for node in nodes))  # type: ignore[union-attr]
 
     def leaving(self) -> AbstractContextManager[None]:

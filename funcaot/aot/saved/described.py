@@ -426,6 +426,7 @@ def code_data(reader: Reader) -> dict[str, Any]:
         "reads_environ": reader.ran.reads_environ,
         "asked": sorted(reader.ran.asked),
         "hashed": sorted(reader.ran.hashed),
+        "whole": sorted(reader.ran.whole),
         "called": [
             [module, sorted(names)] for module, names in names_called(reader.ran.called).items()
         ],
@@ -446,6 +447,7 @@ def code_from(data: Any) -> Ran:
     ran = found(users, libraries, reads_environ=data["reads_environ"])
     ran.asked.update(data["asked"])
     ran.hashed.update(data["hashed"])
+    ran.whole.update(data["whole"])
     ran.called.names.update((module, set(names)) for module, names in data["called"])
     ran.called.kinds.update((module, name) for module, name in data["kinds"])
     return ran

@@ -94,6 +94,8 @@ def plan_in_place(
 
 def _runs_to_its_end(captured: Capture) -> bool:
     """Whether no call leaves the graph half way: by a premise, after which another one runs."""
+    if any(map(graphs.keeps_values, captured.tape.graph.nodes)):
+        return False
     return all(map(graphs.is_random, captured.effect_nodes))
 
 

@@ -225,7 +225,7 @@ class StateTracker:
             with self._watched(recorder, remembering, of_functions):
                 result = self.function(*args, **kwargs)
             snapshots.note_new_globals()
-            environment.names.add_run(self.ran.asked, self.ran.users)
+            environment.names.add_run(self.ran.asked, self.ran.whole, self.ran.users)
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)

@@ -9,6 +9,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import funcaot
 from funcaot.aot.closure.named.whole import asks_itself
@@ -113,7 +114,7 @@ CONFINED = {
     Owner.of_another_self: None,
     Owner.replaced: None,
     Owner.of_first: None,
-    Owner.listed: None,
+    Owner.listed: Owner,
     Hooked.__getattribute__: Hooked,
     Mapped.__setattr__: Mapped,
     Mapped.__getattribute__: Mapped,
@@ -250,3 +251,78 @@ def test_a_warning_changes_nothing_in_a_module_that_is_read_as_a_whole(monkeypat
             warnings.simplefilter("ignore")
             assert compiled(torch.ones(2)).tolist() == [2, 2]
     assert len(funcaot.report(compiled).entries) == 1
+
+
+class Settings:
+    def __init__(self):
+        self.scale_a, self.vars = 2.0, 1.0
+
+
+def largest_shown(x):
+    return x * max(vars(SETTINGS).values())
+
+
+def largest_local(x):
+    scale, offset = 2.0, 1.0
+    return x * max(value for name, value in vars().items() if name != "x") + offset * scale
+
+
+def largest_of(x, things):
+    return x * max(value for each in map(vars, things) for value in each.values())
+
+
+def of_an_attribute(x):
+    return x * SETTINGS.vars
+
+
+SETTINGS = Settings()
+SHOWN = {
+    largest_shown: True,
+    lambda x: largest_of(x, [SETTINGS]): True,
+    largest_local: False,
+    of_an_attribute: False,
+}
+
+
+@pytest.mark.parametrize("function", SHOWN)
+def test_what_vars_shows(function):
+    """An attribute that nothing names decides; other objects are read by name."""
+    SETTINGS.__init__()
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.ones(2)
+    for change in (
+        lambda: None,
+        lambda: setattr(SETTINGS, "scale_a", 5.0),
+        lambda: setattr(SETTINGS, "unnamed", 7.0),
+        lambda: delattr(SETTINGS, "unnamed"),
+        lambda: setattr(SETTINGS, "vars", 9.0),
+    ):
+        change()
+        assert_close(compiled(x), function(x))
+    checks = [check for entry in compiled.entries for check in entry.forward.reader.checks]
+    whole = [check for check in checks if check.startswith("the names of the attributes of")]
+    assert bool(whole) is SHOWN[function]
+    assert all("SETTINGS" in check for check in whole)
+
+
+@pytest.mark.parametrize("kind", [Settings, Settings.__init__, types.ModuleType("shown")])
+def test_vars_of_what_is_no_plain_object(kind):
+    compiled = funcaot.compile(lambda x: x * len(vars(kind)), backend="eager")
+    x = torch.ones(2)
+    for change in (lambda: None, lambda: setattr(kind, "put_there", 1)):
+        change()
+        assert_close(compiled(x), x * len(vars(kind)))
+    del kind.put_there
+    assert_close(compiled(x), x * len(vars(kind)))
+
+
+def test_names_come_from_what_vars_shows_of_a_proxy():
+    class Shown:
+        __dict__ = property(lambda self: vars(SETTINGS))
+
+    shown = Shown()
+    SETTINGS.__init__()
+    compiled = funcaot.compile(lambda x: x * sum(vars(shown).values()), backend="eager")
+    for value in (2.0, 5.0):
+        SETTINGS.scale_a = value
+        assert_close(compiled(torch.ones(2)), torch.ones(2) * (value + 1))

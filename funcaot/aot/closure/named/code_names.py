@@ -9,13 +9,14 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from funcaot.aot.closure.hashing.hashed import ANY, name_of_kind
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.named.changing import assigned_in, items_in, looked_up_in, read_in
 from funcaot.aot.closure.named.patterns import (
@@ -146,6 +147,7 @@ class ReadNames:
         # By identity: the class of a class may say what its hash is.
         self._owning: dict[int, type] = {}
         self._hooked: dict[int, type] = {}
+        self._shown: set[str] = set()
         self._pickles = False
         self.texts_of_globals: set[str] = set()
         self.sets_any = False
@@ -215,8 +217,10 @@ class ReadNames:
         return self._all
 
     def reads_own(self, holder: object) -> bool:
-        """Whether all attributes of an object are read at once, by a method of it or a pickler."""
+        """Whether all attributes of an object are read at once: by its methods, vars or pickle."""
         if self._pickles and not issubclass(type(holder), type | types.FunctionType):
+            return True
+        if self._shown and name_of_kind(type(holder)) in self._shown:
             return True
         kinds = self._owning | self._hooked
         return bool(kinds) and any(id(kind) in kinds for kind in type(holder).__mro__)
@@ -238,15 +242,20 @@ class ReadNames:
         self._exact |= new
         return bool(new)
 
-    def add_run(self, asked: Iterable[str], users: Users = MappingProxyType({})) -> None:
+    def add_run(
+        self, asked: Iterable[str], whole: Set[str], users: Users = MappingProxyType({})
+    ) -> None:
         """Add what was seen in a run.
 
         Args:
             asked: Names by which code got or set attributes, wherever it had them from.
+            whole: Classes of whose objects it was shown all attributes.
             users: Code of the user's, which may look at all attributes of an object; its globals.
         """
         self._asked |= set(asked)
         self._exact |= self._asked
+        self._shown |= whole
+        self._all |= ANY in whole
         for code, namespace in users.items():
             names = names_of(code)
             self.sets_any |= names.sets_any

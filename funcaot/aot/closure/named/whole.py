@@ -17,7 +17,8 @@ from typing import Any
 
 __all__ = ["BY_NAME", "COPIES", "UNSEEN", "WHOLE", "asks_itself", "only_pickles"]
 
-WHOLE = {"vars", "__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
+# What ``vars`` shows is noted when it does (see seen_classes).
+WHOLE = {"__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
 # These get attributes by names that nobody sees (``getattr`` shows them, see seen_classes).
 UNSEEN = {"__getattribute__", "attrgetter", "builtins", "getattr_static", "methodcaller"}
 WHOLE |= UNSEEN | {"pickle", "Pickler", "dumps"}

@@ -237,3 +237,53 @@ def test_what_is_never_remembered_is_refused_in_the_end():
         compiled(torch.ones(2))
     with pytest.raises(UnsupportedError, match="draws_in_python, which remembers results"):
         compiled(torch.ones(2))
+
+
+class Scaled:
+    """Two functions that remember results with one code, and the code called as it is."""
+
+    def __init__(self, scale):
+        def computed(n):
+            parts = []
+            parts.append(n * scale)
+            LOG.append(n)
+            return sum(parts)
+
+        self.plain, self.remembered = computed, functools.cache(computed)
+
+
+def test_code_that_is_called_itself():
+    """What einops does: one module calls the remembering function, another what is in it."""
+
+    def unfolded(n):
+        factors = []
+        factors.append(n)
+        return factors
+
+    remembered = functools.cache(unfolded)
+    assert remembered(2) == [2]
+
+    def run(x):
+        return x * sum(unfolded(x.shape[0])) * remembered(2)[0]
+
+    compiled = funcaot.compile(run, backend=COMPILER, fullgraph=True)
+    for n in (3, 5, 3):
+        x = torch.rand(n)
+        assert_close(compiled(x), run(x))
+    assert funcaot.report(compiled).cache_misses == 2
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_functions_with_one_code(order):
+    """The one that runs is the one whose results are made anew."""
+
+    def session(compile_):
+        LOG.clear()
+        both = [Scaled(2), Scaled(3)]
+        function = compile_(lambda x: x * sum(both[i].remembered(x.shape[0]) for i in order))
+        found = [[function(torch.ones(n)), [*LOG]] for n in (3, 3, 4, 3)]
+        function = compile_(lambda x: x * both[0].remembered(7) * both[1].remembered(8))
+        return found + [[function(torch.ones(n)), [*LOG]] for n in (3, 3, 4, 3)]
+
+    plain = session(lambda f: f)
+    assert_close(session(functools.partial(funcaot.compile, backend=COMPILER)), plain)
