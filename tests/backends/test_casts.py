@@ -137,3 +137,50 @@ def test_a_straight_through_quantizer():
         )
         results[-1] += torch.autograd.grad(function(x), x)
     assert_equal(*results)
+
+
+def decisions(x, y):
+    """Each computes in several ops what it then decides by."""
+
+    def product():
+        return x * y * 9 + x
+
+    top = product().topk(2, dim=1).values[:, -1:]
+    scale = product().abs().amax(1, keepdim=True) / 7
+    return [
+        product() == product().amax(1, keepdim=True),
+        product() >= top,
+        product().floor(),
+        product().frac(),
+        product().to(torch.int32),
+        (product() * 1e-8).bool(),
+        product().sort(1).indices,
+        torch.fmod(product(), y),
+        (product() / scale).round().clamp(-8, 7) * scale,
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_a_last_digit_decides(dtype):
+    """What is compared, or cut to a whole number, was rounded by each op before."""
+    torch.manual_seed(0)
+    compiled = funcaot.compile(decisions)
+    for _ in range(3):
+        x, y = (torch.rand(33, 17).add(0.1).to(dtype) for _ in range(2))
+        assert_equal(compiled(x, y), decisions(x, y))
+
+
+def extremes(x, y):
+    return (x + y).max() + (x + y).min() + (x + 1).amax() + (y + 1).amin() + x.exp().amax(0).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_the_largest(dtype):
+    """A gradient finds the largest again: what it computes for that equals what was compared."""
+    torch.manual_seed(0)
+    compiled = funcaot.compile(extremes)
+    for _ in range(8):
+        inputs = [torch.randn(8, 8).to(dtype).requires_grad_() for _ in range(2)]
+        expected = torch.autograd.grad(extremes(*inputs), inputs)
+        result = torch.autograd.grad(compiled(*inputs), inputs)
+        torch.testing.assert_close(result, expected)

@@ -184,3 +184,18 @@ def test_whole_numbers_divided_towards_zero(dtype):
     for function in (truncated, compiled):
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             function(x, y)
+
+
+def means_of_windows(x, cube):
+    options = {"kernel_size": 2, "ceil_mode": True}
+    flat = torch.nn.functional.avg_pool2d(x, **options).square().sum()
+    padded = torch.nn.functional.avg_pool2d(x, 3, 2, padding=1, ceil_mode=True).square().sum()
+    return flat + padded + torch.nn.functional.avg_pool3d(cube, **options).square().sum()
+
+
+def test_gradients_of_means_where_the_last_window_is_cut_off():
+    """Such a mean is that of the elements that there are, and so is its gradient."""
+    inputs = [leaf(1, 2, 5, 6), leaf(1, 1, 5, 4, 5)]
+    expected = torch.autograd.grad(means_of_windows(*inputs), inputs)
+    result = torch.autograd.grad(funcaot.compile(means_of_windows)(*inputs), inputs)
+    torch.testing.assert_close(result, expected)

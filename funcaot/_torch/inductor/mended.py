@@ -24,6 +24,7 @@ def prepare(module: fx.GraphModule) -> None:
     """Write what Inductor's passes misread in a graph so that they don't; it is changed."""
     special_values.without_folded_zeros(module)
     casts.through_single_precision(module)
+    casts.rounded_where_compared(module)
 
 
 @contextlib.contextmanager
@@ -44,4 +45,5 @@ def code_mended() -> Iterator[str]:
         applied("quotients", scalars.divided_exactly, "") as divided,
         special_values.mended() as exact,
     ):
-        yield looped + short + scaled + placed + rigid + stored + divided + exact
+        # The last is what ``prepare`` marks, which is no part of a graph's text.
+        yield looped + short + scaled + placed + rigid + stored + divided + exact + " rounded 3"

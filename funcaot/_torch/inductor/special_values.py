@@ -42,6 +42,15 @@ ALWAYS = (
     aten.max_pool3d_with_indices.default,
 )
 
+# Gradients of means of windows. The last window may reach beyond the padding, and its mean is that
+# of less than a whole one; Inductor divides by the whole one.
+_MEANS = (aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+
+_MEAN_OF = (
+    "grad_output", "self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad",
+    "divisor_override",
+)  # fmt: skip
+
 # Ops that are eager's kernels with the option, and what is wrong with Inductor's code for them.
 KERNELS = (
     # Small numbers: of vectors, it is exact to 1e-7, not relatively.
@@ -348,13 +357,30 @@ def _eager_kernels() -> Iterator[str]:
     lowerings: dict[Any, Any] = lowering.lowerings
     ops = {*ALWAYS, *(KERNELS if config.get().exact_special_values else ())}
     usual = {op: lowerings[op] for op in ops if op in lowerings}
-    lowerings.update({op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops})
+    kernels = {op: lowering.fallback_handler(op, add_to_fallback_set=False) for op in ops}
+    for op in _MEANS:
+        if op in lowerings:
+            usual[op] = lowerings[op]
+            kernel = lowering.fallback_handler(op, add_to_fallback_set=False)
+            kernels[op] = _mean_of_clipped_windows(usual[op], kernel)
+    lowerings.update(kernels)
     try:
-        yield " kernels"
+        yield " kernels 2"
     finally:
-        for op in ops:
+        for op in kernels:
             del lowerings[op]
         lowerings.update(usual)
+
+
+def _mean_of_clipped_windows(usual: Callable[..., Any], kernel: Callable[..., Any]) -> Any:
+    """A lowering that takes eager's kernel where the last windows may be cut off."""
+
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(_MEAN_OF, args, strict=False)) | kwargs
+        clipped = given["ceil_mode"] and given["count_include_pad"]
+        return (kernel if clipped else usual)(*args, **kwargs)
+
+    return lowered
 
 
 # As eager's kernels compute them. Inductor's shorter formulas lose small numbers and signs.

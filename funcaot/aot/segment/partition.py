@@ -12,6 +12,7 @@ from torch import fx
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.mincut import INFINITE, Network
 from funcaot.aot.graph.policy import Candidate, Policy, is_pinned
+from funcaot.aot.segment.compared import Compared
 from funcaot.aot.subclasses.nodes import is_part, is_wrapped, parts_inside
 from funcaot.aot.subclasses.structure import is_wrapper
 from funcaot.aot.tape import masks
@@ -150,6 +151,7 @@ class _Search:
         self.inside = _inside(problem.operands)
         self.live = _live(problem) & (self.operands | self.outputs)
         self.barriers: dict[fx.Node, str] = {}
+        self.compared = Compared(self._is_there)
         self.order = self._explore()
 
     def _explore(self) -> list[fx.Node]:
@@ -237,7 +239,15 @@ class _Search:
             return "saved by autograd"
         if not self.policy.recomputes(node):
             return f"too expensive to compute again ({_op_name(node)})"
+        if self.compared.must_be_kept(node):
+            return "compared: computed again, it could have other last digits"
         return None
+
+    def _is_there(self, node: fx.Node) -> bool:
+        """Whether a value is kept, or given, whatever is chosen."""
+        if node in self.operands or node.op != "call_function" or is_pinned(node):
+            return True
+        return node.meta.get("region") is None and not self.policy.recomputes(node)
 
     def _user_choice(self, node: fx.Node) -> bool | None:
         value = graphs.value_of(node)
