@@ -265,7 +265,7 @@ class Ran:
             kind.__dictoffset__
             and not issubclass(kind, (type, types.ModuleType, types.FunctionType, torch.Tensor))
             and isinstance(kind.__getattribute__, types.WrapperDescriptorType)
-            and isinstance(_dictionary_in(kind), types.GetSetDescriptorType | None)
+            and isinstance(_dictionary_in(kind), _OF_C | None)
         )
         self.whole.add(name_of_kind(kind) if plain else ANY)
 
@@ -282,6 +282,10 @@ class Ran:
     def codes(self) -> frozenset[types.CodeType]:
         """All code that may read something of the user's."""
         return frozenset(self.users) | self.libraries
+
+
+# That of a namespace is a member.
+_OF_C = types.GetSetDescriptorType | types.MemberDescriptorType
 
 
 def _dictionary_in(kind: type) -> Any:

@@ -326,3 +326,19 @@ def test_names_come_from_what_vars_shows_of_a_proxy():
     for value in (2.0, 5.0):
         SETTINGS.scale_a = value
         assert_close(compiled(torch.ones(2)), torch.ones(2) * (value + 1))
+
+
+def test_vars_of_a_namespace():
+    """It is read as a whole, and other objects by name."""
+    space, other = types.SimpleNamespace(scale=2.0), Settings()
+    compiled = funcaot.compile(
+        lambda x: x * sum(vars(space).values()) + other.scale_a, backend="eager"
+    )
+    x = torch.ones(2)
+    for scale in (2.0, 2.0, 3.0):
+        space.scale = scale
+        assert_close(compiled(x), x * scale + other.scale_a)
+    space.more = 4.0
+    assert_close(compiled(x), x * 7 + other.scale_a)
+    checks = [check for entry in compiled.entries for check in entry.forward.reader.checks]
+    assert not any("other" in check and "names of the attributes" in check for check in checks)
