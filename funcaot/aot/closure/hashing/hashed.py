@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from funcaot.aot.closure.constants import is_scalar
+from funcaot.aot.closure.hashing.helpers import handed_on_by
 from funcaot.aot.closure.look import dictionary_of, module_of
 
 __all__ = ["ANY", "hashed_in", "name_of_kind"]
@@ -21,6 +22,7 @@ ANY = ""
 # What a plain method uses besides attributes of its object.
 _PLAIN = {"hash", "id", "tuple", "frozenset", "sorted", "int", "bool", "float", "len", "type"}
 _PLAIN |= {"__class__", "__name__", "__qualname__", "__module__"}
+_PLAIN |= {"object", "__setattr__"}  # by which an object keeps its hash
 _OF_CONTAINERS = {"items", "keys", "values", "sort"}
 _WHOLE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _DEPTH = 5
@@ -48,8 +50,13 @@ def hashed_in(frame: types.FrameType) -> Iterator[str]:
     for name in used - _PLAIN:
         value = _own(holder, name)
         if value is _MISSING and not _is_of_container(holder, name):
-            yield ANY
-            return
+            handed_on = handed_on_by(frame.f_globals, name)
+            if handed_on is None:
+                yield ANY
+                return
+            # What it is given may be anything that the object leads to.
+            values += [*handed_on, dictionary_of(holder)]
+            continue
         values.append(value)
     if isinstance(holder, tuple | list | dict | set | frozenset):
         values += gc.get_referents(holder)
