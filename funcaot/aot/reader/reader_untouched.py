@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from funcaot._torch.tensors.guards import dict_version
@@ -94,6 +94,11 @@ def _whole(namespace: dict[str, Any], lines: Sequence[Line]) -> Callable[..., bo
     return built(namespace, lines, "holds(root)", ("True", lambda line: "False", "False"))
 
 
+def _once(kinds: Iterable[type]) -> list[type]:
+    """Each class once; a metaclass may say what is equal."""
+    return [*{id(kind): kind for kind in kinds}.values()]
+
+
 class TouchedClasses:
     """Says that classes have what they had, and looks only if one of them was touched."""
 
@@ -104,26 +109,25 @@ class TouchedClasses:
             kinds: The classes in which something is looked up.
             whole: Makes what compares all, which few readers need.
         """
-        asked = dict.fromkeys(kinds)
-        asked = [*asked, *dict.fromkeys(type(kind) for kind in asked)]
-        orders = [kind.__mro__ for kind in asked]
+        asked = _once(kinds)
+        self._asked = _once([*asked, *map(type, asked)])
+        self._orders = [*map(_order_of, self._asked)]
         # Those of C can't be touched.
-        bases = dict.fromkeys(base for order in orders for base in order)
-        self._asked, self._orders = asked, orders
         self._dictionaries = [
-            gc.get_referents(vars(base))[0] for base in bases if not base.__flags__ & _IMMUTABLE
+            gc.get_referents(vars(base))[0]
+            for base in _once(base for order in self._orders for base in order)
+            if not base.__flags__ & _IMMUTABLE
         ]
         self._make, self._whole = whole, None
         self._seen = self._versions()
 
     def __call__(self, root: tuple[Any, ...]) -> bool:
         """Whether they have what they had, for a reader that goes out from here."""
-        versions = self._versions()
-        if versions == self._seen and [*map(_order_of, self._asked)] == self._orders:
+        versions, orders = self._versions(), [*map(_order_of, self._asked)]
+        if versions == self._seen and all(map(is_, orders, self._orders)):
             return True
         if self._whole is None:
             self._whole = self._make()
-        orders = [*map(_order_of, self._asked)]
         if not self._whole(root):
             return False
         # Another order of lookup may find the same.
