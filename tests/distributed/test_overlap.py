@@ -23,7 +23,7 @@ _TABLES = {
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        pytest.param(table, name, marks=[pytest.mark.long] * (index % 4 > 0))
+        pytest.param(table, name, marks=[pytest.mark.long] * (index % 8 > 0))
         for table, (_, names) in _TABLES.items()
         for index, name in enumerate(names)
     ],

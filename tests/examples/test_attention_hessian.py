@@ -49,7 +49,7 @@ def test_each_way_computes_the_same(task):
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_runs_and_draws(tmp_path):
     figure = tmp_path / "curve.png"
     told = ["--steps=10", "--tokens=256", "--backend=eager", f"--figure={figure}"]

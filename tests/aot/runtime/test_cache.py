@@ -214,7 +214,7 @@ def test_entries_die_with_their_function():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [120, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.long)])
 def test_no_leak_over_many_functions(count):
     count_lambdas(150)  # what torch and the allocator keep for good, they have by now
     gc.collect()

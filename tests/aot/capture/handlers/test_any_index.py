@@ -85,8 +85,8 @@ def outcome(function, tensors):
     "seeds",
     [
         range(20),
-        pytest.param(range(20, 100), marks=pytest.mark.slow),
-        pytest.param(range(100, 400), marks=pytest.mark.long),
+        pytest.param(range(20, 50), marks=pytest.mark.slow),
+        pytest.param(range(50, 400), marks=pytest.mark.long),
     ],
     ids=["few", "some", "many"],
 )
