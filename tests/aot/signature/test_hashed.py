@@ -6,11 +6,13 @@ where no hash saw the batch, one program serves all of them.
 
 import dataclasses
 import functools
+import sys
 
 import pytest
 import torch
 
 import funcaot
+from funcaot.aot.closure.hashing.hashed import ANY, hashed_in
 
 
 class Batch:
@@ -187,3 +189,31 @@ def test_a_batch_that_a_hash_sees_is_told_apart(kind, nested):
         for batch in (first, second, first, Batch(torch.ones(3)), second):
             CURRENT[:] = [batch]
             assert torch.equal(compiled(batch), each(batch))
+
+
+class Named:
+    """Its property has the name of a function of the module, and gives what stands elsewhere."""
+
+    @property
+    def frozen(self):
+        return CURRENT[0]
+
+    def __hash__(self):
+        return hash(self.frozen)
+
+
+def test_a_property_with_the_name_of_a_function_may_give_anything():
+    CURRENT[:] = [Batch(1)]
+    found = []
+
+    def see(frame, event, argument):
+        if event == "call" and frame.f_code is Named.__hash__.__code__:
+            found.append([*hashed_in(frame)])
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        hash(Named())
+    finally:
+        sys.setprofile(before)
+    assert found == [[ANY]]

@@ -50,7 +50,9 @@ def hashed_in(frame: types.FrameType) -> Iterator[str]:
     for name in used - _PLAIN:
         value = _own(holder, name)
         if value is _MISSING and not _is_of_container(holder, name):
-            handed_on = handed_on_by(frame.f_globals, name)
+            # A property may have the name of a global, and may give anything.
+            hidden = any(name in vars(kind) for kind in type(holder).__mro__)
+            handed_on = None if hidden else handed_on_by(frame.f_globals, name)
             if handed_on is None:
                 yield ANY
                 return
