@@ -162,6 +162,20 @@ OF_INDUCTOR: tuple[Patch, ...] = (
         for_time=True,
     ),
     Patch(
+        "dtype rules",
+        f"{_INDUCTOR}/loops/dtypes.py",
+        (
+            Target(
+                "torch._inductor.dtype_propagation:DtypePropagationOpsHandler.__init__",
+                takes=("self",),
+            ),
+        ),
+        "The rules for dtypes of 300 ops are put together again for each op of each loop.",
+        "large programs take longer to compile",
+        "tests/_torch/loops/test_dtypes.py",
+        for_time=True,
+    ),
+    Patch(
         "strides",
         f"{_INDUCTOR}/loops/strides.py",
         (

@@ -14,7 +14,7 @@ from funcaot._torch.inductor import (
     scalars,
     special_values,
 )
-from funcaot._torch.inductor.loops import short_rows, strides, threads
+from funcaot._torch.inductor.loops import dtypes, short_rows, strides, threads
 from funcaot._torch.patches import applied
 
 __all__ = ["code_mended", "prepare"]
@@ -37,6 +37,7 @@ def code_mended() -> Iterator[str]:
     with (
         applied("loops", threads.mended, "") as looped,
         applied("short rows", short_rows.mended, "") as short,
+        applied("dtype rules", dtypes.rules_kept, None),
         applied("strides", strides.mended, None),
         applied("scalars", scalars.computed_once, "") as scaled,
         applied("apart", reinplacing.apart, "") as placed,
