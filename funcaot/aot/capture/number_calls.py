@@ -16,6 +16,7 @@ from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.number_log import all_settled, settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import is_written
+from funcaot.aot.capture.handlers.selecting import selection
 from funcaot.aot.signature.numbers import Numbers
 
 __all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
@@ -97,26 +98,10 @@ def _indexed(tensor: torch.Tensor, index: Any) -> tuple[Callable[..., Any], tupl
     places = list(index) if type(index) is tuple else [index]
     places = [_tensor_of(each) if _are_whole(each) else each for each in places]
     index = tuple(places) if type(index) is tuple else places[0]
-    if not all(place is None or type(place) in _PLACES for place in places):
+    selected = selection(tensor, index)
+    if selected is None:
         return torch.Tensor.__getitem__, (tensor, index)
-    missing = tensor.dim() - sum(type(place) in (int, slice, OpenInt) for place in places)
-    selected: list[tuple[int, OpenInt]] = []
-    dim = 0
-    for at, place in enumerate(places):
-        if type(place) is OpenInt:
-            selected.append((dim, place))
-            places[at] = slice(None)
-        else:
-            dim += missing if place is ... else type(place) is not int
-
-    def select(tensor: torch.Tensor) -> torch.Tensor:
-        if any(place != slice(None) for place in places):
-            tensor = tensor[tuple(places)]
-        for dim, number in selected:
-            tensor = tensor.select(dim, number.plain)
-        return tensor
-
-    return (select, (tensor,)) if missing >= 0 else (torch.Tensor.__getitem__, (tensor, index))
+    return selected.read, (tensor,)
 
 
 def _are_whole(data: Any) -> bool:
@@ -132,9 +117,6 @@ def _tensor_of(numbers: list[Any], **settings: Any) -> torch.Tensor:
     with torch.no_grad():
         made = [torch.full((), _plain(each), dtype=dtype, **settings) for each in numbers]
         return torch.stack(made)
-
-
-_PLACES = (int, slice, OpenInt, type(...))
 
 
 def with_written(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot.aot.capture.handlers.call import Call, InProgress
-from funcaot.aot.capture.handlers.python_values import whole_number
+from funcaot.aot.capture.handlers.python_values import known_number, whole_number
 
 __all__ = ["INDEXING", "SIZED", "with_numbers", "with_numbers_in_slices"]
 
@@ -37,6 +37,7 @@ SIZED = {
     "new_full": _Sizes(1, 2, ("size",)),
     "arange": _Sizes(0, None, ("start", "end", "step")),
     "eye": _Sizes(0, 2, ("n", "m")),
+    **dict.fromkeys(("linspace", "logspace"), _Sizes(2, 3, ("steps",))),
     "narrow": _Sizes(2, None, ("start", "length")),
     "topk": _Sizes(1, 2, ("k",)),
     "pad": _Sizes(1, 2, ("pad",)),
@@ -62,13 +63,25 @@ def with_numbers(call: Call, capture: InProgress) -> Any:
 
 
 def with_numbers_in_slices(call: Call, capture: InProgress) -> Any:
-    """An index with numbers in place of tensors that begin or end its slices."""
+    """An index with numbers in place of tensors that begin or end its slices.
+
+    A tensor of one number that is made of numbers selects as that number does.
+    """
     source, key, *value = call.args
     parts = key if type(key) is tuple else (key,)
-    found = tuple(_slice(part, capture) if isinstance(part, slice) else part for part in parts)
+    found = tuple(_part(part, capture) for part in parts)
     if all(map(_is, found, parts)):
         return NotImplemented
     return call.given((source, found if type(key) is tuple else found[0], *value))
+
+
+def _part(part: Any, capture: InProgress) -> Any:
+    if isinstance(part, slice):
+        return _slice(part, capture)
+    if not isinstance(part, torch.Tensor) or part.dim():
+        return part
+    known = known_number(part, capture)
+    return part if known is None else known
 
 
 def _slice(part: slice, capture: InProgress) -> slice:

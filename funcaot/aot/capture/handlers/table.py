@@ -21,6 +21,7 @@ from funcaot.aot.capture.handlers import (
     python_values,
     reading,
     recurrent,
+    selecting,
     similarity,
     sizes_in_tensors,
     splitting,
@@ -75,6 +76,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(has_out, outs.prepare),
     Row(named(*sizes_in_tensors.SIZED), sizes_in_tensors.with_numbers),
     Row(of(*sizes_in_tensors.INDEXING), sizes_in_tensors.with_numbers_in_slices),
+    Row(of(*sizes_in_tensors.INDEXING), selecting.by_open_sizes),
     # What is computed in another way than torch would.
     Row(of(*RECURRENT), recurrent.run),
     Row(of(FLATTEN), recurrent.leave_apart),
