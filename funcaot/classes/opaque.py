@@ -199,11 +199,14 @@ class Captor(Protocol):
             numbers, or to be pushed forward), or neither, which is empty.
         transposes: Whether it is a backward whose transpose is going to be forward mode.
         called_plainly: Whether a Function was called as in eager, so that it isn't a node.
+        kept: For each Function that keeps for its backward a list, dictionary or set that it was
+            given, its name and what these held.
     """
 
     asked_by: str
     transposes: bool
     called_plainly: bool
+    kept: list[tuple[str, Any]]
 
     @property
     def closed_over(self) -> Reachable:

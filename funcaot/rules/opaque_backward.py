@@ -17,10 +17,11 @@ import torch
 
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
+from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
 from funcaot.classes.premise import refused
-from funcaot.classes.traits import origin_of, reverse_rule
+from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
 from funcaot.rules.returns import checked_gradients
@@ -30,7 +31,13 @@ __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
 Rule = Callable[..., Any]
 _OURS = frozenset(
-    {"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_outputs", "_funcaot_layouts"}
+    {
+        "_funcaot_shapes",
+        "_funcaot_output_shapes",
+        "_funcaot_outputs",
+        "_funcaot_layouts",
+        "_funcaot_given",
+    }
 )
 
 
@@ -76,7 +83,8 @@ def traced_or_opaque(
     watch = _watch(function, ctx)
     looked = watch and watch.look()
     try:
-        with refused(), contextlib.nullcontext() if watch is None else watch.following():
+        followed = contextlib.nullcontext() if watch is None else watch.following()
+        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
             result = rule(ctx, *cotangents)
         if watch is None or not watch.take_back(looked):
             return result
@@ -130,6 +138,12 @@ def _attributes(ctx: Any) -> dict[str, Any]:
     return attributes.pop("recorded_attributes", attributes)
 
 
+def _leaving(
+    function: type, names: tuple[str, ...], attributes: dict[str, Any]
+) -> AbstractContextManager[None]:
+    return leaving(display_name(function), [attributes[n] for n in names if n in attributes])
+
+
 class _Recorded:
     """One invocation of a backward: the tensors that it reads, apart from everything else."""
 
@@ -149,6 +163,7 @@ class _Recorded:
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
         self.call, self.tensors = flatten_values(given)
+        self.given = ctx._funcaot_given
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -172,7 +187,7 @@ class _Recorded:
         watched = contextlib.nullcontext()
         if self.watched is not None:
             watched = RefuseOutsideGradients(self.watched)
-        with watched:
+        with watched, _leaving(self.function, self.given, attributes):
             result = self.rule(ctx, *cotangents)
         checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)

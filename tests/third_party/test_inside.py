@@ -148,17 +148,34 @@ def test_xitorch(kind):
 
 @pytest.mark.parametrize("kind", ["solve_ivp", "quad"])
 def test_xitorch_integrals(kind):
-    """Its integrals change the options that their Functions are given."""
+    """Integrals, whose Functions take options out of a dictionary that they are given.
+
+    Gradients are integrals of functions that close over what the first one computed.
+    """
     from xitorch import integrate
 
     class Solved(nn.Module):
-        def forward(self, x):
-            if kind == "solve_ivp":
-                return integrate.solve_ivp(lambda t, y: -y, torch.linspace(0, 1, 3), x).sum()
-            return integrate.quad(lambda t, m: torch.exp(-t * m).sum(), 0.0, 1.0, (x,), n=10)
+        def __init__(self):
+            super().__init__()
+            self.rate = nn.Parameter(torch.tensor([0.5, 1.0, 1.5]))
 
-    with pytest.raises(UnsupportedError, match="changes a list or dictionary"):
-        funcaot.compile(Solved(), backend="eager")(torch.ones(3))
+        def forward(self, x):
+            x = x[:, 0]
+            if kind == "solve_ivp":
+
+                def slope(t, y, rate):
+                    return -rate.sum() * y * torch.cos(t)
+
+                times = torch.linspace(0, 1, 3)
+                solved = integrate.solve_ivp(slope, times, x, params=(self.rate,), method="rk4")
+                return solved.square().mean()
+
+            def integrand(t, rate, x):
+                return torch.exp(-t * rate.sum() * x).mean()
+
+            return integrate.quad(integrand, 0.0, 1.0, (self.rate, x), n=5)
+
+    check(Solved, lambda function, x: function(x), points, programs=5 if kind == "quad" else 2)
 
 
 def test_cvxpylayers():
