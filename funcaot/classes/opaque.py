@@ -169,6 +169,10 @@ class Watch(Protocol):
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
 
+    def generators(self) -> set[int]:
+        """The generators of random numbers that it reaches, by where they are in memory."""
+        ...
+
 
 class Reachable(Protocol):
     """What a Function's backward may reach besides what it saved."""
@@ -207,6 +211,11 @@ class Captor(Protocol):
     transposes: bool
     called_plainly: bool
     kept: list[tuple[str, Any]]
+
+    @property
+    def root(self) -> torch.nn.Module:
+        """What its graph holds besides tensors of the call."""
+        ...
 
     @property
     def closed_over(self) -> Reachable:

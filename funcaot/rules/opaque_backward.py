@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import default_generator
 
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
+from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
@@ -81,14 +83,18 @@ def traced_or_opaque(
         A gradient or None for each input.
     """
     watch = _watch(function, ctx)
-    looked = watch and watch.look()
+    looked, drawn = watch and watch.look(), _drawn_from(captor)
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
         with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
             result = rule(ctx, *cotangents)
-        if watch is None or not watch.take_back(looked):
+        if watch is None:
             return result
         reason = "backward: it changes what isn't a tensor, as each call has to"
+        if not watch.take_back(looked):
+            if _drawn_from(captor) - drawn <= {*watch.generators(), place_of(default_generator)}:
+                return result
+            reason = "backward: it draws from a random generator that it makes"
     except Exception as error:
         if not is_untraceable_function(error):
             raise
@@ -105,6 +111,11 @@ def traced_or_opaque(
     )
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+def _drawn_from(captor: Captor) -> set[int]:
+    """The generators that a capture's graph draws from, by where they are in memory."""
+    return set(map(place_of, generators_among(vars(captor.root).values())))
 
 
 def _watch(function: type, ctx: Any) -> Watch | None:

@@ -135,7 +135,7 @@ def test_a_seed_of_the_users_is_none_of_torch():
 
 
 def _noisy(draw):
-    """A Function whose backward draws numbers after it has seeded a generator."""
+    """A Function whose backward draws numbers from generators."""
 
     class Noisy(torch.autograd.Function):
         @staticmethod
@@ -160,6 +160,8 @@ def _restoring(shape):
 
 
 SEEDED = {
+    "never seeded": lambda shape: torch.rand(shape, generator=torch.Generator()),
+    "only drawn from": lambda shape: torch.rand(shape, generator=GENERATOR),
     "made there": lambda shape: torch.rand(shape, generator=torch.Generator().manual_seed(3)),
     "at hand": lambda shape: torch.rand(shape, generator=GENERATOR.manual_seed(3)),
     "everybody's": _seeding,
