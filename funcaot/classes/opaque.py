@@ -169,6 +169,10 @@ class Watch(Protocol):
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
 
+    def generators(self) -> set[int]:
+        """The generators of random numbers that it reaches, by where they are in memory."""
+        ...
+
 
 class Reachable(Protocol):
     """What a Function's backward may reach besides what it saved."""
@@ -199,11 +203,19 @@ class Captor(Protocol):
             numbers, or to be pushed forward), or neither, which is empty.
         transposes: Whether it is a backward whose transpose is going to be forward mode.
         called_plainly: Whether a Function was called as in eager, so that it isn't a node.
+        kept: For each Function that keeps for its backward a list, dictionary or set that it was
+            given, its name and what these held.
     """
 
     asked_by: str
     transposes: bool
     called_plainly: bool
+    kept: list[tuple[str, Any]]
+
+    @property
+    def root(self) -> torch.nn.Module:
+        """What its graph holds besides tensors of the call."""
+        ...
 
     @property
     def closed_over(self) -> Reachable:

@@ -24,7 +24,6 @@ from funcaot._torch.levels.functorch import (
     transforms_active,
     unwrap_dead,
 )
-from funcaot._torch.tensors.sizes.number_log import all_settled
 from funcaot.base.tracebacks import shortened
 from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import defined_at, display_name
@@ -88,10 +87,9 @@ class CustomFunctionCall(HigherOrderOperator):
                         return (plan.direct or self._direct(plan))(*args)
                     return self._plainly(plan, args)
             if plan.program is None and function_mode_active() and current_captor() is not None:
-                args = all_settled(args)
-                return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan, args))
+                return self._unkeyed["in_capture"](plan, args, partial(self._at_base, plan))
             if plan.program is None and current_captor() is not None and not function_mode_active():
-                return self._unkeyed["in_backward"](plan, args, partial(self._at_base, plan, args))
+                return self._unkeyed["in_backward"](plan, args, partial(self._at_base, plan))
             return self._at_base(plan, args)
         except Exception as error:  # noqa: BLE001 (it is raised again)
             raise shortened(error)  # noqa: B904 (it is the same error)

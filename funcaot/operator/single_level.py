@@ -14,6 +14,13 @@ from funcaot._torch.autograd.autograd import (
     new_function_class,
 )
 from funcaot.base.tracebacks import shortened
+from funcaot.classes.containers import (
+    ChangesGivenError,
+    Contents,
+    holds_container,
+    note_kept,
+)
+from funcaot.classes.context import attributes_of
 from funcaot.classes.opaque import Captor, current_captor
 from funcaot.classes.protocol import values_of
 from funcaot.classes.traits import defined_at, display_name, has_backward, has_jvp, reverse_rule
@@ -86,11 +93,13 @@ def _setup_context(function: type) -> Callable[..., None]:
         if keeps_outputs:
             output_shapes = shapes_of(output if isinstance(output, tuple) else (output,))
             ctx._funcaot_output_shapes = output_shapes
-        if current_captor() is not None:
-            ctx._funcaot_layouts = input_layouts(inputs)
-        function.setup_context(ctx, inputs, output)
         captor = current_captor()
-        if captor is not None:
+        if captor is None:
+            function.setup_context(ctx, inputs, output)
+        else:
+            ctx._funcaot_layouts = input_layouts(inputs)
+            ctx._funcaot_given = ()
+            _keep(function, ctx, inputs, output)
             _refuse_constant_inputs(function, captor, ctx.non_differentiable, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
@@ -100,6 +109,22 @@ def _setup_context(function: type) -> Callable[..., None]:
             ctx._funcaot_outputs = _differentiable(ctx, output)
 
     return setup_context
+
+
+def _keep(function: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Run a setup_context in a capture, and note which of the caller's containers it keeps.
+
+    Raises:
+        ChangesGivenError: It changes one.
+    """
+    given = Contents(inputs) if holds_container(inputs) else None
+    function.setup_context(ctx, inputs, output)
+    if given is None:
+        return
+    if given.changed():
+        given.put_back()
+        raise ChangesGivenError.of(display_name(function), "setup_context")
+    ctx._funcaot_given = note_kept(attributes_of(ctx), inputs)
 
 
 def _differentiable(ctx: Any, output: Any) -> tuple[Any, ...]:

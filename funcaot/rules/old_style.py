@@ -18,6 +18,7 @@ import torch
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import pytree
 from funcaot.classes.class_cache import cache_of
+from funcaot.classes.containers import leaving, note_kept
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.traits import (
     display_name,
@@ -80,6 +81,7 @@ class SplitPlan:
     materialize: bool
     single: bool
     outputs: int
+    given: tuple[str, ...]
 
     @property
     def told(self) -> tuple[Any, ...]:
@@ -120,6 +122,7 @@ def run_forward(
         materialize=ctx.materialize_grads,
         single=single,
         outputs=len(outputs),
+        given=note_kept(ctx.recorded_attributes, operands),
     )
     return outputs, tuple(found.intermediates), plan
 
@@ -294,7 +297,8 @@ class _Split:
             for c, metadata in zip(cotangents, call.outputs, strict=False)
         ]
         boxed = getattr(self.function, "boxed_grads_call", False)
-        result = reverse_rule(self.function)(own, *((given,) if boxed else given))
+        with leaving(display_name(self.function), [attributes[name] for name in plan.given]):
+            result = reverse_rule(self.function)(own, *((given,) if boxed else given))
         _refuse_writes(self.function, writes)
         result = checked_gradients(self.function, result, call.shapes)
         return (*(result if isinstance(result, tuple) else (result,)), None)

@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import default_generator
 
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
+from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
+from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
 from funcaot.classes.premise import refused
-from funcaot.classes.traits import origin_of, reverse_rule
+from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
 from funcaot.rules.operands.flat_call import flatten_values
 from funcaot.rules.returns import checked_gradients
@@ -30,7 +33,13 @@ __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
 Rule = Callable[..., Any]
 _OURS = frozenset(
-    {"_funcaot_shapes", "_funcaot_output_shapes", "_funcaot_outputs", "_funcaot_layouts"}
+    {
+        "_funcaot_shapes",
+        "_funcaot_output_shapes",
+        "_funcaot_outputs",
+        "_funcaot_layouts",
+        "_funcaot_given",
+    }
 )
 
 
@@ -74,13 +83,18 @@ def traced_or_opaque(
         A gradient or None for each input.
     """
     watch = _watch(function, ctx)
-    looked = watch and watch.look()
+    looked, drawn = watch and watch.look(), _drawn_from(captor)
     try:
-        with refused(), contextlib.nullcontext() if watch is None else watch.following():
+        followed = contextlib.nullcontext() if watch is None else watch.following()
+        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
             result = rule(ctx, *cotangents)
-        if watch is None or not watch.take_back(looked):
+        if watch is None:
             return result
         reason = "backward: it changes what isn't a tensor, as each call has to"
+        if not watch.take_back(looked):
+            if _drawn_from(captor) - drawn <= {*watch.generators(), place_of(default_generator)}:
+                return result
+            reason = "backward: it draws from a random generator that it makes"
     except Exception as error:
         if not is_untraceable_function(error):
             raise
@@ -97,6 +111,11 @@ def traced_or_opaque(
     )
     made = iter(captor.call(opaque, *recorded.tensors))
     return tuple(next(made) if wanted else None for wanted in recorded.wanted)
+
+
+def _drawn_from(captor: Captor) -> set[int]:
+    """The generators that a capture's graph draws from, by where they are in memory."""
+    return set(map(place_of, generators_among(vars(captor.root).values())))
 
 
 def _watch(function: type, ctx: Any) -> Watch | None:
@@ -130,6 +149,12 @@ def _attributes(ctx: Any) -> dict[str, Any]:
     return attributes.pop("recorded_attributes", attributes)
 
 
+def _leaving(
+    function: type, names: tuple[str, ...], attributes: dict[str, Any]
+) -> AbstractContextManager[None]:
+    return leaving(display_name(function), [attributes[n] for n in names if n in attributes])
+
+
 class _Recorded:
     """One invocation of a backward: the tensors that it reads, apart from everything else."""
 
@@ -149,6 +174,7 @@ class _Recorded:
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
         self.call, self.tensors = flatten_values(given)
+        self.given = ctx._funcaot_given
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -172,7 +198,7 @@ class _Recorded:
         watched = contextlib.nullcontext()
         if self.watched is not None:
             watched = RefuseOutsideGradients(self.watched)
-        with watched:
+        with watched, _leaving(self.function, self.given, attributes):
             result = self.rule(ctx, *cotangents)
         checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)

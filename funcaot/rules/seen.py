@@ -7,7 +7,7 @@ below its levels, which don't say whether the call is differentiated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ import torch
 from funcaot._torch.autograd.autograd import new_function_class
 from funcaot._torch.levels.functorch import map_tensors, pytree
 from funcaot._torch.tracing.read_as import ReadAs
-from funcaot.classes.traits import origin_of
+from funcaot.classes.containers import ChangesGivenError, Contents, holds_container
+from funcaot.classes.opaque import current_captor
+from funcaot.classes.traits import display_name, origin_of
 
 __all__ = ["Seen", "reading_class", "unread", "what_is_seen"]
 
@@ -30,10 +32,12 @@ class Seen:
         needs: ``ctx.needs_input_grad``: one boolean per operand.
         tensors: For each tensor, those inside of containers among them, whether it requires grad
             and whether it is a leaf.
+        name: The Function, for messages.
     """
 
     needs: tuple[bool, ...]
     tensors: tuple[Answer, ...]
+    name: str = field(default="", compare=False)
 
     def run(
         self, forward: Callable[..., Any], *operands: Any, watched: bool = False
@@ -46,12 +50,20 @@ class Seen:
         if len({id(tensor) for tensor in found}) < len(found):
             operands = self._apart(operands)
             found = _tensors(operands)
+        given = None
+        if current_captor() is not None and holds_container(operands):
+            given = Contents(operands)
         if not watched and all(
             _says(t) == answer for t, answer in zip(found, self.tensors, strict=True)
         ):
-            return forward(*operands), False
-        with ReadAs(found, self.tensors) as mode:
-            return forward(*operands), mode.was_read
+            output, was_read = forward(*operands), False
+        else:
+            with ReadAs(found, self.tensors) as mode:
+                output, was_read = forward(*operands), mode.was_read
+        if given is not None and given.changed():
+            given.put_back()
+            raise ChangesGivenError.of(self.name)
+        return output, was_read
 
     def _apart(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of which no tensor stands for two that say different things."""
@@ -65,10 +77,12 @@ class Seen:
         return map_tensors(apart, operands)
 
 
-def what_is_seen(operands: tuple[Any, ...], say: Callable[[torch.Tensor], Answer]) -> Seen:
-    """What operands say, tensor by tensor."""
+def what_is_seen(
+    function: type, operands: tuple[Any, ...], say: Callable[[torch.Tensor], Answer]
+) -> Seen:
+    """What operands of a Function say, tensor by tensor."""
     needs = tuple(isinstance(value, torch.Tensor) and say(value)[0] for value in operands)
-    return Seen(needs, tuple(map(say, _tensors(operands))))
+    return Seen(needs, tuple(map(say, _tensors(operands))), display_name(function))
 
 
 def _says(tensor: torch.Tensor) -> Answer:
@@ -83,7 +97,7 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
 
 def reading_class(function: type, operands: tuple[Any, ...]) -> type:
     """The Function whose forward reads off its operands what these say, whatever it is given."""
-    seen = what_is_seen(operands, _says)
+    seen = what_is_seen(function, operands, _says)
     asked: list[bool] = []
 
     def forward(*given: Any) -> Any:

@@ -16,6 +16,7 @@ from funcaot._torch.levels.functorch import (
     TransformType,
     pytree,
 )
+from funcaot.classes.containers import ChangesGivenError, Contents
 from funcaot.classes.opaque import Watch, current_watch
 from funcaot.classes.protocol import program_of
 from funcaot.classes.traits import display_name, origin_of
@@ -43,8 +44,7 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     dirty = () if program_of(function) is not None else dirty_inputs(function, unwrapped)
     if isinstance(interface, _ModeInterface):
         _refuse_overlap(function, operands, dirty)
-    containers = [value for value in unwrapped if isinstance(value, (list, dict))]
-    before = pytree.tree_structure(containers)
+    given = Contents(unwrapped)
     called = out_of_place(function, dirty)
     writes: dict[int, int] = getattr(called, "funcaot_writes", {})
     if isinstance(interface, _ModeInterface) and program_of(function) is None:
@@ -60,12 +60,9 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
     if written:
         both = (operands, unwrapped)
         output, writes_to_do = _with_writes(interface, called, both, written, lower)
-    if pytree.tree_structure(containers) != before:
-        raise UnsupportedError(
-            f"{display_name(function)} changes a list or dictionary that it was given, inside a "
-            "capture.",
-            remedy="return what it adds.",
-        )
+    if given.changed():
+        given.put_back()
+        raise ChangesGivenError.of(display_name(function))
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     _refuse_hidden(function, outputs, torch.Tensor, "returns")

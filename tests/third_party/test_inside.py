@@ -148,17 +148,79 @@ def test_xitorch(kind):
 
 @pytest.mark.parametrize("kind", ["solve_ivp", "quad"])
 def test_xitorch_integrals(kind):
-    """Its integrals change the options that their Functions are given."""
+    """Integrals, whose Functions take options out of a dictionary that they are given.
+
+    Gradients are integrals of functions that close over what the first one computed.
+    """
     from xitorch import integrate
 
     class Solved(nn.Module):
-        def forward(self, x):
-            if kind == "solve_ivp":
-                return integrate.solve_ivp(lambda t, y: -y, torch.linspace(0, 1, 3), x).sum()
-            return integrate.quad(lambda t, m: torch.exp(-t * m).sum(), 0.0, 1.0, (x,), n=10)
+        def __init__(self):
+            super().__init__()
+            self.rate = nn.Parameter(torch.tensor([0.5, 1.0, 1.5]))
 
-    with pytest.raises(UnsupportedError, match="changes a list or dictionary"):
-        funcaot.compile(Solved(), backend="eager")(torch.ones(3))
+        def forward(self, x):
+            x = x[:, 0]
+            if kind == "solve_ivp":
+
+                def slope(t, y, rate):
+                    return -rate.sum() * y * torch.cos(t)
+
+                times = torch.linspace(0, 1, 3)
+                solved = integrate.solve_ivp(slope, times, x, params=(self.rate,), method="rk4")
+                return solved.square().mean()
+
+            def integrand(t, rate, x):
+                return torch.exp(-t * rate.sum() * x).mean()
+
+            ends = torch.zeros(()), torch.ones(())
+            return integrate.quad(integrand, *ends, (self.rate, x), n=5)
+
+    check(Solved, lambda function, x: function(x), points, programs=3 if kind == "quad" else 2)
+
+
+@pytest.mark.parametrize("entropy", [None, 3], ids=["drawn", "fixed"])
+@pytest.mark.parametrize("kind", ["sdeint", "sdeint_adjoint"])
+def test_torchsde(kind, entropy):
+    """A Brownian path seeds a generator for each of its parts: such a call runs as it is.
+
+    The first seed is drawn from NumPy's state, from which a capture that fails draws nothing.
+    """
+    import numpy
+    import torchsde
+
+    class Solved(nn.Module):
+        noise_type, sde_type = "diagonal", "ito"
+
+        def __init__(self):
+            super().__init__()
+            self.drift = nn.Parameter(torch.tensor(0.5))
+            self.noise = nn.Parameter(torch.tensor(0.3))
+
+        def f(self, t, y):
+            return -self.drift * y
+
+        def g(self, t, y):
+            return self.noise * torch.sigmoid(y)
+
+        def forward(self, x):
+            path = torchsde.BrownianInterval(0.0, 1.0, size=tuple(x.shape), entropy=entropy)
+            solve = getattr(torchsde, kind)
+            times = torch.linspace(0, 1, 3)
+            return solve(self, x, times, bm=path, dt=0.25, method="euler").square().mean()
+
+    model = Solved()
+    with pytest.raises(UnsupportedError, match="random generator"):
+        funcaot.compile(model, backend="eager")(points(0)[0])
+    compiled = funcaot.compile(model, backend="eager", fullgraph=False)
+    for step in range(3):
+        (x,) = points(step)
+        found = []
+        for function in (model, compiled):
+            numpy.random.seed(step)
+            loss = function(x)
+            found.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
+        assert all(map(torch.equal, *found))
 
 
 def test_cvxpylayers():

@@ -28,12 +28,7 @@ from funcaot.aot.capture.handlers.memory.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
 from funcaot.aot.capture.number_calls import put_numbers, returned
 from funcaot.aot.capture.shared.held_inputs import held_in
-from funcaot.aot.capture.shared.shared_memory import (
-    Region,
-    Shared,
-    TracedRegion,
-    trace_region,
-)
+from funcaot.aot.capture.shared.shared_memory import Region, Shared, TracedRegion, trace_region
 from funcaot.aot.capture.shared.shared_memory_under_transforms import (
     Joined,
     TracedPlace,
@@ -49,6 +44,7 @@ from funcaot.aot.signature.signature import Constant, Signature
 from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.base.scopes import holding
+from funcaot.classes.containers import refuse_changed
 from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import GraphError
 
@@ -278,6 +274,7 @@ def _entering(tape: Tape, lifting: Lifting) -> Iterator[dict[str, Any]]:
         noting_what_is_asked() as asked,
     ):
         yield asked
+        refuse_changed(tape.kept, lifting.capture.name)
 
 
 def _tape_for(signature: Signature, opening: Opening | None) -> Tape:

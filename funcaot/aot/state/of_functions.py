@@ -21,6 +21,7 @@ from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag, Snapshots
 from funcaot.aot.state.state_changes import Changes, is_count
+from funcaot.aot.state.torch_random import known_generators
 from funcaot.rules.stores import register_watches
 
 __all__ = ["OfFunctions", "watch_of"]
@@ -71,6 +72,10 @@ class OfFunctions:
             bag = self.bags[index]
             self._first.setdefault(index, bag)
             self.bags[index] = replace(bag, before=self._moved(bag, part))
+
+    def generators(self) -> set[int]:
+        """The generators of random numbers that are reached, by where they are in memory."""
+        return known_generators(self._environment)
 
     def before(self) -> list[Bag]:
         """Everything as it was before."""

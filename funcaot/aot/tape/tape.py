@@ -74,6 +74,7 @@ class Tape:
             op saved.
         wrappers: Its tensors that wrap others.
         called_plainly: Whether a Function was given what holds tensors, so that it isn't a node.
+        kept: What Functions keep for their backwards of containers that they were given.
         closed_over: What such a Function's backward may reach besides what it saved.
         outside_memory: Its constants that lie in memory that isn't torch's.
         values: The values of nodes in the present call, as far as they are known.
@@ -98,6 +99,7 @@ class Tape:
         self._functional_mode.record_collective = record
         self.spoiled: str | None = None
         self.asked_by, self.transposes, self.called_plainly = "", False, False
+        self.kept: list[tuple[str, Any]] = []
         self.closed_over = ClosedOver()
         self.saved_by_writes: dict[Any, tuple[fx.Node, ...]] = {}
         self.wrappers = Wrappers(self._tracer, self._fake_value, sizes)

@@ -14,6 +14,8 @@ __all__ = ["is_filled", "may_hold", "reached_from", "tensors_reached"]
 
 _DEPTH = 4
 _FIXED = (type, types.ModuleType, torch.dtype, torch.device, torch.Size, Enum, str, int, float)
+# What leads on to what it was made of, and isn't an object of its own.
+_LINKS = (types.FunctionType, types.MethodType, functools.partial, list, tuple, dict)
 
 
 def may_hold(value: Any) -> bool:
@@ -22,7 +24,10 @@ def may_hold(value: Any) -> bool:
 
 
 def tensors_reached(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Tensors that objects hold and functions close over, a few steps deep; a module's all."""
+    """Tensors that objects hold and functions close over; a module's all.
+
+    Objects in objects are looked at a few steps deep; what functions lead to is looked at all.
+    """
     return _held(values, _DEPTH, set())
 
 
@@ -35,7 +40,7 @@ def _held(values: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
         if id(value) in seen or depth == 0 or not may_hold(value):
             continue
         seen.add(id(value))
-        yield from _held(reached_from(value), depth - 1, seen)
+        yield from _held(reached_from(value), depth - (not isinstance(value, _LINKS)), seen)
 
 
 def reached_from(value: Any) -> list[Any]:

@@ -205,7 +205,7 @@ def old_style_rule(function: type, operands: tuple[Any, ...]) -> Any:
         rule = custom_function_call.functorch_table[TransformType.Vmap]
         return rule(coerce_cinterpreter(interpreter), function, *operands)
     function = split(function, second_order_of(function), linked_intermediates)
-    seen = what_is_seen(operands, partial(_says, moves=not has_jvp(function)))
+    seen = what_is_seen(function, operands, partial(_says, moves=not has_jvp(function)))
     operands = (*operands, seen)
     views = any(isinstance(value, torch.Tensor) and value._is_view() for value in operands)
     dirty = dirty_inputs(function, operands) if views else ()

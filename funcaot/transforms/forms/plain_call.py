@@ -8,6 +8,7 @@ Function's own backward in autograd's record of it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 from collections.abc import Sequence
@@ -25,16 +26,26 @@ from funcaot._torch.levels.functorch import (
     pytree,
 )
 from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
+from funcaot._torch.tensors.sizes.number_log import all_settled
 from funcaot._torch.tracing.tracing import is_symbolic
 from funcaot.base.scopes import holding
-from funcaot.classes.opaque import MakesWrapperError, current_captor
-from funcaot.classes.traits import display_name
+from funcaot.classes.containers import (
+    ChangesGivenError,
+    Contents,
+    Given,
+    holds_container,
+    keeping,
+    leaving,
+)
+from funcaot.classes.opaque import MakesWrapperError, current_captor, current_watch
+from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import Sealed, hollowed
 from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.reached import may_hold, tensors_reached
+from funcaot.rules.stores import watch_of
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
 __all__ = ["call_in_backward", "call_in_capture"]
@@ -55,32 +66,42 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     Args:
         plan: How the Function is called.
         operands: What it is given.
-        otherwise: Calls it as a node.
+        otherwise: Calls it as a node, with its operands.
     """
-    if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
+    settled = tuple(map(all_settled, operands))
+    if any(map(is_wrapper_subclass, pytree.tree_leaves(settled))):
         # Its class takes apart what forward and backward do, which no node of a graph would.
-        return _plainly(plan, operands)
-    try:
+        return _plainly(plan, settled)
+
+    def call(copies: tuple[Any, ...]) -> Any:
         with holding(_this_thread, tries=True):
-            return _with_objects(plan, operands, otherwise)
+            return _with_objects(plan, settled, lambda: otherwise(copies))
+
+    try:
+        if _this_thread.tries:  # The same call, which one of several modes has let through.
+            return call(settled)
+        return _with_containers(plan, operands, settled, call)
     except MakesWrapperError:
-        return _plainly(plan, operands)
+        return _plainly(plan, settled)
 
 
 def call_in_backward(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
-    """Call a Function in a backward that is traced, as eager does if wrappers are involved.
+    """Call a Function in a backward that is traced, as eager does if it holds tensors or wrappers.
 
     Args:
         plan: How the Function is called.
         operands: What it is given.
-        otherwise: Calls it as a node.
+        otherwise: Calls it as a node, with its operands.
     """
     if _this_thread.tries:  # A call in the capture itself, which goes on otherwise.
-        return otherwise()
+        return otherwise(operands)
+    objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
         return _plainly(plan, operands)
+    if objects and any(map(_is_traced, tensors_reached(objects))):
+        return _plainly(plan, operands)
     try:
-        return otherwise()
+        return _with_containers(plan, operands, operands, otherwise)
     except MakesWrapperError:
         return _plainly(plan, operands)
 
@@ -92,8 +113,8 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
         return otherwise()
     reached = list(tensors_reached(objects))
     if any(map(_is_traced, reached)):
-        operands, written = _with_parameters(plan, operands, reached)
-        result = _plainly(plan, operands)
+        filled, written = _with_parameters(plan, operands, reached)
+        result = _plainly(plan, filled, operands)
         for writes in written:
             writes.repeat()
         return result
@@ -114,20 +135,111 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
     return _plainly(plan, operands)
 
 
-def _plainly(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
+def _with_containers(
+    plan: CallPlan, operands: tuple[Any, ...], settled: tuple[Any, ...], call: Any
+) -> Any:
+    """Call a Function that may change containers that it is given, as eager calls one that does.
+
+    Args:
+        plan: How the Function is called.
+        operands: What it is given.
+        settled: The same with plain numbers.
+        call: Calls it otherwise, with operands.
+    """
+    if not holds_container(operands):
+        return call(settled)
+    given, captor = Given(operands), current_captor()
+    rules = (getattr(plan.function, name, None) for name in ("forward", "setup_context"))
+    rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
+    forward, setup_context = rules
+    watch = watch_of(forward, plan.function, (setup_context, *rest))
+    looked = watch and watch.look()
+    try:
+        with contextlib.nullcontext() if watch is None else watch.following(), keeping(given):
+            # A set from which something was taken gives its elements in another order afterwards.
+            result = call(pytree.tree_map_only(set, set.copy, settled))
+    except ChangesGivenError:
+        if watch is not None:
+            watch.take_back(looked)
+        given.contents.put_back()
+        if has_jvp(plan.function) or has_vmap(plan.function):
+            raise  # These rules are a node's.
+        return _plainly(plan, settled, operands)
+    if given.kept and captor is not None:
+        captor.kept.append((display_name(plan.function), given.contents))
+    return result
+
+
+def _copied(operands: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """Whether a container among operands is another object among others."""
+    found = Contents(others)
+    return any(each not in found for each in Contents(operands))
+
+
+def _uncopied(operands: tuple[Any, ...], entered: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What was entered, with the caller's containers in the places of equal copies."""
+    return tuple(
+        old if holds_container((old,)) and _are_alike(old, new) else new
+        for old, new in zip(operands, entered, strict=True)
+    )
+
+
+def _are_alike(old: Any, new: Any) -> bool:
+    """Whether two structures hold the same objects."""
+    ours, theirs = pytree.tree_flatten(old), pytree.tree_flatten(new)
+    return ours[1] == theirs[1] and all(a is b for a, b in zip(ours[0], theirs[0], strict=True))
+
+
+def _leaving_given(function: type, operands: tuple[Any, ...]) -> type:
+    """The same Function, whose backward may change nothing that others see."""
+    theirs: Any = getattr(function, "backward")  # noqa: B009 (of a class that has one)
+    rest = tuple(value for value in operands if not isinstance(value, torch.Tensor))
+    name = display_name(function)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        inside = current_watch() is not None  # The captured function asks for it: it is its change.
+        with contextlib.nullcontext() if inside else leaving(name, rest):
+            return theirs(ctx, *gradients)
+
+    named = {"backward": staticmethod(backward), "__module__": function.__module__}
+    return type(function.__name__, (function,), named)
+
+
+def _plainly(
+    plan: CallPlan, operands: tuple[Any, ...], given: tuple[Any, ...] | None = None
+) -> Any:
+    """Call a Function as eager does.
+
+    Args:
+        plan: How it is called.
+        operands: What it is given.
+        given: What the caller gave, if that is something else.
+
+    Raises:
+        ChangesGivenError: It changes a copy of a container of the caller's.
+    """
     # Parameters among the operands are tensors of the program, too: autograd's node leads to them.
-    (operands,) = _as_entered(operands)
+    (entered,) = _as_entered(operands)
+    operands = _uncopied(operands, entered)
+    copied = _copied(operands if given is None else given, operands)
+    contents = Contents(operands) if copied else None
     captor = current_captor()
     if captor is None:
         return plan.native(*operands)
     captor.called_plainly = True
-    native, reached = plan.native, reached_by_backward(plan.function)
+    function, reached = plan.function, reached_by_backward(plan.function)
+    if holds_container(operands) and has_backward(function):
+        function = _leaving_given(function, operands)
     if reached:
         _as_entered(reached)
         captor.closed_over.add_reader(partial(reached_by_backward, plan.function))
-        native = past_interception(entering(plan.function, captor))
+        function = entering(function, captor)
+    native = plan.native if function is plan.function else past_interception(function)
     with captor.calling():
-        return native(*operands)
+        result = native(*operands)
+    if contents is not None and contents.changed():
+        raise ChangesGivenError.of(display_name(plan.function))
+    return result
 
 
 def _with_parameters(

@@ -132,3 +132,55 @@ def test_a_seed_of_the_users_is_none_of_torch():
     game = Game()
     called = funcaot.compile(lambda x: x * game.seed(), backend="eager")
     assert called(torch.ones(3)).tolist() == [3.0] * 3
+
+
+def _noisy(draw):
+    """A Function whose backward draws numbers from generators."""
+
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * draw(gradient.shape)
+
+    return Noisy
+
+
+def _seeding(shape):
+    torch.manual_seed(4)
+    return torch.rand(shape)
+
+
+def _restoring(shape):
+    with torch.random.fork_rng():
+        return torch.rand(shape) + torch.initial_seed() % 7
+
+
+SEEDED = {
+    "never seeded": lambda shape: torch.rand(shape, generator=torch.Generator()),
+    "only drawn from": lambda shape: torch.rand(shape, generator=GENERATOR),
+    "made there": lambda shape: torch.rand(shape, generator=torch.Generator().manual_seed(3)),
+    "at hand": lambda shape: torch.rand(shape, generator=GENERATOR.manual_seed(3)),
+    "everybody's": _seeding,
+    "forked": _restoring,
+}
+
+
+@BACKENDS
+@pytest.mark.parametrize("case", SEEDED)
+def test_a_backward_that_seeds(case, backend):
+    """It runs in each call: once, in the trace, isn't often enough."""
+    function = _noisy(SEEDED[case])
+    compiled = funcaot.compile(lambda x: function.apply(x) + 1, backend=backend)
+    for step in range(3):
+        found = []
+        for called in (function.apply, compiled):
+            torch.manual_seed(step)
+            GENERATOR.manual_seed(step)
+            x = torch.ones(3 + step, requires_grad=True)
+            (gradient,) = torch.autograd.grad(called(x).sum(), x)
+            found.append((gradient, torch.rand(2), GENERATOR.get_state()))
+        torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)

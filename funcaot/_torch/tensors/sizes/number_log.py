@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
 __all__ = ["COMPARISONS", "SETTLED", "NumberLog", "all_settled", "settle_the_rest", "settled"]
@@ -91,7 +91,9 @@ def settled(value: Any) -> Any:
 
 
 def all_settled(values: Any) -> Any:
-    """The same of every number in a structure."""
+    """The same of every number in a structure, which stays one object if none is open."""
+    if not any(type(leaf) in SETTLED for leaf in tree_flatten(values)[0]):
+        return values
     return tree_map(settled, values)
 
 

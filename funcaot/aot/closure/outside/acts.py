@@ -15,6 +15,8 @@ import weakref
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+import torch
+
 __all__ = ["OF_MODULES", "act_on"]
 
 _CLOCK = "reads the clock"
@@ -60,7 +62,12 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
 _CONNECTIONS = {
     "_socket", "_ssl", "select", "sqlite3", "_multiprocessing", "_queue", "_csv",
 }  # fmt: skip
-_REACHING = {*_CONNECTIONS, "_io", "datetime"}
+_REACHING = {*_CONNECTIONS, "_io", "datetime", "torch._C"}
+# What a generator of torch says of its state, or does to it; drawing from it is a program's.
+_STATES = {
+    "clone_state", "get_offset", "get_state", "graphsafe_get_state", "graphsafe_set_state",
+    "initial_seed", "manual_seed", "seed", "set_offset", "set_state",
+}  # fmt: skip
 _DATES = {"now", "utcnow", "today"}
 # Of a file that was opened outside, what neither reads nor writes.
 _ABOUT_A_FILE = {"fileno", "isatty", "readable", "writable", "seekable", "tell", "close", "flush"}
@@ -96,6 +103,9 @@ def act_on(owner: Any, name: str) -> str | None:
     module = _module(type(owner))
     if module == "_io":
         return _act_of_file(owner, name)
+    if module == "torch._C":
+        is_state = name in _STATES and isinstance(owner, torch.Generator)
+        return "reads or sets the state of a random generator of torch" if is_state else None
     return f"uses a {type(owner).__name__}" if module in _CONNECTIONS else None
 
 

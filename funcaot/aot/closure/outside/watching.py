@@ -35,7 +35,15 @@ _KNOWN_AS = {"posix": "os", "nt": "os", "_io": "io", "_signal": "signal"}
 # What runs whenever an object dies, and the kernel of an operator, which runs in each call.
 _BY_ITSELF = {"__del__", "backend_impl"}
 # Parts of torch that do what a user asks for; elsewhere its own machinery asks.
-_OF_TORCH = ("torch.serialization", "torch.hub", "torch.utils.data", "torch.utils.tensorboard")
+_OF_TORCH = (
+    "torch.serialization",
+    "torch.hub",
+    "torch.utils.data",
+    "torch.utils.tensorboard",
+    "torch.random",
+    "torch._compile",  # What keeps Dynamo out of functions of the one above.
+    "torch._dynamo.eval_frame",
+)
 
 
 class Outside(Watch):

@@ -279,16 +279,11 @@ Appends = _function(_appends, lambda ctx, g: (2 * g, None))
 Returns = _function(lambda ctx, x: (x * 2, Holder(x)), lambda ctx, g, h: 2 * g)
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        (lambda x: Returns.apply(x)[0], "returns a Holder that holds tensors"),
-        (lambda x: Appends.apply(x, []), "changes a list or dictionary"),
-    ],
-)
-def test_what_hides_tensors(program, message):
-    with pytest.raises(UnsupportedError, match=message):
-        funcaot.compile(program, backend="eager")(torch.ones(2, requires_grad=True))
+def test_what_hides_tensors():
+    with pytest.raises(UnsupportedError, match="returns a Holder that holds tensors"):
+        funcaot.compile(lambda x: Returns.apply(x)[0], backend="eager")(
+            torch.ones(2, requires_grad=True)
+        )
 
 
 def _closure(x):
