@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,9 @@ from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.subclasses.refusals import refuse_behind_levels, refuse_under_mode
 from funcaot.aot.tape.tape import Tape
 from funcaot.derivatives.kernels import with_derivatives
+from funcaot.errors import StageError
+
+_logger = logging.getLogger(__name__)
 
 _Dims: TypeAlias = tuple[int | None, ...]
 _BatchKey: TypeAlias = tuple[_Dims, BatchInfo, tuple[LayoutKey, ...]]
@@ -78,6 +82,7 @@ class GraphProgram:
         self._lowered: Lowered | None = None
         self._layouts: dict[int, Layout] = {}
         self._variants: list[tuple[Conditions, Lowered]] = []
+        self._closes = False  # whether the compiler failed on it with open sizes
         placeholders = graphs.inputs(module)
         # A compiler isn't given operands that the graph doesn't use.
         self._used = [index for index, node in enumerate(placeholders) if node.users]
@@ -108,10 +113,31 @@ class GraphProgram:
             conditions = self.sizes.conditions()
             by_symbol = dict(zip(self.sizes.symbols, sizes, strict=True))
             with self.sizes.environment.answering(by_symbol, conditions.answers):
-                self._lowered = self._lower()
+                self._lowered = self._lower_open(self.sizes, sizes)
+                if self._closes:
+                    at_present = self.sizes.environment.at_present
+                    conditions.answers.update({each: at_present(each) for each in by_symbol})
             kept = self._variants[-config.get().backward_layouts :]
             self._variants = [*kept, (conditions, self._lowered)]
             return self._lowered
+
+    def _lower_open(self, open_sizes: OpenSizes, sizes: tuple[int, ...]) -> Lowered:
+        """The graph with its sizes open, or for these alone if the compiler fails on that one.
+
+        A forward that fails isn't rescued here: its call is captured again without open sizes.
+        """
+        if not self._closes:
+            try:
+                return self._lower()
+            except StageError as error:
+                if self.graph.kind != "backward":
+                    raise
+                _logger.info("%s is compiled for each size: %s", self.name, error)
+        pruned = self._pruned()
+        closed = replace(pruned, module=open_sizes.closed(pruned.module, sizes))
+        lowered = open_sizes.taking_sizes(self._counted(closed))
+        self._closes = True
+        return lowered
 
     def _variant(self, sizes: tuple[int, ...]) -> Lowered | None:
         """An executable that exists and may be used for these sizes."""
@@ -143,8 +169,15 @@ class GraphProgram:
         return tuple(self._used)
 
     def _lower(self) -> Lowered:
+        return self._counted(None)
+
+    def _counted(self, closed: FunctionalGraph | None) -> Lowered:
+        """The executable of the graph, or of it for some sizes alone."""
         with guards.autocast_as(()):  # a compiler traces, too
-            lowered = self._executable()
+            if closed is None:
+                lowered = self._executable()
+            else:
+                lowered = compile_graph(closed, self.settings, self._executables)
         self.timings |= lowered.timings
         statistics = self.settings.statistics
         if lowered.shared:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from funcaot.aot.tape.tape import Tape
 
 if TYPE_CHECKING:
     from funcaot._torch.tensors.sizes.size_environment import SizeEnvironment
+    from funcaot.aot.lowering.lower import Lowered
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +90,12 @@ class OpenSizes:
             outputs = module(*inputs, *sizes)
             wanted = [tape.node_of(tensor) for tensor in outputs]
         return tape.extract(available, wanted)
+
+    def taking_sizes(self, lowered: Lowered) -> Lowered:
+        """The executable of a closed graph, for a caller that hands it the sizes too."""
+        taken = len(self.symbols)
+
+        def without(run: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+            return lambda operands: run(operands[: len(operands) - taken])
+
+        return replace(lowered, run=without(lowered.run), trusting=without(lowered.trusting))

@@ -245,3 +245,63 @@ def test_a_step_keeps_a_result_whose_graph_it_freed(kept):
                 holder["freed"].sum().backward()
         torch.testing.assert_close(*found)
     assert funcaot.report(runs[1][2]).cache_misses == 2
+
+
+def test_a_backward_that_a_compiler_fails_on_with_open_sizes():
+    """It is compiled for the sizes of each call; the forward stays open."""
+    given = []
+
+    def backend(module, examples):
+        is_open = any(not isinstance(each, torch.Tensor) for each in examples)
+        backward = any("tangent" in node.name for node in module.graph.nodes)
+        given.append((backward, is_open))
+        if backward and is_open:
+            raise ValueError("open sizes")
+        return module
+
+    def function(x, w):
+        return (x @ w).tanh() * x.shape[0]
+
+    compiled = funcaot.compile(function, backend=backend, dynamic=True)
+    for size in (3, 5, 3, 7):
+        x, w = torch.randn(size, 4, requires_grad=True), torch.randn(4, 6, requires_grad=True)
+        direction, found = torch.randn(size, 6), []
+        for each in (compiled, function):
+            result = each(x, w)
+            found.append((result, torch.autograd.grad(result, (x, w), direction)))
+        check_equal(*found)
+    assert given.count((False, True)) == 1
+    assert given.count((True, True)) == 1
+    assert given.count((True, False)) == 3
+
+
+def test_a_compiler_that_fails_on_every_backward_says_so():
+    def backend(module, examples):
+        if any("tangent" in node.name for node in module.graph.nodes):
+            raise ValueError("no backwards")
+        return module
+
+    compiled = funcaot.compile(lambda x: x.sin() * x, backend=backend, dynamic=True)
+    x = torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        with pytest.raises(funcaot.errors.StageError, match="no backwards"):
+            compiled(x).sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_with_kernels_of_any_size_on_inductor(transposed):
+    operator = torch.nn.functional.conv_transpose2d if transposed else torch.nn.functional.conv2d
+
+    def function(x, weight, bias):
+        return operator(x, weight, bias, padding=2, dilation=2)
+
+    compiled = funcaot.compile(function, dynamic=True)
+    for size in (5, 6, 5):
+        shapes = (2, 3, size + 4, size + 5), (3, 3, size - 2, size - 1), (3,)
+        operands = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        direction, found = torch.randn_like(function(*operands)), []
+        for each in (compiled, function):
+            result = each(*operands)
+            found.append((result.detach(), torch.autograd.grad(result, operands, direction)))
+        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
