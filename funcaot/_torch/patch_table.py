@@ -228,6 +228,18 @@ PATCHES: tuple[Patch, ...] = (
         "tests/aot/segment/test_partition.py::test_checkpointed_regions_keep_their_inputs",
     ),
     Patch(
+        "whole backwards",
+        "funcaot/_torch/autograd/whole_backward.py",
+        (
+            Target("torch.autograd:_is_checkpoint_valid", ()),
+            Target("torch.autograd.graph:_engine_run_backward", ("t_outputs", "args", "kwargs")),
+        ),
+        "A Function that fills .grad asks in its backward whether backward() was called, and would "
+        "be told that it wasn't, since autograd.grad traces it.",
+        "such a Function raises its own error when its backward is traced",
+        "tests/aot/segment/test_whole_backward.py",
+    ),
+    Patch(
         "distributed tensors",
         "funcaot/_torch/distributed/again.py",
         (

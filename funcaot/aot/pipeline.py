@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from funcaot import config
+from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
@@ -185,7 +186,11 @@ def compile_backward(
         Exception: Whatever a user's backward raises, unchanged.
     """
     run = Stages(f"backward of {segment.settings.name}")
-    with Recorder(watch=Outside()) as recorder, noting_what_is_asked() as asked:
+    with (
+        Recorder(watch=Outside()) as recorder,
+        noting_what_is_asked() as asked,
+        noting_whole_backwards(asked),
+    ):
         arrived = run("tangents", arrive, segment, form, key, tangents, values)
         pulled = run("trace", pull_back, segment, form, key, arrived)
         backward = run("segment", derived, segment, form, key, arrived, pulled)

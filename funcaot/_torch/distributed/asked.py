@@ -15,16 +15,20 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from funcaot._torch.distributed.coordinates import depends_on_it, forget_plans
 from funcaot._torch.patches import require
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["Asked", "as_it_was", "hold", "noting_what_is_asked"]
+__all__ = ["WHOLE", "Asked", "as_it_was", "hold", "is_whole", "noting_what_is_asked"]
 
 # A question and its answer.
 Asked = tuple[str, Any]
+
+# What a Function asks of autograd's engine: see ``autograd.whole_backward``.
+WHOLE = "whether the backward goes through the whole graph"
 
 _MODULE = "torch.distributed.distributed_c10d"
 _MESHES, _COORDINATE = "torch.distributed.device_mesh", "_coordinate_on_dim"
@@ -71,7 +75,9 @@ def as_it_was(
 
 
 def _answer(question: str) -> Any:
-    """What is so of the default group now."""
+    """What is so of the default group, or of autograd's engine, now."""
+    if question == WHOLE:
+        return is_whole()
     group = _group()
     if question == _EXISTS:
         return group is not None
@@ -79,6 +85,12 @@ def _answer(question: str) -> Any:
         return None
     rank = _Original.ranks or type(group).rank
     return group.size() if question == _SIZE else [group.size(), rank(group)]
+
+
+def is_whole() -> bool:
+    """Whether the backward in progress is asked for no gradients in particular."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    return engine.is_checkpoint_valid()
 
 
 def _group() -> Any:

@@ -280,15 +280,15 @@ class GradientTracker(TorchFunctionMode):
         for value in tree_flatten((args, kwargs))[0]:
             if isinstance(value, torch.Tensor) and not tracing.is_symbolic(value):
                 self._note(value)
-        reads = func == _get
+        reads, owner = func == _get, args[0] if func in _OF_ONE else None
         if func in _OF_ONE or func in _STARTING:
             self._asked[id(args[0])] = args[0]
             if self._active and id(args[0]) in self._seen:
-                self._enter(*self._seen[id(args[0])], reads=reads)
+                self._enter(*self._seen[id(args[0])], reads=reads, owner=owner)
         if func in _TOUCHING and not self._active:
             self._active = True
             for tensor, position in list(self._seen.values()):
-                self._enter(tensor, position, reads=reads)
+                self._enter(tensor, position, reads=reads, owner=owner)
         if self._steps.depth:
             result = with_tensor_scalars(func, args, kwargs)
             if result is not NotImplemented:
@@ -301,7 +301,14 @@ class GradientTracker(TorchFunctionMode):
             if self._active:
                 self._enter(tensor, None)
 
-    def _enter(self, seen: torch.Tensor, position: int | None, *, reads: bool = False) -> None:
+    def _enter(
+        self,
+        seen: torch.Tensor,
+        position: int | None,
+        *,
+        reads: bool = False,
+        owner: torch.Tensor | None = None,
+    ) -> None:
         real = seen if position is None else self._leaves[position]
         if id(real) in self._slots:
             return
@@ -312,8 +319,8 @@ class GradientTracker(TorchFunctionMode):
             if functorch.unwrap_if_dead(real) is not real:
                 return  # It was a transform's inside, which is over.
             if functorch.is_functorch_wrapped_tensor(real):
-                if reads and not accumulates:
-                    return  # A level's own tensor has none.
+                if seen is not owner or (reads and not accumulates):
+                    return  # A level's own tensor has none, and torch refuses backward() there.
                 raise UnsupportedError(
                     f"{self._name} calls backward() or uses .grad under a torch.func transform.",
                     remedy="use torch.autograd.grad or torch.func.grad inside.",

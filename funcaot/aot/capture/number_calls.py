@@ -325,7 +325,9 @@ def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
 
 
 def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """``torch.tensor`` of a number, and ``full``."""
+    """``torch.tensor`` of a number or a list of numbers, and ``full``."""
+    if len(args) == 1 and type(args[0]) in (list, tuple):
+        return _list_made(args[0], kwargs)
     if len(args) not in (1, 2) or type(args[-1]) is not OpenFloat:
         return None
     if set(kwargs) - {"dtype", "device"} or torch.device(kwargs.get("device") or "cpu") != _CPU:
@@ -336,7 +338,8 @@ def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | No
     if not dtype.is_floating_point or not isinstance(size, list | tuple):
         return None
     # ``torch.tensor`` takes numbers that a dtype doesn't hold.
-    value = number.tensor().to(dtype) if len(args) == 1 else number.within(dtype)
+    takes_all = _name_of(func) in ("tensor", "as_tensor")
+    value = number.tensor().to(dtype) if takes_all else number.within(dtype)
     if value is None:
         return None
 
@@ -344,6 +347,46 @@ def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | No
         return value.expand(size).clone(memory_format=torch.contiguous_format)
 
     return make, (), {}
+
+
+def _list_made(data: Sequence[Any], kwargs: dict[str, Any]) -> Call | None:
+    """``torch.tensor`` of a list of numbers."""
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    device = torch.device(kwargs.get("device") or "cpu")
+    if set(kwargs) - {"dtype", "device"} or device != _CPU or not dtype.is_floating_point:
+        return None
+    if not {float, int, OpenFloat}.issuperset(map(type, data)):
+        return None
+
+    def held(value: Any) -> torch.Tensor:
+        if type(value) is OpenFloat:
+            return value.tensor().to(dtype)
+        return torch.tensor(value, dtype=dtype, device=_CPU)
+
+    return torch.stack, ([held(value) for value in data],), {}
+
+
+def _made_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``full_like``, ``new_full`` and ``new_tensor``: zeros made in that way, and filled."""
+    if not args or not isinstance(args[0], torch.Tensor) or type(args[-1]) is not OpenFloat:
+        return None
+    if kwargs.get("requires_grad") or any(type(v) is OpenFloat for v in args[:-1]):
+        return None
+    dtype = kwargs.get("dtype") or args[0].dtype
+    if not dtype.is_floating_point:
+        return None
+    name, number = _name_of(func), args[-1]
+    value = number.tensor().to(dtype) if name == "new_tensor" else number.within(dtype)
+    if value is None:
+        return None
+
+    def make(tensor: torch.Tensor, *size: Any) -> torch.Tensor:
+        with torch.no_grad():
+            if name == "full_like":
+                return torch.zeros_like(tensor, **kwargs).fill_(value)
+            return tensor.new_zeros(*size or ((),), **kwargs).fill_(value)
+
+    return make, args[:-1], {}
 
 
 def _is_in_place(name: str) -> bool:
@@ -390,6 +433,8 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "masked_fill": ("input", "mask", "value"),
     "fill": ("input", "value"),
     "full": ("size", "fill_value"),
+    "full_like": ("input", "fill_value"),
+    "new_full": ("self", "size", "fill_value"),
 }
 _RULES: dict[str, Rule] = {
     **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
@@ -401,5 +446,6 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_both(("clamp", "clip")), _limits),
     "where": _choice,
     **dict.fromkeys(("fill_", "masked_fill", "masked_fill_", "__setitem__"), _filling),
-    **dict.fromkeys(("tensor", "full"), _made),
+    **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor", "full"), _made),
+    **dict.fromkeys(("full_like", "new_full", "new_tensor"), _made_like),
 }
