@@ -1,4 +1,4 @@
-"""``int(x)`` and ``float(x)`` of a tensor in captured code, where the number may stay open.
+"""``int(x)`` and ``float(x)`` of a tensor or size in captured code, where the number may stay open.
 
 Python makes a plain number of what ``x.__int__()`` returns, so code that calls ``int`` has to find
 something else by that name. It finds it for the one instruction that looks up what is called: what
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-__all__ = ["has_whole_numbers", "is_one_float", "is_whole_number", "note_caller", "trace_of"]
+from funcaot.base.scopes import holding
+
+__all__ = [
+    "has_whole_numbers",
+    "is_one_float",
+    "is_whole_number",
+    "note_caller",
+    "sizes_open",
+    "trace_of",
+]
 
 # ``map(int, x)`` only calls it.
 _MAP = "map"
@@ -24,6 +35,8 @@ _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 # Code that has been seen to call one with a tensor, by ``id``, since a hash of code takes long; and
 # where in it which name is looked up to be called.
 _calling: dict[int, tuple[weakref.ref[types.CodeType], dict[int, str]]] = {}
+# Code that all of this was looked up in.
+_looked_at: dict[int, weakref.ref[types.CodeType]] = {}
 
 
 def has_whole_numbers(thing: Any) -> bool:
@@ -41,7 +54,7 @@ def is_whole_number(thing: Any) -> bool:
 
 
 class _Int:
-    """What is called in place of ``int``; for all but such numbers it is ``int``."""
+    """What is called in place of ``int``; for all but open numbers it is ``int``."""
 
     __slots__ = ()
 
@@ -51,11 +64,13 @@ class _Int:
         (thing,) = args
         if isinstance(thing, torch.SymInt):
             return thing
+        if type(thing) is torch.SymFloat:
+            return torch.sym_int(thing)
         return thing.item() if is_whole_number(thing) else int(thing)
 
 
 class _Float:
-    """What is called in place of ``float``; for all but tensors of one float it is ``float``."""
+    """What is called in place of ``float``; for all but open numbers it is ``float``."""
 
     __slots__ = ()
 
@@ -65,6 +80,8 @@ class _Float:
         (thing,) = args
         if issubclass(type(thing), torch.SymFloat):
             return thing
+        if type(thing) is torch.SymInt:
+            return torch.sym_float(thing)
         return thing.item() if is_one_float(thing) else float(thing)
 
 
@@ -110,8 +127,37 @@ def _note(frame: types.FrameType, name: str) -> bool:
     return True
 
 
+class _ThisThread(threading.local):
+    sizes_open = False
+
+
+_this_thread = _ThisThread()
+
+
+def sizes_open() -> AbstractContextManager[None]:
+    """While sizes are open in this thread: all code that calls a kind may do so with one."""
+    return holding(_this_thread, sizes_open=True)
+
+
+def _note_calls(frame: types.FrameType) -> None:
+    """Note where the code of a frame calls a kind of number, whatever it calls it with."""
+    code = frame.f_code
+    names = [name for name in _STAND_INS if name in code.co_names]
+    if (
+        not names
+        or _is_of_torch(frame)
+        or ((seen := _looked_at.get(id(code))) is not None and seen() is code)
+    ):
+        return
+    for name in names:
+        _note(frame, name)
+    _looked_at[id(code)] = weakref.ref(code)
+
+
 def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
-    """The trace function of a frame that starts, if its code calls a kind with tensors."""
+    """The trace function of a frame that starts, if its code calls a kind with tensors or sizes."""
+    if _this_thread.sizes_open:
+        _note_calls(frame)
     namespace = frame.f_globals
     places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
     if not places:
@@ -161,4 +207,4 @@ def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]
 
 def _is_of_torch(frame: types.FrameType) -> bool:
     module = str(frame.f_globals.get("__name__"))
-    return module.partition(".")[0] in ("torch", "funcaot")
+    return module.partition(".")[0] in ("torch", "funcaot", "sympy")

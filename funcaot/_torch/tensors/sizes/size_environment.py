@@ -19,6 +19,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from funcaot._torch.tensors.sizes.called_kinds import sizes_open
 from funcaot._torch.tensors.sizes.shapes import (
     Expression,
     SizeError,
@@ -121,7 +122,8 @@ class SizeEnvironment(ShapeEnv):
         values.update({symbol: sympy.Integer(size) for symbol, size in given.items()})
         self._answers = answers
         try:
-            yield
+            with sizes_open():
+                yield
         finally:
             values.update(before)
             self._answers = outer

@@ -378,6 +378,9 @@ for _kind in _WRITTEN:
 _FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
 _FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
 _FUNCTIONS += QUESTIONS
+# Open sizes and what is computed of them; torch has no such function of most of these.
+_SIZES = (torch.SymInt, torch.SymFloat)
+_OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "cos", "atan")
 
 
 class _Function:
@@ -395,6 +398,11 @@ class _Function:
             if found is not NotImplemented:
                 return found
             args = tuple(each.item() if is_one_float(each) else each for each in args)
+        if len(args) == 1 and type(args[0]) in _SIZES:
+            if self._name == "sqrt" and args[0] >= 0:
+                return torch.sym_sqrt(*args)
+            if self._name in _OF_SIZES:  # Read off a tensor, it may stay in the graph.
+                args = (torch.full((), args[0], dtype=torch.float64, device="cpu").item(),)
         if args and type(args[0]) is OpenFloat:
             found = args[0].in_mathematics(self._name, args[1:])
             if found is not NotImplemented:
