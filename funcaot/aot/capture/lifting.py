@@ -163,7 +163,11 @@ class Lifting(TorchFunctionMode):
         return (args, kwargs), {}
 
     def replace(self, value: Any) -> Any:
-        """The tape's tensor for a real one; anything else as it is."""
+        """The tape's tensor for a real one, also at an end of a slice; anything else as it is."""
+        if type(value) is slice:
+            ends = (value.start, value.stop, value.step)
+            held = any(isinstance(end, torch.Tensor) for end in ends)
+            return slice(*map(self.replace, ends)) if held else value
         if not isinstance(value, torch.Tensor) or isinstance(value, tracing.FunctionalTensor):
             self._saw_number = self._saw_number or is_written(value) or is_read(value)
             return value
