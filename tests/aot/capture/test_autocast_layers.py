@@ -53,7 +53,12 @@ def outcome(layer, wrap, *, inside, grad):
 def test_dtypes_are_those_of_eager(name, inside, grad):
     torch.manual_seed(0)
     layer = LAYERS[name]().requires_grad_(grad)
-    wanted = outcome(layer, lambda f: f, inside=inside, grad=grad)
+    try:
+        wanted = outcome(layer, lambda f: f, inside=inside, grad=grad)
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):
+            raise
+        pytest.skip("eager has no kernel for this layer in half precision on this processor")
     found = outcome(layer, lambda f: funcaot.compile(f, backend="eager"), inside=inside, grad=grad)
     assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in wanted]
     torch.testing.assert_close(found, wanted, rtol=3e-2, atol=3e-2)
