@@ -53,10 +53,43 @@ def is_whole_number(thing: Any) -> bool:
     return all(type(size) is int and size == 1 for size in thing.shape)
 
 
-class _Int:
+class _Kind:
+    """What is called in place of a kind of number.
+
+    Another thread that runs code of the same module may find it there, for that one instruction.
+    To it, it is the kind.
+    """
+
+    __slots__ = ()
+    kind: type
+
+    def __instancecheck__(self, thing: Any) -> bool:
+        return isinstance(thing, self.kind)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.kind
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __or__(self, other: Any) -> Any:
+        return self.kind | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kind, name)
+
+
+class _Int(_Kind):
     """What is called in place of ``int``; for all but open numbers it is ``int``."""
 
     __slots__ = ()
+    kind = int
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if len(args) != 1 or keywords:
@@ -69,10 +102,11 @@ class _Int:
         return thing.item() if is_whole_number(thing) else int(thing)
 
 
-class _Float:
+class _Float(_Kind):
     """What is called in place of ``float``; for all but open numbers it is ``float``."""
 
     __slots__ = ()
+    kind = float
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if len(args) != 1 or keywords:
