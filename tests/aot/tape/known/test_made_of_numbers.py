@@ -184,7 +184,7 @@ def test_programs_of_ops(seed, monkeypatch):
     assert None not in known
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(30, 330))
 def test_more_programs_of_ops(seed, monkeypatch):
     assert None not in _check_programs(seed, monkeypatch)
