@@ -16,7 +16,6 @@ from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.number_log import all_settled, settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import is_written
-from funcaot.aot.capture.handlers.selecting import selection
 from funcaot.aot.signature.numbers import Numbers
 
 __all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
@@ -79,10 +78,6 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if OpenInt in kinds:
         if getattr(func, "__module__", "") == _OF_OPERATOR:
             args, kwargs = all_settled((args, kwargs))
-        elif func is torch.Tensor.__getitem__:
-            func, args = _indexed(*args)
-        elif func in (torch.tensor, torch.as_tensor) and len(args) == 1 and _are_whole(args[0]):
-            func, args = _tensor_of, (args[0],)
         args, kwargs = tree_map(_plain, (args, kwargs))
     if OpenFloat not in kinds:
         return func, args, kwargs
@@ -91,32 +86,6 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if found is not None:
         return found
     return func, *all_settled((args, kwargs))
-
-
-def _indexed(tensor: torch.Tensor, index: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``x[n]`` and the like: such a number selects, as any size may."""
-    places = list(index) if type(index) is tuple else [index]
-    places = [_tensor_of(each) if _are_whole(each) else each for each in places]
-    index = tuple(places) if type(index) is tuple else places[0]
-    selected = selection(tensor, index)
-    if selected is None:
-        return torch.Tensor.__getitem__, (tensor, index)
-    return selected.read, (tensor,)
-
-
-def _are_whole(data: Any) -> bool:
-    """Whether something is a list of whole numbers, some of them open."""
-    if type(data) is not list or not data:
-        return False
-    return OpenInt in map(type, data) and {int, OpenInt}.issuperset(map(type, data))
-
-
-def _tensor_of(numbers: list[Any], **settings: Any) -> torch.Tensor:
-    """``torch.tensor`` of such a list."""
-    dtype = settings.pop("dtype", None) or torch.int64
-    with torch.no_grad():
-        made = [torch.full((), _plain(each), dtype=dtype, **settings) for each in numbers]
-        return torch.stack(made)
 
 
 def with_written(

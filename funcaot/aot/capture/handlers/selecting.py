@@ -11,13 +11,10 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.sizes.open_numbers import OpenInt
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.python_values import assembled
 
-__all__ = ["Selection", "by_open_sizes", "selection"]
-
-_OPEN = (OpenInt, torch.SymInt)
+__all__ = ["by_open_sizes"]
 
 
 def by_open_sizes(call: Call, capture: InProgress) -> Any:
@@ -28,7 +25,7 @@ def by_open_sizes(call: Call, capture: InProgress) -> Any:
     open_lists = any(map(operator.is_not, places, index if type(index) is tuple else (index,)))
     if torch.SymInt not in map(type, places):
         return call.given((tensor, places, *value)) if open_lists else NotImplemented
-    selected = selection(tensor, places)
+    selected = _selection(tensor, places)
     if selected is None:
         return NotImplemented
     if value or selected.places is None:
@@ -37,7 +34,7 @@ def by_open_sizes(call: Call, capture: InProgress) -> Any:
 
 
 @dataclass(frozen=True)
-class Selection:
+class _Selection:
     """An index with open numbers in it.
 
     Attributes:
@@ -64,11 +61,11 @@ class Selection:
         if any(place != slice(None) for place in self.places):
             shown = tensor[self.places]
             shift = _shifts(self.places, tensor.dim())
-            return Selection(tuple((shift[dim], n) for dim, n in self.by), ..., None).of(shown)
+            return _Selection(tuple((shift[dim], n) for dim, n in self.by), ..., None).of(shown)
         return self.of(tensor)
 
 
-def selection(tensor: torch.Tensor, index: Any) -> Selection | None:
+def _selection(tensor: torch.Tensor, index: Any) -> _Selection | None:
     """An index of a tensor that has open numbers in it.
 
     Returns:
@@ -84,13 +81,13 @@ def selection(tensor: torch.Tensor, index: Any) -> Selection | None:
     selected: list[tuple[int, Any]] = []
     dim = 0
     for place, count in zip(places, taken, strict=True):
-        if type(place) in _OPEN:
-            selected.append((dim, place.plain if type(place) is OpenInt else place))
+        if type(place) is torch.SymInt:
+            selected.append((dim, place))
         dim += missing if place is ... else count or 0
-    rest = tuple(place for place in places if type(place) not in _OPEN) or ...
-    shown = tuple(slice(None) if type(place) in _OPEN else place for place in places)
+    rest = tuple(place for place in places if type(place) is not torch.SymInt) or ...
+    shown = tuple(slice(None) if type(place) is torch.SymInt else place for place in places)
     tensors = any(isinstance(place, torch.Tensor) for place in places)
-    return Selection(tuple(selected), rest, None if tensors else shown)
+    return _Selection(tuple(selected), rest, None if tensors else shown)
 
 
 def _shifts(places: tuple[Any, ...], dimensions: int) -> dict[int, int]:
@@ -124,4 +121,4 @@ def _dimensions(place: Any) -> int | None:
         return 0
     if isinstance(place, torch.Tensor):
         return place.dim() if place.dtype in (torch.bool, torch.uint8) else 1
-    return 1 if type(place) in (int, slice, *_OPEN) else None
+    return 1 if type(place) in (int, slice, torch.SymInt) else None

@@ -133,8 +133,8 @@ def _rest(number: Any, divisor: Any) -> Any:
 
 def _limited(number: Any, low: Any = None, high: Any = None) -> Any:
     if low is not None:
-        number = _elementwise(torch.sym_max)(number, low)
-    return number if high is None else _elementwise(torch.sym_min)(number, high)
+        number = _GREATEST(number, low)
+    return number if high is None else _LEAST(number, high)
 
 
 def _plain(size: Any) -> Any:
