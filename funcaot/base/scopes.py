@@ -209,6 +209,12 @@ class SharedPatch:
             if self._installed:
                 self._leave(self._installed.pop())
 
+    def complete(self) -> None:
+        """Make the change whole again, where it has a user and somebody took a part of it away."""
+        with self._lock:
+            if self._users:
+                self._change()
+
     def _leave(self, user: _User) -> None:
         with self._lock:
             self._users.discard(user)

@@ -21,6 +21,13 @@ def test_each_is_short():
         assert 0 < len(changed) <= 40
 
 
+@pytest.mark.parametrize("diff", DIFFS, ids=range(len(DIFFS)))
+def test_each_applies(diff):
+    command = ["git", "apply", "--check", "-"]
+    done = subprocess.run(command, input=diff, text=True, cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_all_of_them_apply_and_pass(tmp_path):
     for folder in ("funcaot", "tests/_torch", "tests/aot/signature", "tests/aot/effects"):

@@ -8,6 +8,7 @@ something else by that name. It finds it for the one instruction that looks up w
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import threading
 import types
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes import functions_of_math
 from funcaot.base.scopes import holding
 
 __all__ = [
@@ -189,25 +191,33 @@ def _note_calls(frame: types.FrameType) -> None:
 
 
 def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
-    """The trace function of a frame that starts, if its code calls a kind with tensors or sizes."""
+    """The trace function of a frame that starts, if some of its instructions have to find others.
+
+    It is one that calls a kind with tensors or sizes, or that keeps a function of ``math``.
+    """
     if _this_thread.sizes_open:
         _note_calls(frame)
     namespace = frame.f_globals
     places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
-    if not places:
+    kept = {} if _is_of_torch(frame) else functions_of_math.kept_in(frame)
+    if not places and not kept:
         return None
     frame.f_trace_lines = False
     if not frame.f_trace_opcodes:
         frame.f_trace_opcodes = True
         sys.settrace(sys.gettrace())  # Python 3.12 looks at it here.
-    put: list[str] = []
+    after: list[Callable[[], Any]] = []
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        while put:
-            namespace.pop(put.pop(), None)
-        if event == "opcode" and (name := places.get(frame.f_lasti)) is not None:
+        while after:
+            after.pop()()
+        if event != "opcode":
+            return trace
+        if (name := places.get(frame.f_lasti)) is not None:
             namespace[name] = _STAND_INS[name]
-            put.append(name)
+            after.append(functools.partial(namespace.pop, name, None))
+        elif (name := kept.get(frame.f_lasti)) is not None:
+            after.append(functions_of_math.shown(name))
         return trace
 
     return trace

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import torch
 
 from funcaot._torch.tensors.sizes.called_kinds import note_caller
+from funcaot._torch.tensors.sizes.functions_of_math import QUESTIONS
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["EXACT", "LONGEST", "QUESTIONS", "Asks", "OpenFloat"]
+__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
 
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
 EXACT = 2**53
 # Functions of Python's ``math`` that ask something of a number, and those that give a whole one.
-QUESTIONS = ("isfinite", "isnan", "isinf")
 _WHOLE = ("floor", "ceil")
 
 

@@ -8,7 +8,6 @@ and Python's own rounding. What an op needs of it is a tensor that the call make
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,11 +16,11 @@ import torch
 
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.called_kinds import is_one_float
+from funcaot._torch.tensors.sizes.functions_of_math import StandIn, replaced_by
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
-from funcaot._torch.tensors.sizes.open_floats import QUESTIONS, OpenFloat
+from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.shapes import SizeError
-from funcaot.base.scopes import SharedPatch
 
 __all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
 
@@ -374,58 +373,36 @@ for _kind in _WRITTEN:
         if hasattr(_kind.kind, _name):
             setattr(_kind, _name, _part(_name))
 
-# Functions of Python's ``math`` that make a number of numbers.
-_FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh")
-_FUNCTIONS += ("atan", "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil")
-_FUNCTIONS += QUESTIONS
 # Open sizes and what is computed of them; torch has no such function of most of these.
 _SIZES = (torch.SymInt, torch.SymFloat)
 _OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "cos", "atan")
 
 
-class _Function:
+class _Function(StandIn):
     """It stands for a function of ``math``; for all but written numbers it is that function."""
-
-    def __init__(self, name: str, original: Any) -> None:
-        self._name, self.original = name, original
 
     def __call__(self, *args: Any) -> Any:
         if any(type(each) in _WRITTEN for each in args):
             places = ", ".join("{}" for _ in args)
-            return _applied(self.original, f"math.{self._name}({places})", *args)
+            return _applied(self.original, f"math.{self.name}({places})", *args)
         if any(isinstance(each, torch.Tensor) for each in args):
-            found = mathematics_of(self._name, args)
+            found = mathematics_of(self.name, args)
             if found is not NotImplemented:
                 return found
             args = tuple(each.item() if is_one_float(each) else each for each in args)
         if len(args) == 1 and type(args[0]) in _SIZES:
-            if self._name == "sqrt" and args[0] >= 0:
+            if self.name == "sqrt" and args[0] >= 0:
                 return torch.sym_sqrt(*args)
-            if self._name in _OF_SIZES:  # Read off a tensor, it may stay in the graph.
+            if self.name in _OF_SIZES:  # Read off a tensor, it may stay in the graph.
                 args = (torch.full((), args[0], dtype=torch.float64, device="cpu").item(),)
         if args and type(args[0]) is OpenFloat:
-            found = args[0].in_mathematics(self._name, args[1:])
+            found = args[0].in_mathematics(self.name, args[1:])
             if found is not NotImplemented:
                 return found
         return self.original(*args)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.original, name)
 
-
-def _install() -> None:
-    for name in _FUNCTIONS:
-        if not isinstance(present := getattr(math, name), _Function):
-            setattr(math, name, _Function(name, present))
-
-
-def _undo() -> None:
-    for name in _FUNCTIONS:
-        if isinstance(present := getattr(math, name), _Function):
-            setattr(math, name, present.original)
-
-
-_patch = SharedPatch(_install, _undo)
+_patch = replaced_by(_Function)
 
 
 @contextlib.contextmanager

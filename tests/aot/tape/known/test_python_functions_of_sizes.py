@@ -4,6 +4,7 @@ The oracle is the function in eager mode.
 """
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -100,3 +101,55 @@ def test_what_has_no_result_raises(function):
         for each in (function, compiled):
             with pytest.raises(ValueError, match=r"math domain error|expected"):
                 each(x)
+
+
+LOG = math.log
+RATES = {math.log: 2.0, math.exp: 3.0}
+KEPT: list = []
+
+
+def _is_same(x, f=LOG):
+    return x * 2 if f is math.log else x
+
+
+def _is_same_of_an_alias(x, f=LOG):
+    m = math
+    return x * 2 if f is m.log else x
+
+
+def _looked_up(x):
+    return x * RATES[math.log]
+
+
+def _keeps(x):
+    KEPT.append(math.log)
+    return x
+
+
+def _keeps_and_calls(x):
+    f = math.sqrt
+    KEPT.append(f)
+    return x * f(4.0) * math.sqrt(x.shape[0])
+
+
+@pytest.mark.parametrize(
+    "function", [_is_same, _is_same_of_an_alias, _looked_up, _keeps, _keeps_and_calls]
+)
+def test_functions_of_math_that_are_kept_are_themselves(function):
+    KEPT.clear()
+    compiled = funcaot.compile(function, backend="eager")
+    _check(compiled, function, (8, 9, 10, 13))
+    assert not [f for f in KEPT if f not in (math.log, math.sqrt) or type(f) is not type(len)]
+    assert funcaot.report(compiled).cache_misses <= 2
+
+
+def test_what_stands_for_a_function_of_math_passes_for_it():
+    def function(x):
+        found = getattr(math, "log")  # noqa: B009
+        assert found == math.log
+        assert {math.log: 1}[found] == 1
+        assert pickle.loads(pickle.dumps(found)) == math.log
+        return x * found(x.shape[0])
+
+    compiled = funcaot.compile(function, backend="eager")
+    _check(compiled, function, (8, 9, 10))
