@@ -18,6 +18,7 @@ import torch
 
 from funcaot.base.scopes import holding
 from funcaot.classes.kept_values import are_same
+from funcaot.classes.shared_views import View, is_plain
 from funcaot.errors import RuleError, UnsupportedError
 
 __all__ = [
@@ -31,9 +32,13 @@ __all__ = [
     "capturing",
     "current_captor",
     "current_watch",
+    "has_opaque_view",
     "layout_of",
     "watching",
 ]
+
+
+_IS_OPAQUE = "_funcaot_is_opaque_view"
 
 
 class MakesWrapperError(UnsupportedError):
@@ -97,6 +102,8 @@ class Opaque:
         pending: What the run during the capture returned. The call that is being captured takes
             it, so that the Function runs once per call.
         keeps: Whether it hands on something besides tensors that a run may have another of.
+        views: For an output in the memory of an operand or of an earlier output, which of these it
+            is, counted as one row, and how it looks at that.
     """
 
     reason: str
@@ -104,19 +111,35 @@ class Opaque:
     single: bool
     pending: tuple[Any, ...] | None = None
     keeps: bool = False
+    views: tuple[tuple[int, View] | None, ...] = ()
 
     @classmethod
-    def of(cls, output: Any, reason: str) -> Opaque:
-        """Describe what a run returned."""
+    def of(cls, output: Any, reason: str, operands: Sequence[Any] = ()) -> Opaque:
+        """Describe what a run returned for operands."""
         single = not isinstance(output, tuple)
         values = (output,) if single else output
         described = tuple(layout_of(v) if isinstance(v, torch.Tensor) else v for v in values)
-        return cls(reason, described, single)
+        row = (*operands, *values)
+        places = range(len(operands), len(row))
+        views = tuple(_view_of(row[place], row[:place]) for place in places)
+        return cls(reason, described, single, views=views)
 
-    def fake_output(self) -> Any:
-        """An output that looks right; to be called where tensors are made fake."""
-        made = tuple(v.empty() if isinstance(v, Layout) else v for v in self.outputs)
-        return made[0] if self.single else made
+    def fake_output(self, operands: Sequence[Any]) -> Any:
+        """An output that looks right; to be called where tensors are made fake.
+
+        Args:
+            operands: Those of the present call.
+        """
+        row = list(operands)
+        for described, view in zip(self.outputs, self.views, strict=True):
+            if view is not None:
+                made = view[1].of(row[view[0]])
+                setattr(made, _IS_OPAQUE, True)
+                row.append(made)
+            else:
+                row.append(described.empty() if isinstance(described, Layout) else described)
+        outputs = tuple(row[len(operands) :])
+        return outputs[0] if self.single else outputs
 
     def conform(self, output: Any, name: str) -> Any:
         """Check an output of a run on real values.
@@ -142,6 +165,20 @@ class Opaque:
             for expected, value in zip(self.outputs, values, strict=True)
         )
         return checked[0] if self.single else checked
+
+
+def has_opaque_view(outputs: Iterable[Any]) -> bool:
+    """Whether one of these is what an opaque Function returned in the memory of another tensor."""
+    return any(getattr(output, _IS_OPAQUE, False) for output in outputs)
+
+
+def _view_of(value: Any, others: Sequence[Any]) -> tuple[int, View] | None:
+    """Which of other values has the memory of a value, and how this looks at it."""
+    if is_plain(value):
+        for index, other in enumerate(others):
+            if is_plain(other) and (view := View.of_memory(value, other)) is not None:
+                return index, view
+    return None
 
 
 class Watch(Protocol):

@@ -17,7 +17,7 @@ from funcaot._torch.levels.functorch import (
     pytree,
 )
 from funcaot.classes.containers import ChangesGivenError, Contents
-from funcaot.classes.opaque import Watch, current_watch
+from funcaot.classes.opaque import Watch, current_watch, has_opaque_view
 from funcaot.classes.protocol import program_of
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
@@ -77,7 +77,8 @@ def functionalize(interface: Any, function: type, operands: tuple[Any, ...], low
                 wrapped[k] = operands[i]
     if isinstance(interface, _ModeInterface):
         groups = _shared((*unwrapped, *outputs), (*operands, *wrapped), wrapped)
-        if groups and interface.by_ops(function, operands, groups):
+        has_ops = not has_opaque_view(outputs)
+        if groups and interface.by_ops(function, operands, groups, has_ops=has_ops):
             if watch is not None:
                 watch.take_back(looked)
             return interface.recorded(function, operands, dirty)
@@ -202,7 +203,12 @@ class _ModeInterface(PythonFunctionalizeAPI):
         return watch_of(getattr(origin_of(function), "forward", None), function, rest)
 
     def by_ops(
-        self, function: type, operands: tuple[Any, ...], groups: list[list[torch.Tensor]]
+        self,
+        function: type,
+        operands: tuple[Any, ...],
+        groups: list[list[torch.Tensor]],
+        *,
+        has_ops: bool,
     ) -> bool:
         """Whether a capture goes on with forward's ops, as it returned memory that it was given.
 
@@ -213,7 +219,7 @@ class _ModeInterface(PythonFunctionalizeAPI):
         if views is None:
             return False
         given = [value for value in operands if isinstance(value, torch.Tensor)]
-        if views.pushed or any(tensor.requires_grad for tensor in given):
+        if not has_ops or views.pushed or any(tensor.requires_grad for tensor in given):
             for group in groups:
                 views.add(display_name(function), group)
             return False

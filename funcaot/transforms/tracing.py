@@ -38,6 +38,7 @@ from funcaot.classes.opaque import (
     current_watch,
 )
 from funcaot.classes.premise import PremiseFailed
+from funcaot.classes.shared_views import is_plain
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -282,7 +283,7 @@ def _value(
 ) -> tuple[Any, Opaque | None]:
     """The traced value of a call; where forward can't be traced, why and how it looks."""
     if known is not None:
-        return known.fake_output(), known
+        return known.fake_output(operands), known
     rest = tuple(value for value in operands if not isinstance(value, _GIVEN))
     if captor is None:
         with again(function, rest) if _retracing.again else contextlib.nullcontext():
@@ -377,7 +378,8 @@ def _run_for_real(
             "tensors of the right metadata (torch.empty_like(x), ...).",
         ) from error
     _refuse_wrappers(function, output, watch, looked)
-    opaque = Opaque.of(output, reason)
+    opaque = Opaque.of(output, reason, filled)
+    _refuse_arrays(function, output)
     opaque.keeps = any(
         kept_values.tells(value) for value in opaque.outputs if not isinstance(value, Layout)
     )
@@ -385,7 +387,30 @@ def _run_for_real(
         opaque.pending = (output,)
     if watch is not None:
         watch.leave(looked) if known else watch.take_back(looked)
-    return opaque.fake_output(), opaque
+    return opaque.fake_output(operands), opaque
+
+
+def _refuse_arrays(function: type, output: Any) -> None:
+    """Refuse an array on ctx in the memory of what is returned, since it has to change with that.
+
+    Raises:
+        UnsupportedError: If there is one.
+    """
+    outputs = output if isinstance(output, tuple) else (output,)
+    kept = [each for value in outputs for each in getattr(value, "told", ())]
+    starts = [each.__array_interface__["data"][0] for each in kept if _is_array(each)]
+    memory = [value.untyped_storage() for value in outputs if is_plain(value)] if starts else []
+    for start in starts:
+        if any(0 <= start - each.data_ptr() < each.nbytes() for each in memory):
+            raise UnsupportedError(
+                f"{display_name(function)} runs on real values, and its forward keeps an array on "
+                "ctx that shares memory with a tensor that it returns.",
+                remedy="keep a copy of the array, or the tensor.",
+            )
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 custom_function_call.py_impl(ProxyTorchDispatchMode)(proxy_rule)

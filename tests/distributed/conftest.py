@@ -20,8 +20,9 @@ FAST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave the others to the slow group."""
+    here = Path(__file__).parent
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.name not in FAST:
+        if item.path.parent == here and item.name not in FAST:
             item.add_marker(pytest.mark.slow)
 
 
