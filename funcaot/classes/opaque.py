@@ -132,7 +132,7 @@ class Opaque:
         """
         row = list(operands)
         for described, view in zip(self.outputs, self.views, strict=True):
-            if view is not None:
+            if view is not None and view[1].fits(row[view[0]]):
                 made = view[1].of(row[view[0]])
                 setattr(made, _IS_OPAQUE, True)
                 row.append(made)

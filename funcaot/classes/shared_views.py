@@ -42,6 +42,11 @@ class View:
             return None
         return cls(tuple(tensor.shape), tensor.stride(), start)
 
+    def fits(self, other: torch.Tensor) -> bool:
+        """Whether another tensor, as it lies, has the memory that is looked at."""
+        steps = zip(self.shape, self.strides, strict=True)
+        return self.start + sum((n - 1) * step for n, step in steps) < _reach(other)
+
     def of(self, other: torch.Tensor) -> torch.Tensor:
         """The tensor, of the other one; no derivative passes between them."""
         start = other.storage_offset() + self.start
@@ -53,6 +58,7 @@ def is_plain(value: Any) -> bool:
     return (
         type(value) in _PLAIN
         and value.layout is torch.strided
+        and value.device.type != "meta"
         and not (is_functorch_wrapped_tensor(value) or value.is_conj() or value.is_neg())
     )
 

@@ -21,30 +21,10 @@ __all__ = ["QUESTIONS", "StandIn", "kept_in", "replaced_by", "shown"]
 # Those that tell what kind of number they are given.
 QUESTIONS = ("isfinite", "isnan", "isinf")
 # Those that make a number of numbers, and these.
-_NAMES = frozenset(
-    [
-        "sqrt",
-        "exp",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "atan",
-        "asin",
-        "acos",
-        "sinh",
-        "cosh",
-        "pow",
-        "fabs",
-        "floor",
-        "ceil",
-    ]
-).union(QUESTIONS)
+_NAMES = frozenset({
+    "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "atan",
+    "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil", *QUESTIONS,
+})  # fmt: skip
 # Instructions that do nothing.
 _SILENT = ("CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL")
 _patches: list[SharedPatch] = []
