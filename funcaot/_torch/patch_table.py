@@ -188,7 +188,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "mathematics",
-        "funcaot/_torch/tensors/sizes/written_numbers.py",
+        "funcaot/_torch/tensors/sizes/functions_of_math.py",
         (Target("math:sqrt"),),
         "Python's math reads numbers that a capture leaves open.",
         "a number that math is given has a program for each value",

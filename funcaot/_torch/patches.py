@@ -21,11 +21,12 @@ from typing import TypeVar
 import torch
 
 from funcaot import config
+from funcaot._torch.patch import Patch
 from funcaot._torch.patch_table import PATCHES
 from funcaot.base.scopes import holding
 from funcaot.errors import FuncaotError, PatchWarning, UnsupportedError
 
-__all__ = ["applied", "is_usable", "require", "without_those_for_time"]
+__all__ = ["applied", "is_usable", "looking_once", "require", "without_those_for_time"]
 
 Value = TypeVar("Value")
 
@@ -35,9 +36,10 @@ _warned: set[tuple[str, str]] = set()
 
 
 class _ThisThread(threading.local):
-    """What this thread leaves out for now."""
+    """What this thread leaves out for now, and how it found patches that it looked at."""
 
     left_out: frozenset[str] = frozenset()
+    found: dict[str, str | None] | None = None
 
 
 _this_thread = _ThisThread()
@@ -48,12 +50,26 @@ def without_those_for_time() -> AbstractContextManager[None]:
     return holding(_this_thread, left_out=_FOR_TIME)
 
 
+def looking_once() -> AbstractContextManager[None]:
+    """While something is compiled: a patch's targets are looked at when it is first asked for."""
+    return holding(_this_thread, found={})
+
+
+def _difference(patch: Patch) -> str | None:
+    found = _this_thread.found
+    if found is None:
+        return patch.difference()
+    if patch.name not in found:
+        found[patch.name] = patch.difference()
+    return found[patch.name]
+
+
 def is_usable(name: str) -> bool:
     """Whether a patch can be used and isn't switched off; says once where this torch differs."""
     patch = _BY_NAME[name]
     if name in switched_off() or name in _this_thread.left_out:
         return False
-    difference = patch.difference()
+    difference = _difference(patch)
     if difference is None:
         return True
     if (name, difference) not in _warned:
@@ -98,7 +114,7 @@ def require(name: str) -> None:
             f"{patch.without}.",
             remedy="take it out of that list.",
         )
-    difference = patch.difference()
+    difference = _difference(patch)
     if difference is not None:
         raise UnsupportedError(
             f"This torch, {torch.__version__}, differs from those that funcaot knows "

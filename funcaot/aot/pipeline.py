@@ -13,6 +13,7 @@ import torch
 from funcaot import config
 from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
+from funcaot._torch.patches import looking_once
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
@@ -52,6 +53,7 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
+from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import UnsupportedError
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
@@ -88,7 +90,7 @@ def compile_forward(
     classes = Classes(settings.name, leaves)
     track = partial(StateTracker, function, leaves, call, settings.name, names=names)
     track = partial(track, classes=classes)
-    with classes.left_to_eager():
+    with classes.left_to_eager(), looking_once():
         try:
             return _compile_tracked(track, signature, settings, opening)
         except SizesNeededError:
@@ -133,7 +135,8 @@ def _forward(
     name = settings.name
     under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    settled = settle(run, tracker, signature, opening)
+    with with_derivatives():  # Each trace needs them, and to register them takes milliseconds.
+        settled = settle(run, tracker, signature, opening)
     captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)
     show_effects(name, effects)
@@ -187,6 +190,7 @@ def compile_backward(
     """
     run = Stages(f"backward of {segment.settings.name}")
     with (
+        looking_once(),
         Recorder(watch=Outside()) as recorder,
         noting_what_is_asked() as asked,
         noting_whole_backwards(asked),

@@ -44,9 +44,11 @@ class _Line:
     def __init__(self, what: str, stage: str, ops: int) -> None:
         self._what, self._stage, self._ops = what, stage, ops
         self._bar: Any = None
+        self.shown = False
 
     def show(self, seconds: float) -> None:
         """Say how long the compilation has taken."""
+        self.shown = True
         size = f", {self._ops} ops" if self._ops else ""
         console = _console()
         if console is None:
@@ -136,13 +138,16 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
     if stage in _FIRST or began - _now.ended > _PAUSE:
         _now.began = began
     line, since = _Line(what, stage, ops), _now.began
-    over = threading.Event()
+    over, drawing = threading.Event(), threading.Lock()
 
     def watch() -> None:
         """Wait, and tell; again and again in a terminal."""
         wait = max(_SHORT, limit - (time.monotonic() - since))
         while not over.wait(wait):
-            line.show(time.monotonic() - since)
+            with drawing:
+                if over.is_set():
+                    return
+                line.show(time.monotonic() - since)
             if _console() is None:
                 return
             wait = 1.0
@@ -160,8 +165,10 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
     finally:
         _now.depth -= 1
         _now.ended = time.monotonic()
-        over.set()
-        if watcher is not None:
+        with drawing:
+            over.set()
+        # Nobody waits for a thread that has shown nothing: most stages are short.
+        if watcher is not None and line.shown:
             watcher.join()
             line.close()
 
