@@ -210,7 +210,12 @@ def _outcomes(ranks: Ranks, seeds, deadline: float) -> Counter[str]:
 
 # Two redistributions in a row, with products between, were most of a minute each once.
 def test_as_in_eager(ranks: Ranks):
-    assert _outcomes(ranks, (104, 123), deadline=200)["compared"] == 2
+    assert _outcomes(ranks, (104,), deadline=200)["compared"] == 1
+
+
+@pytest.mark.long
+def test_another(ranks: Ranks):
+    assert _outcomes(ranks, (123,), deadline=200)["compared"] == 1
 
 
 @pytest.mark.long
