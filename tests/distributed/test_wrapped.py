@@ -122,6 +122,7 @@ def test_as_in_one_process(ranks: Ranks, way):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["compile(DDP)", "DDP(compile)", "compile(fully_shard)"])
 def test_on_inductor(ranks: Ranks, way):
     ranks.run(_cells, way, "inductor", deadline=400)

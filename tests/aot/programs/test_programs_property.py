@@ -161,6 +161,7 @@ def test_a_compiled_program_is_its_program(program, names, order):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @given(programs, nestings, st.integers(0, 3))
 @settings(common, max_examples=60)
 def test_some_compiled_programs_are_their_programs(program, names, order):

@@ -88,6 +88,7 @@ def test_two_programs_serve_all_counts(function):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_programs_serve_all_counts_on_inductor():
     assert check(neighbours, "inductor", [12, 15, *range(10, 28)]).cache_misses == 2
 

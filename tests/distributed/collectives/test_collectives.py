@@ -144,6 +144,7 @@ def test_as_in_eager(ranks: Ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_as_in_eager_on_inductor(ranks: Ranks):
     ranks.run(_call_all, "inductor", deadline=400)
 
