@@ -13,7 +13,7 @@ import torch
 
 from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 
-__all__ = ["View", "is_plain"]
+__all__ = ["View", "is_plain", "reach"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -38,14 +38,13 @@ class View:
         if (tensor.dtype, tensor.device) != (other.dtype, other.device) or not tensor.numel():
             return None
         start, rest = divmod(tensor.data_ptr() - other.data_ptr(), tensor.element_size())
-        if rest or start < 0 or start + _reach(tensor) > _reach(other):
-            return None
-        return cls(tuple(tensor.shape), tensor.stride(), start)
+        seen = cls(tuple(tensor.shape), tensor.stride(), start)
+        return None if rest or start < 0 or not seen.fits(other) else seen
 
     def fits(self, other: torch.Tensor) -> bool:
         """Whether another tensor, as it lies, has the memory that is looked at."""
         steps = zip(self.shape, self.strides, strict=True)
-        return self.start + sum((n - 1) * step for n, step in steps) < _reach(other)
+        return self.start + sum((n - 1) * step for n, step in steps) < reach(other)
 
     def of(self, other: torch.Tensor) -> torch.Tensor:
         """The tensor, of the other one; no derivative passes between them."""
@@ -63,7 +62,7 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def _reach(tensor: torch.Tensor) -> int:
+def reach(tensor: torch.Tensor) -> int:
     """How many elements of memory there are from a tensor's first to its last."""
     if not tensor.numel():
         return 0

@@ -19,6 +19,7 @@ from funcaot._torch.levels.functorch import (
 from funcaot.classes.containers import ChangesGivenError, Contents
 from funcaot.classes.opaque import Watch, current_watch, has_opaque_view
 from funcaot.classes.protocol import program_of
+from funcaot.classes.shared_views import reach
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -175,10 +176,7 @@ def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> tuple[Any, Any]:
     low = tensor.storage_offset() * tensor.element_size()
-    if tensor.numel() == 0:
-        return low, low
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return low, low + (reach + 1) * tensor.element_size()
+    return low, low + reach(tensor) * tensor.element_size()
 
 
 class _LevelInterface(FunctorchFunctionalizeAPI):

@@ -45,7 +45,6 @@ from funcaot.aot.subclasses.identity import pattern_of
 from funcaot.aot.tape.tape import Tape
 from funcaot.base.scopes import holding
 from funcaot.classes.containers import refuse_changed
-from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import GraphError
 
 
@@ -225,7 +224,7 @@ def capture(
     )
     lifting = Lifting(in_progress, known, entrance.add, function.themselves)
     lifting.lift_all(sharing.lifted)
-    with tape.recording(grad_mode=grad_mode, autocast=True), with_derivatives():
+    with tape.recording(grad_mode=grad_mode, autocast=True):
         with (
             explained(name, events),
             attributes.noticing(),

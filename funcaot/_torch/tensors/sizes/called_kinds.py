@@ -199,7 +199,9 @@ def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
         _note_calls(frame)
     namespace = frame.f_globals
     places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
-    kept = {} if _is_of_torch(frame) else functions_of_math.kept_in(frame)
+    kept = functions_of_math.kept_in(frame)
+    if kept and _is_of_torch(frame):
+        kept = {}
     if not places and not kept:
         return None
     frame.f_trace_lines = False
@@ -217,7 +219,8 @@ def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
             namespace[name] = _STAND_INS[name]
             after.append(functools.partial(namespace.pop, name, None))
         elif (name := kept.get(frame.f_lasti)) is not None:
-            after.append(functions_of_math.shown(name))
+            functions_of_math.show(name)
+            after.append(functions_of_math.complete)
         return trace
 
     return trace

@@ -11,12 +11,11 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from funcaot.base.scopes import SharedPatch
 
-__all__ = ["QUESTIONS", "StandIn", "kept_in", "replaced_by", "shown"]
+__all__ = ["QUESTIONS", "StandIn", "complete", "kept_in", "replaced_by", "show"]
 
 # Those that tell what kind of number they are given.
 QUESTIONS = ("isfinite", "isnan", "isinf")
@@ -43,9 +42,6 @@ class StandIn:
             original: The function.
         """
         self.name, self.original = name, original
-
-    def __call__(self, *args: Any) -> Any:
-        return self.original(*args)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.original, name)
@@ -83,20 +79,13 @@ def replaced_by(kind: type[StandIn]) -> SharedPatch:
     return patch
 
 
-def shown(name: str) -> Callable[[], None]:
-    """Put the function itself into ``math``; what is returned puts its stand-in there again."""
-    present = getattr(math, name)
-    if not issubclass(type(present), StandIn):
-        return _nothing
-    setattr(math, name, present.original)
-    return _complete
+def show(name: str) -> None:
+    """Put the function itself into ``math``, until `complete`."""
+    setattr(math, name, _function_of_math(name))
 
 
-def _nothing() -> None:
-    pass
-
-
-def _complete() -> None:
+def complete() -> None:
+    """Put stand-ins there again, if somebody uses them."""
     for patch in _patches:
         patch.complete()
 

@@ -23,7 +23,7 @@ __all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
 EXACT = 2**53
-# Functions of Python's ``math`` that ask something of a number, and those that give a whole one.
+# Functions of Python's ``math`` that give a whole number.
 _WHOLE = ("floor", "ceil")
 
 
