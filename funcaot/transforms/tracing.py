@@ -38,7 +38,7 @@ from funcaot.classes.opaque import (
     current_watch,
 )
 from funcaot.classes.premise import PremiseFailed
-from funcaot.classes.shared_views import is_plain
+from funcaot.classes.shared_views import is_plain, reach
 from funcaot.classes.traits import display_name, origin_of
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -379,7 +379,7 @@ def _run_for_real(
         ) from error
     _refuse_wrappers(function, output, watch, looked)
     opaque = Opaque.of(output, reason, filled)
-    _refuse_arrays(function, output)
+    _refuse_arrays(function, output, watch, looked)
     opaque.keeps = any(
         kept_values.tells(value) for value in opaque.outputs if not isinstance(value, Layout)
     )
@@ -390,23 +390,37 @@ def _run_for_real(
     return opaque.fake_output(operands), opaque
 
 
-def _refuse_arrays(function: type, output: Any) -> None:
+def _refuse_arrays(function: type, output: Any, watch: Watch | None, looked: Any) -> None:
     """Refuse an array on ctx in the memory of what is returned, since it has to change with that.
+
+    What forward counted is taken back.
 
     Raises:
         UnsupportedError: If there is one.
     """
     outputs = output if isinstance(output, tuple) else (output,)
     kept = [each for value in outputs for each in getattr(value, "told", ())]
-    starts = [each.__array_interface__["data"][0] for each in kept if _is_array(each)]
-    memory = [value.untyped_storage() for value in outputs if is_plain(value)] if starts else []
-    for start in starts:
-        if any(0 <= start - each.data_ptr() < each.nbytes() for each in memory):
+    returned = [value for value in outputs if is_plain(value)]
+    for low, high in map(_bounds, filter(_is_array, kept)):
+        ends = [(x.data_ptr(), x.data_ptr() + reach(x) * x.element_size()) for x in returned]
+        if any(low < end and start < high for start, end in ends):
+            if watch is not None:
+                watch.take_back(looked)
             raise UnsupportedError(
                 f"{display_name(function)} runs on real values, and its forward keeps an array on "
                 "ctx that shares memory with a tensor that it returns.",
                 remedy="keep a copy of the array, or the tensor.",
             )
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    """Where the memory of an array begins and ends."""
+    start = array.__array_interface__["data"][0]
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    if not array.size:
+        return start, start
+    low, high = (sum(bound(0, step) for step in steps) for bound in (min, max))
+    return start + low, start + high + array.itemsize
 
 
 def _is_array(value: Any) -> bool:
