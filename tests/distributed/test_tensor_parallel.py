@@ -126,31 +126,31 @@ def test_as_in_one_process(ranks: Ranks, plan):
     ranks.run(_cells, plan, deadline=200)
 
 
-def _on_two_dimensions() -> None:
+def _on_two_dimensions(before: bool) -> None:
     """Tensor parallelism in one dimension of a mesh, and fully_shard in the other."""
     for shape in ((1, 2), (2, 1)):
         mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
-        for before in (False, True):
-            for order, inside in (("first", False), ("forces", True), ("forces", False)):
-                expected = _train(_Energy(order), None, order)
-                module = _Energy(order, inside=inside)
-                module = _parallel("colwise, rowwise", module, mesh["model"])
-                if before:
-                    model = fully_shard(_compiled(module), mesh=mesh["data"])
-                else:
-                    model = _compiled(fully_shard(module, mesh=mesh["data"]))
-                if order == "forces" and not inside:
-                    with pytest.raises(funcaot.errors.UnsupportedError, match="fully_shard"):
-                        _train(model, None, order)
-                    continue
-                found = _train(model, model if inside else None, order)
-                cell = f"{shape}, {order}, before={before}"
-                said = lambda message, cell=cell: f"{cell}: {message}"  # noqa: E731
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=said)
+        for order, inside in (("first", False), ("forces", True), ("forces", False)):
+            expected = _train(_Energy(order), None, order)
+            module = _Energy(order, inside=inside)
+            module = _parallel("colwise, rowwise", module, mesh["model"])
+            if before:
+                model = fully_shard(_compiled(module), mesh=mesh["data"])
+            else:
+                model = _compiled(fully_shard(module, mesh=mesh["data"]))
+            if order == "forces" and not inside:
+                with pytest.raises(funcaot.errors.UnsupportedError, match="fully_shard"):
+                    _train(model, None, order)
+                continue
+            found = _train(model, model if inside else None, order)
+            cell = f"{shape}, {order}"
+            said = lambda message, cell=cell: f"{cell}: {message}"  # noqa: E731
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=said)
 
 
-def test_on_two_dimensions(ranks: Ranks):
-    ranks.run(_on_two_dimensions)
+@pytest.mark.parametrize("before", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_on_two_dimensions(ranks: Ranks, before):
+    ranks.run(_on_two_dimensions, before)
 
 
 def _third_order(model: nn.Module) -> list[torch.Tensor]:

@@ -456,8 +456,9 @@ def _checked(seeds, changes=None) -> None:
 
 
 # A whole step of what is sharded, with tied parameters, and a penalty inside of fully_shard.
-def test_some(ranks: Ranks):
-    ranks.run(_checked, (9, 31), deadline=200)
+@pytest.mark.parametrize("seed", [9, pytest.param(31, marks=pytest.mark.long)])
+def test_some(ranks: Ranks, seed):
+    ranks.run(_checked, (seed,), deadline=200)
 
 
 @pytest.mark.long
