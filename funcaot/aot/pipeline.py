@@ -13,7 +13,7 @@ import torch
 from funcaot import config
 from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
-from funcaot._torch.patches import looking_once
+from funcaot._torch.patches import while_compiling
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
@@ -53,7 +53,6 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
-from funcaot.derivatives.kernels import with_derivatives
 from funcaot.errors import UnsupportedError
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
@@ -90,7 +89,7 @@ def compile_forward(
     classes = Classes(settings.name, leaves)
     track = partial(StateTracker, function, leaves, call, settings.name, names=names)
     track = partial(track, classes=classes)
-    with classes.left_to_eager(), looking_once():
+    with classes.left_to_eager(), while_compiling():
         try:
             return _compile_tracked(track, signature, settings, opening)
         except SizesNeededError:
@@ -135,8 +134,7 @@ def _forward(
     name = settings.name
     under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    with with_derivatives():  # Each trace needs them, and to register them takes milliseconds.
-        settled = settle(run, tracker, signature, opening)
+    settled = settle(run, tracker, signature, opening)
     captured, effects = settled.captured, settled.effects
     segment = run("segment", make_segment, captured, effects, settings)
     show_effects(name, effects)
@@ -190,7 +188,7 @@ def compile_backward(
     """
     run = Stages(f"backward of {segment.settings.name}")
     with (
-        looking_once(),
+        while_compiling(),
         Recorder(watch=Outside()) as recorder,
         noting_what_is_asked() as asked,
         noting_whole_backwards(asked),
@@ -216,7 +214,11 @@ def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -
         Exception: Whatever a user's rule raises, unchanged.
     """
     run = Stages(f"pushforward of {segment.settings.name}")
-    with Recorder(watch=Outside()) as recorder, noting_what_is_asked() as asked:
+    with (
+        while_compiling(),
+        Recorder(watch=Outside()) as recorder,
+        noting_what_is_asked() as asked,
+    ):
         pushed = run("trace", trace)
     read = as_it_was(run("environment", make_check, recorder.ran), tuple(asked.items()))
     return replace(pushed, timings=run.timings, read=read)

@@ -16,6 +16,7 @@ __all__ = [
     "SharedPatch",
     "Watch",
     "holding",
+    "lasting",
     "tracing_here",
     "untraced",
     "unwatched",
@@ -157,6 +158,34 @@ class _User:
         self.thread = thread
 
 
+class _ThisThread(threading.local):
+    """The patches that stay in this thread until the end of a block, with their users."""
+
+    kept: dict[SharedPatch, _User] | None = None
+
+
+_this_thread = _ThisThread()
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """Patches that last, and that this thread uses inside, stay until the end of the block.
+
+    For those that are used again and again: to make a change and to undo it costs more than to
+    find it there.
+    """
+    if _this_thread.kept is not None:
+        yield
+        return
+    kept: dict[SharedPatch, _User] = {}
+    try:
+        with holding(_this_thread, kept=kept):
+            yield
+    finally:
+        for patch, user in reversed([*kept.items()]):
+            patch._leave(user)
+
+
 class SharedPatch:
     """A change to the whole process, from its first user to its last, of all threads.
 
@@ -164,15 +193,19 @@ class SharedPatch:
     while a user dies with the block that made it.
     """
 
-    def __init__(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+    def __init__(
+        self, change: Callable[[], None], undo: Callable[[], None], *, lasts: bool = False
+    ) -> None:
         """A patch that nobody uses yet.
 
         Args:
             change: Makes the change. It does nothing where that is done already, and completes
                 what an interrupt left half done.
             undo: Restores what was before; likewise.
+            lasts: Whether it stays until the end of a `lasting` block. It means nothing then to
+                what runs in between, as it does to other threads.
         """
-        self._change, self._undo = change, undo
+        self._change, self._undo, self._lasts = change, undo, lasts
         self._users: weakref.WeakSet[_User] = weakref.WeakSet()
         self._installed: list[_User] = []
         self._lock = threading.RLock()
@@ -183,9 +216,20 @@ class SharedPatch:
         """Whether the patch is there until it is uninstalled."""
         return bool(self._installed)
 
-    @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
+    def used(self) -> contextlib.AbstractContextManager[None]:
         """The patch is there inside."""
+        kept = _this_thread.kept
+        if kept is None or not self._lasts:
+            return self._used()
+        if self not in kept:
+            kept[self] = user = _User(threading.get_ident())
+            with self._lock:
+                self._users.add(user)
+                self._change()
+        return _AS_IT_IS
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
         user = _User(threading.get_ident())
         try:
             with self._lock:

@@ -488,7 +488,7 @@ def _kernels_of(rule: Derivative) -> dict[str, Callable[..., Any]]:
 
 
 _installed = _Installed()
-_patch = SharedPatch(_installed.change, _installed.undo)
+_patch = SharedPatch(_installed.change, _installed.undo, lasts=True)
 
 
 def with_derivatives() -> AbstractContextManager[None]:

@@ -74,7 +74,7 @@ def _replaced() -> Any:
     return replaced_apply(_call, _wants)
 
 
-_patch = SharedPatch(lambda: _replaced().install(), lambda: _replaced().undo())
+_patch = SharedPatch(lambda: _replaced().install(), lambda: _replaced().undo(), lasts=True)
 # Of each install, whether torch looked as it was known.
 _flex_attentions: list[bool] = []
 _when_uninstalled: list[Callable[[], None]] = []

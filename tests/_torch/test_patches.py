@@ -1,5 +1,8 @@
 """The table of what is changed in torch: it is complete, and no value depends on it."""
 
+import contextlib
+import importlib
+import pkgutil
 import re
 import sys
 import warnings
@@ -16,6 +19,7 @@ from funcaot._torch import patches
 from funcaot._torch.inductor import value_patches
 from funcaot._torch.patch import Target
 from funcaot._torch.patch_table import PATCHES
+from funcaot.base.scopes import SharedPatch
 from funcaot.errors import FuncaotError, PatchWarning, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -222,6 +226,47 @@ def test_torch_func_has_its_own_code_again():
     assert_close(torch.func.grad(lambda x: compiled(x).sum())(torch.ones(2)), torch.ones(2).cos())
     outermost.follow_transforms()
     assert eager_transforms.grad_impl.__code__ is changed
+
+
+def shared() -> list[tuple[str, SharedPatch]]:
+    """Each patch that many use, by its module; of modules that this process has."""
+    for module in pkgutil.walk_packages([str(ROOT / "funcaot" / "_torch")], "funcaot._torch."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+    modules = [(name, module) for name, module in [*sys.modules.items()] if "funcaot" in name]
+    things = [(name, thing) for name, module in modules for thing in vars(module).values()]
+    return [(name, thing) for name, thing in things if isinstance(thing, SharedPatch)]
+
+
+def attributes_of_torch() -> dict[tuple[str, ...], object]:
+    """What each name in torch's modules is, and in their classes."""
+    found: dict[tuple[str, ...], object] = {}
+    for module in [*sys.modules]:
+        if module.split(".")[0] not in ("torch", "math", "builtins"):
+            continue
+        for name, value in [*vars(sys.modules[module]).items()]:
+            found[module, name] = value
+            if type(value) is type and value.__module__ == module:
+                found.update({(module, name, key): each for key, each in vars(value).items()})
+    for place, value in found.items():
+        if type(value) is staticmethod:
+            found[place] = value.__func__
+    return found
+
+
+def test_a_patch_that_is_used_in_its_own_block_leaves_torch_as_it_was():
+    importlib.import_module("torch.distributed.tensor")
+    importlib.import_module("torch.nn.attention.flex_attention")
+    for name, patch in shared():
+        with patch.used():
+            pass  # It may import what it concerns.
+        before = attributes_of_torch()
+        with patch.used():
+            for _ in range(2):
+                with patch.used():
+                    pass
+        after = attributes_of_torch()
+        assert [place for place in before if after[place] is not before[place]] == [], name
 
 
 def test_torch_func_is_left_with_the_last_compiled_function(monkeypatch):

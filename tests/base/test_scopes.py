@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from funcaot.base.scopes import SharedPatch, holding
+from funcaot.base.scopes import SharedPatch, holding, lasting
 
 
 def test_attributes_are_held_for_a_block():
@@ -24,12 +24,13 @@ def test_attributes_are_held_for_a_block():
 class Counted:
     """A patch that notes whether it is there."""
 
-    def __init__(self, failing=False):
-        self.there, self.failing = False, failing
-        self.patch = SharedPatch(self.change, self.undo)
+    def __init__(self, failing=False, lasts=False):
+        self.there, self.failing, self.changes = False, failing, 0
+        self.patch = SharedPatch(self.change, self.undo, lasts=lasts)
 
     def change(self):
         self.there = True
+        self.changes += 1
         if self.failing:
             raise KeyboardInterrupt
 
@@ -50,6 +51,48 @@ def test_a_patch_lasts_from_the_first_user_to_the_last():
     assert not counted.there
     counted.patch.uninstall()  # one too many does nothing
     assert not counted.patch.is_installed
+
+
+def test_a_patch_that_lasts_is_made_once_in_a_block():
+    kept, other = Counted(lasts=True), Counted()
+    with lasting():
+        for _ in range(3):
+            with kept.patch.used(), lasting(), other.patch.used():
+                assert kept.there
+                assert other.there
+            assert kept.there
+            assert not other.there
+    assert not kept.there
+    assert (kept.changes, other.changes) == (1, 3)
+    with kept.patch.used():
+        assert kept.there
+    assert not kept.there
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_patch_that_lasts_ends_with_an_error(failing):
+    kept = Counted(failing, lasts=True)
+    with pytest.raises(KeyboardInterrupt), lasting(), kept.patch.used():
+        raise KeyboardInterrupt
+    assert not kept.there
+
+
+def test_a_patch_that_lasts_stays_for_other_threads():
+    kept, entered, leave = Counted(lasts=True), threading.Event(), threading.Event()
+
+    def other():
+        with kept.patch.used():
+            entered.set()
+            assert leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with lasting(), kept.patch.used():
+        thread.start()
+        assert entered.wait(10)
+    assert kept.there
+    leave.set()
+    thread.join()
+    assert not kept.there
 
 
 def test_a_patch_is_shared_by_threads():

@@ -78,7 +78,7 @@ def _restore() -> None:
     checkpoint.CheckpointFunction = _Originals.function  # type: ignore[misc]
 
 
-_patch = SharedPatch(_observe, _restore)
+_patch = SharedPatch(_observe, _restore, lasts=True)
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def _restore() -> None:
         sys.modules[_MODULE]._FromTorchTensor.backward = staticmethod(_Original.backward)
 
 
-_patch = SharedPatch(_replace, _restore)
+_patch = SharedPatch(_replace, _restore, lasts=True)
 
 
 @contextlib.contextmanager

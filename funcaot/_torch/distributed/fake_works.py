@@ -33,16 +33,18 @@ def _next_number() -> int:
 
 def _replace() -> None:
     module: Any = sys.modules[_MODULE]
-    _Original.generate = module.generate_unique_id
-    module.generate_unique_id = _next_number
+    if module.generate_unique_id is not _next_number:
+        _Original.generate = module.generate_unique_id
+        module.generate_unique_id = _next_number
 
 
 def _restore() -> None:
     module: Any = sys.modules[_MODULE]
-    module.generate_unique_id = _Original.generate
+    if _Original.generate is not None:
+        module.generate_unique_id = _Original.generate
 
 
-_patch = SharedPatch(_replace, _restore)
+_patch = SharedPatch(_replace, _restore, lasts=True)
 
 
 @contextlib.contextmanager

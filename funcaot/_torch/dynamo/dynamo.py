@@ -43,7 +43,7 @@ def _step_back() -> None:
         _Stance.before = None
 
 
-_aside = SharedPatch(_step_aside, _step_back)
+_aside = SharedPatch(_step_aside, _step_back, lasts=True)
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ def _restore() -> None:
             setattr(module, name, wrapping.original)
 
 
-_patch = SharedPatch(_exchange, _restore)
+_patch = SharedPatch(_exchange, _restore, lasts=True)
 
 
 @contextlib.contextmanager

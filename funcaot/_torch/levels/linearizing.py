@@ -70,7 +70,7 @@ def _restore() -> None:
         eager_transforms.lazy_dynamo_disallow = standing.original
 
 
-_patch = SharedPatch(_exchange, _restore)
+_patch = SharedPatch(_exchange, _restore, lasts=True)
 
 
 @contextlib.contextmanager

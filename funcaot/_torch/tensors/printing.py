@@ -46,7 +46,7 @@ def _restore() -> None:
     FunctionalTensor.__repr__ = _wrapping  # type: ignore[method-assign]
 
 
-_patch = SharedPatch(_replace, _restore)
+_patch = SharedPatch(_replace, _restore, lasts=True)
 
 
 @contextlib.contextmanager

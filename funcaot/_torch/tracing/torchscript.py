@@ -67,7 +67,7 @@ def _restore() -> None:
         kind.__call__ = call
 
 
-_patch = SharedPatch(_replace, _restore)
+_patch = SharedPatch(_replace, _restore, lasts=True)
 
 
 @contextlib.contextmanager

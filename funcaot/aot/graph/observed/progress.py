@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import random
 import sys
 import threading
@@ -19,6 +21,8 @@ _PAUSE = 0.05
 _FIRST = ("capture", "tangents")
 # Shorter stages aren't worth a line.
 _SHORT = 0.2
+# How often it is looked, and how long after the last stage.
+_PERIOD, _IDLE = 0.1, 0.5
 # In the order of the pipeline; what is called "again" follows in the place of the first time.
 _OF_CALLS = ("capture", "sharing", "effects", "segment", "in place", "environment", "versions")
 _OF_DERIVATIVES = ("tangents", "trace", "segment", "environment")
@@ -41,14 +45,22 @@ class _Compilation(threading.local):
 class _Line:
     """A bar in a terminal; where there is none, a line."""
 
-    def __init__(self, what: str, stage: str, ops: int) -> None:
+    def __init__(self, what: str, stage: str, ops: int, began: float, due: float) -> None:
         self._what, self._stage, self._ops = what, stage, ops
+        self._began, self._due = began, due
         self._bar: Any = None
-        self.shown = False
+        self._drawing = threading.Lock()
+        self._over = False
 
-    def show(self, seconds: float) -> None:
-        """Say how long the compilation has taken."""
-        self.shown = True
+    def look(self, now: float) -> None:
+        """Show how long the compilation has taken, if that is due; in a terminal every second."""
+        with self._drawing:
+            if self._over or now < self._due:
+                return
+            self._show(now - self._began)
+            self._due = math.inf if self._bar is None else now + 1.0
+
+    def _show(self, seconds: float) -> None:
         size = f", {self._ops} ops" if self._ops else ""
         console = _console()
         if console is None:
@@ -66,10 +78,58 @@ class _Line:
             self._bar.update(self._task, taken=seconds)
 
     def close(self) -> None:
-        """Take it away, if it is a bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Show nothing more; take it away, if it is a bar."""
+        with self._drawing:
+            self._over = True
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
+
+
+class _Watcher:
+    """The one thread that shows stages which take long.
+
+    It ends soon after the last one: to start a thread for each stage costs more than most stages.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lines: list[_Line] = []
+        self._lock = threading.Lock()
+
+    def add(self, line: _Line) -> None:
+        """Look at a line from time to time."""
+        with self._lock:
+            self._lines.append(line)
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._thread = threading.Thread(
+                target=self._watch, name="funcaot progress", daemon=True
+            )
+            self._thread.start()
+
+    def remove(self, line: _Line) -> None:
+        """Look at it no more."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._lines.remove(line)
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(_PERIOD)
+            now = time.monotonic()
+            with self._lock:
+                lines = [*self._lines]
+                if not lines and now - last > _IDLE:
+                    self._thread = None
+                    return
+            last = now if lines else last
+            for line in lines:
+                line.look(now)
 
 
 def _console() -> Any:
@@ -137,40 +197,23 @@ def showing(what: str, stage: str, ops: int) -> Iterator[None]:
     began = time.monotonic()
     if stage in _FIRST or began - _now.ended > _PAUSE:
         _now.began = began
-    line, since = _Line(what, stage, ops), _now.began
-    over, drawing = threading.Event(), threading.Lock()
-
-    def watch() -> None:
-        """Wait, and tell; again and again in a terminal."""
-        wait = max(_SHORT, limit - (time.monotonic() - since))
-        while not over.wait(wait):
-            with drawing:
-                if over.is_set():
-                    return
-                line.show(time.monotonic() - since)
-            if _console() is None:
-                return
-            wait = 1.0
-
-    watcher = None
-    late = began - since >= limit
-    # Most stages are over in milliseconds: no thread for one that can't be the one that is shown.
-    if late or stage in _LONG:
-        _import_bars()
-        watcher = threading.Thread(target=watch, name="funcaot progress", daemon=True)
-        watcher.start()
+    due = max(began + _SHORT, _now.began + limit)
+    # Most stages are over in milliseconds: nothing is watched that can't be the one that is shown.
+    watched = began - _now.began >= limit or stage in _LONG
+    line = _Line(what, stage, ops, _now.began, due)
     _now.depth += 1
     try:
+        if watched:
+            _import_bars()
+            _watcher.add(line)
         yield
     finally:
         _now.depth -= 1
         _now.ended = time.monotonic()
-        with drawing:
-            over.set()
-        # Nobody waits for a thread that has shown nothing: most stages are short.
-        if watcher is not None and line.shown:
-            watcher.join()
+        if watched:
+            _watcher.remove(line)
             line.close()
 
 
 _LONG = ("capture", "capture again", "segment", "trace", "decompose", "compile")
+_watcher = _Watcher()
