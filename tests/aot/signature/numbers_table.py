@@ -40,6 +40,13 @@ def written(x, a):
     return y.mul_(a).add_(x, alpha=a)
 
 
+def normalized(x, a):
+    statistics = torch.zeros(1, dtype=x.dtype), torch.ones(1, dtype=x.dtype)
+    y = torch.nn.functional.batch_norm(x[:, None], *statistics, training=True, momentum=a)
+    z = torch.nn.functional.instance_norm(x[None, None], *statistics, momentum=a / 2)
+    return y, z, *statistics, [each._version for each in statistics]
+
+
 def hooked(x, a):
     y = x.sin()
     y.register_hook(lambda gradient: gradient * a)
@@ -114,6 +121,8 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "sum": lambda x, a: x * sum([a, 1.0]),
     "copy": lambda x, a: x * copy.deepcopy(a),
     "base": lambda x, a: (a * a + 0.5) ** x,
+    "power": lambda x, a: (x.abs() ** (a + 7.25), x.abs().pow_(exponent=a + 4.1)),
+    "momentum": normalized,
 }
 BRANCHES: dict[str, Callable[[Any, float], Any]] = {
     "branch": lambda x, a: x * a if a > 0.5 else x - a,
@@ -124,7 +133,7 @@ BRANCHES: dict[str, Callable[[Any, float], Any]] = {
 }
 SETTLED: dict[str, Callable[[Any, float], Any]] = {
     "sine": lambda x, a: x * math.sin(a),
-    "power": lambda x, a: x.abs() ** a,
+    "easy_power": lambda x, a: x.abs() ** a,
     "square": lambda x, a: x * a**2,
     "format": lambda x, a: x * len(f"{a:.6f}"),
     "text": lambda x, a: x * len(str(a)),
