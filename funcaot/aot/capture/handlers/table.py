@@ -83,7 +83,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(PACK_PADDED), recurrent.pack_padded),
     Row(of(PAD_PACKED), recurrent.pad_packed),
     Row(of(attention.ATTENTION), attention.run),
-    Row(of(padding.ASKING), padding.leave_to_eager),
+    Row(of(padding.BEGINS_EACH_ROW), padding.leave_to_eager),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
     Row(of(*writing.NORMALIZING), writing.normalize),
     Row(of(torch.nn.functional.linear), open_sizes.linear),

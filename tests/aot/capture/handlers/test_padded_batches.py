@@ -1,4 +1,4 @@
-"""``nn.TransformerEncoder`` packs a batch with padding into a nested tensor, where nothing forbids it."""
+"""``nn.TransformerEncoder`` packs a batch with padding into a nested tensor, where it may."""
 
 import warnings
 

@@ -7,16 +7,15 @@ comes out as zeros. In a capture the layer would take its other way, since a mod
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 
+from funcaot._torch.tensors.sizes.ragged import BEGINS_EACH_ROW
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.subclasses.refusals import EagerOnlyError
 
-__all__ = ["ASKING", "leave_to_eager"]
+__all__ = ["BEGINS_EACH_ROW", "leave_to_eager"]
 
-ASKING = torch._nested_tensor_from_mask_left_aligned
 _ENCODER = torch.nn.TransformerEncoder.forward.__code__
 
 
