@@ -285,14 +285,24 @@ def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
 
 
 def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """``where``, of a tensor and a number."""
+    """``where``, of a tensor and a number or of two numbers."""
     if kwargs or len(args) != 3 or not isinstance(args[0], torch.Tensor):
         return None
     tensors = [value for value in args[1:] if isinstance(value, torch.Tensor)]
-    if len(tensors) != 1:
+    numbers = [value for value in args[1:] if isinstance(value, (int, float))]
+    if len(tensors) > 1 or len(tensors) + len(numbers) != 2:
         return None
-    dtype = torch.result_type(tensors[0], 1.0)
-    chosen = [v.within(dtype) if type(v) is OpenFloat else v.to(dtype) for v in args[1:]]
+    dtype = torch.result_type(tensors[0], 1.0) if tensors else torch.get_default_dtype()
+    device = args[0].device
+
+    def held(value: Any) -> torch.Tensor | None:
+        if type(value) is OpenFloat:
+            return value.within(dtype)
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype)
+        return torch.scalar_tensor(value, dtype=dtype, device=device)
+
+    chosen = list(map(held, args[1:]))
     return None if any(each is None for each in chosen) else (func, (args[0], *chosen), {})
 
 

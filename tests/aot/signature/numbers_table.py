@@ -41,10 +41,10 @@ def written(x, a):
 
 
 def normalized(x, a):
-    statistics = torch.zeros(1, dtype=x.dtype), torch.ones(1, dtype=x.dtype)
-    y = torch.nn.functional.batch_norm(x[:, None], *statistics, training=True, momentum=a)
-    z = torch.nn.functional.instance_norm(x[None, None], *statistics, momentum=a / 2)
-    return y, z, *statistics, [each._version for each in statistics]
+    statistics = [torch.full((1,), start, dtype=x.dtype) for start in (0.0, 1.0, 0.5, 2.0)]
+    y = torch.nn.functional.batch_norm(x[:, None], *statistics[:2], training=True, momentum=a)
+    z = torch.nn.functional.instance_norm(x[None, None], *statistics[2:], momentum=a / 2)
+    return y, z, *statistics
 
 
 def hooked(x, a):
@@ -83,6 +83,7 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "clamp": lambda x, a: x.clamp(-a, a + 1),
     "clamp_min": lambda x, a: x.clamp(min=a),
     "where": lambda x, a: torch.where(x > a, x, a),
+    "where_numbers": lambda x, a: (torch.where(x > 0, a, 0), torch.where(x > a, -a, 1.5), x * a),
     "full": lambda x, a: torch.full((3,), a) + x[:3],
     "tensor": lambda x, a: torch.tensor(a) * x,
     "as_tensor": lambda x, a: torch.as_tensor(a) * x,
