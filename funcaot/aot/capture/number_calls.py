@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from funcaot._torch.autograd.autograd import set_version, version_of
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.recurrent import without_cudnn
 from funcaot._torch.tensors.sizes.number_log import all_settled, settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import is_written
@@ -25,6 +28,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _CPU = torch.device("cpu")
 _HALF = (torch.bfloat16, torch.float16)
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_EASY_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
 
 
 def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> None:
@@ -221,6 +225,15 @@ def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | N
     return torch.pow, (base.tensor().to(exponent.dtype), exponent), {}
 
 
+def _to_a_power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A tensor to the power of a number, other than those that torch computes in another way."""
+    if kwargs or len(args) != 2 or not _is_full(args[0]) or type(args[1]) is not OpenFloat:
+        return None
+    if args[1].is_one_of(_EASY_POWERS) or (held := args[1].within(args[0].dtype)) is None:
+        return None
+    return func, (args[0], held), {}
+
+
 def _comparison(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A tensor, compared with a number in the dtype of both."""
     if kwargs or len(args) != 2 or type(args[1]) is not OpenFloat:
@@ -272,14 +285,24 @@ def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
 
 
 def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """``where``, of a tensor and a number."""
+    """``where``, of a tensor and a number or of two numbers."""
     if kwargs or len(args) != 3 or not isinstance(args[0], torch.Tensor):
         return None
     tensors = [value for value in args[1:] if isinstance(value, torch.Tensor)]
-    if len(tensors) != 1:
+    numbers = [value for value in args[1:] if isinstance(value, (int, float))]
+    if len(tensors) > 1 or len(tensors) + len(numbers) != 2:
         return None
-    dtype = torch.result_type(tensors[0], 1.0)
-    chosen = [v.within(dtype) if type(v) is OpenFloat else v.to(dtype) for v in args[1:]]
+    dtype = torch.result_type(tensors[0], 1.0) if tensors else torch.get_default_dtype()
+    device = args[0].device
+
+    def held(value: Any) -> torch.Tensor | None:
+        if type(value) is OpenFloat:
+            return value.within(dtype)
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype)
+        return torch.scalar_tensor(value, dtype=dtype, device=device)
+
+    chosen = list(map(held, args[1:]))
     return None if any(each is None for each in chosen) else (func, (args[0], *chosen), {})
 
 
@@ -358,6 +381,39 @@ def _made_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
     return make, args[:-1], {}
 
 
+def _normalization(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """``batch_norm`` and ``instance_norm``, whose momentum goes into running statistics only.
+
+    With a momentum of one the kernel gives the statistics of the batch.
+    """
+    if func not in (F.batch_norm, F.instance_norm) or kwargs or len(args) < 7:
+        return None
+    tensor, *running, weight, bias, training, momentum = args[:7]
+    if type(momentum) is not OpenFloat or OpenFloat in map(type, args[7:]):
+        return None
+    if not training or running == [None, None]:
+        return func, (*args[:6], 0.0, *args[7:]), {}
+    if not all(map(_is_full, running)):
+        return None
+
+    def normalize(tensor: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> Any:
+        running = (mean, variance)
+        with torch.no_grad():
+            of_batch = [torch.zeros_like(each) for each in running]
+        with without_cudnn():
+            result = func(tensor, *of_batch, weight, bias, training, 1.0, *args[7:])
+        with torch.no_grad():
+            for each, new in zip(running, of_batch, strict=True):
+                version = version_of(each)
+                part = momentum.tensor().to(each.dtype)
+                each.copy_(part * new + (1 - part) * each)
+                if func is F.batch_norm:  # Its kernel doesn't count what it writes.
+                    set_version(each, version)
+        return result
+
+    return normalize, (tensor, *running), {}
+
+
 def _is_in_place(name: str) -> bool:
     """Whether an op by its name writes to its first argument."""
     if name.startswith("__"):
@@ -394,10 +450,14 @@ def _both(names: Sequence[str]) -> list[str]:
     return [*names, *(f"{name}_" for name in names)]
 
 
+_NORMALIZED = ("input", "running_mean", "running_var", "weight", "bias")
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_ARITHMETIC, *_SUMS, *_COMPARISONS), ("input", "other")),
     **dict.fromkeys(("addcmul", "addcdiv"), ("input", "tensor1", "tensor2")),
     "lerp": ("input", "end", "weight"),
+    "pow": ("input", "exponent"),
+    "batch_norm": (*_NORMALIZED, "training", "momentum", "eps"),
+    "instance_norm": (*_NORMALIZED, "use_input_stats", "momentum", "eps"),
     "where": ("condition", "input", "other"),
     "masked_fill": ("input", "mask", "value"),
     "fill": ("input", "value"),
@@ -409,10 +469,12 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
     **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),
     "__rpow__": _power,
+    **dict.fromkeys((*_both(("pow",)), "__pow__", "__ipow__"), _to_a_power),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_both(("addcmul", "addcdiv")), _product_added),
     **dict.fromkeys(_both(("lerp",)), _interpolation),
     **dict.fromkeys(_both(("clamp", "clip")), _limits),
+    **dict.fromkeys(("batch_norm", "instance_norm"), _normalization),
     "where": _choice,
     **dict.fromkeys(("fill_", "masked_fill", "masked_fill_", "__setitem__"), _filling),
     **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor", "full"), _made),

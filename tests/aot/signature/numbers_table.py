@@ -40,6 +40,13 @@ def written(x, a):
     return y.mul_(a).add_(x, alpha=a)
 
 
+def normalized(x, a):
+    statistics = [torch.full((1,), start, dtype=x.dtype) for start in (0.0, 1.0, 0.5, 2.0)]
+    y = torch.nn.functional.batch_norm(x[:, None], *statistics[:2], training=True, momentum=a)
+    z = torch.nn.functional.instance_norm(x[None, None], *statistics[2:], momentum=a / 2)
+    return y, z, *statistics
+
+
 def hooked(x, a):
     y = x.sin()
     y.register_hook(lambda gradient: gradient * a)
@@ -76,6 +83,7 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "clamp": lambda x, a: x.clamp(-a, a + 1),
     "clamp_min": lambda x, a: x.clamp(min=a),
     "where": lambda x, a: torch.where(x > a, x, a),
+    "where_numbers": lambda x, a: (torch.where(x > 0, a, 0), torch.where(x > a, -a, 1.5), x * a),
     "full": lambda x, a: torch.full((3,), a) + x[:3],
     "tensor": lambda x, a: torch.tensor(a) * x,
     "as_tensor": lambda x, a: torch.as_tensor(a) * x,
@@ -114,6 +122,8 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "sum": lambda x, a: x * sum([a, 1.0]),
     "copy": lambda x, a: x * copy.deepcopy(a),
     "base": lambda x, a: (a * a + 0.5) ** x,
+    "power": lambda x, a: (x.abs() ** (a + 7.25), x.abs().pow_(exponent=a + 4.1)),
+    "momentum": normalized,
 }
 BRANCHES: dict[str, Callable[[Any, float], Any]] = {
     "branch": lambda x, a: x * a if a > 0.5 else x - a,
@@ -124,7 +134,7 @@ BRANCHES: dict[str, Callable[[Any, float], Any]] = {
 }
 SETTLED: dict[str, Callable[[Any, float], Any]] = {
     "sine": lambda x, a: x * math.sin(a),
-    "power": lambda x, a: x.abs() ** a,
+    "easy_power": lambda x, a: x.abs() ** a,
     "square": lambda x, a: x * a**2,
     "format": lambda x, a: x * len(f"{a:.6f}"),
     "text": lambda x, a: x * len(str(a)),

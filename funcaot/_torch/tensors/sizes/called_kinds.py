@@ -118,6 +118,8 @@ class _Float(_Kind):
             return thing
         if type(thing) is torch.SymInt:
             return torch.sym_float(thing)
+        if is_whole_number(thing):
+            return thing.to(torch.float64).item()
         return thing.item() if is_one_float(thing) else float(thing)
 
 
@@ -138,7 +140,7 @@ def note_caller(name: str) -> bool:
         name: What it calls: ``int`` or ``float``.
     """
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and _is_of_torch(frame):
+    while frame is not None and _is_of_torch(frame) and not _is_of_a_layer(frame):
         frame = frame.f_back
     if frame is not None and _note(frame, name):
         return True
@@ -250,6 +252,10 @@ def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]
             places.add(each.offset)
         before = loaded
     return frozenset(places)
+
+
+def _is_of_a_layer(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.nn.modules.")
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

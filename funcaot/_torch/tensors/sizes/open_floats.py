@@ -154,6 +154,14 @@ class OpenFloat(torch.SymFloat):
                 return None
         return self.tensor().to(dtype)
 
+    def is_one_of(self, numbers: tuple[float, ...]) -> bool:
+        """Whether it is one of some numbers, which the program assumes then."""
+
+        def is_among(number: torch.Tensor) -> torch.Tensor:
+            return torch.stack([number == each for each in numbers]).any()
+
+        return self._answer(is_among, f"{self._text} in {numbers!r}", self._value in numbers)
+
     def _answer(self, ask: Callable[[torch.Tensor], torch.Tensor], text: str, now: bool) -> bool:
         """What the program assumes from now on: what the graph says, or Python of an argument."""
         if self._asks is not None:

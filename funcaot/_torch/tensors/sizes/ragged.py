@@ -13,6 +13,7 @@ from funcaot._torch.tensors.sizes.shapes import expression_of
 from funcaot.errors import UnsupportedError
 
 __all__ = [
+    "BEGINS_EACH_ROW",
     "NestedSizes",
     "is_placeholder_of_torch",
     "is_ragged",
@@ -24,6 +25,8 @@ __all__ = [
     "view_from_jagged",
 ]
 
+# Whether a mask is true at the beginning of each row of a batch, and nowhere else.
+BEGINS_EACH_ROW = torch._nested_tensor_from_mask_left_aligned
 _MODULE = "torch.nested._internal.nested_tensor"
 # Far from those that torch counts for real tensors.
 _numbers = itertools.count(1 << 40)

@@ -89,7 +89,7 @@ def number(call: Call, capture: InProgress) -> Any:
     """
     (tensor,) = call.args
     if call.func is torch.Tensor.__float__:
-        if tensor.is_floating_point() and _may_stay(tensor):
+        if (tensor.is_floating_point() or is_whole_number(tensor)) and _may_stay(tensor):
             note_caller("float")  # The next capture of that code finds another ``float``.
         return NotImplemented
     if call.func is torch.Tensor.item and tensor.is_floating_point():

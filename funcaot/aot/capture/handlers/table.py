@@ -29,7 +29,7 @@ from funcaot.aot.capture.handlers import (
 )
 from funcaot.aot.capture.handlers.autograd import detaching, differentiating, hooks, inside
 from funcaot.aot.capture.handlers.call import Call, Handler, InProgress
-from funcaot.aot.capture.handlers.jagged import attention
+from funcaot.aot.capture.handlers.jagged import attention, padding
 from funcaot.aot.capture.handlers.memory import outs, placing, reshaping, storages
 from funcaot.aot.tape.memory import writes
 from funcaot.aot.tape.memory.storages import READING, RESIZING
@@ -83,6 +83,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(PACK_PADDED), recurrent.pack_padded),
     Row(of(PAD_PACKED), recurrent.pad_packed),
     Row(of(attention.ATTENTION), attention.run),
+    Row(of(padding.BEGINS_EACH_ROW), padding.leave_to_eager),
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
     Row(of(*writing.NORMALIZING), writing.normalize),
     Row(of(torch.nn.functional.linear), open_sizes.linear),

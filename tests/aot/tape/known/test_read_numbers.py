@@ -162,6 +162,15 @@ def by_float_in_a_total(x):
 
 
 @case(3)
+def by_float_of_a_whole_number(x):
+    count = (x > 0).sum()
+    with torch.no_grad():
+        count.add_(1)
+    KEPT.mean = float(count) / 2
+    return x * float(count), float(count.to(torch.uint8)[None]), KEPT.mean
+
+
+@case(3)
 def float_is_itself_elsewhere(x):
     kinds = {float: "real"}[float], isinstance(1.5, float), float("1.5"), float(3)
     return *kinds, float(x.sum()), x.to(float).dtype == torch.float64
@@ -405,3 +414,20 @@ def test_of_classes_that_say_what_their_number_is(make):
     for value in (1.0, 2.0, 3.0):
         x = make(torch.full((2,), value))
         assert repr(compiled(x)) == repr(function(x))
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_momentum_of_running_statistics(scheduled):
+    """With no momentum, a layer counts its calls in a tensor, and takes ``1 / float(calls)``."""
+    here, there = nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3, momentum=None)
+    compiled = funcaot.compile(here, backend="eager")
+    for step in range(5):
+        x = torch.randn(4, 3)
+        for layer, call in ((here, compiled), (there, there)):
+            layer.momentum = 1 / (step + 2) if scheduled else None
+            layer.train(step != 3)
+            layer.result = call(x)
+        torch.testing.assert_close(here.result, there.result)
+        torch.testing.assert_close(here.state_dict(), there.state_dict())
+        assert here.running_mean._version == there.running_mean._version
+    assert funcaot.report(compiled).cache_misses <= 4
