@@ -55,7 +55,7 @@ if _KIND is not None and is_usable(_NAME):
 
 @contextlib.contextmanager
 def without_node_hooks() -> Iterator[None]:
-    """Inside, only hooks that are entered there see nodes; others that are known are on afterwards."""
+    """Inside, only hooks that are entered there see nodes; those around do so again afterwards."""
     around = _this_thread.hooks
     if _KIND is None or _this_thread.aside:
         yield

@@ -13,6 +13,7 @@ from funcaot._torch.autograd.node_hooks import without_node_hooks
 
 # The hooks that run on the gradient by a tensor; None or empty if there are none.
 hooks_on: Callable[[torch.Tensor], Any] = torch.Tensor._backward_hooks.__get__  # type: ignore[attr-defined]
+engine = torch.autograd.Variable._execution_engine
 _will_execute = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
 
 

@@ -1,4 +1,4 @@
-"""Functions of ``torch.foreach``, which are Python's around those of C; torch has them since 2.15."""
+"""Functions of ``torch.foreach``, Python's around those of C, which torch has since 2.15."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.autograd.nodes import engine
+
 __all__ = ["AFTERWARDS", "OF_MODULES", "act_on"]
 
 # What a backward queues runs when all of it is over.
@@ -115,7 +117,7 @@ def _act_on_torch(owner: Any, name: str) -> str | None:
     """What a method of an object of torch does that no graph has."""
     if name in _STATES and isinstance(owner, torch.Generator):
         return "reads or sets the state of a random generator of torch"
-    if name == "queue_callback" and owner is torch.autograd.Variable._execution_engine:
+    if name == "queue_callback" and owner is engine:
         return AFTERWARDS
     return None
 
