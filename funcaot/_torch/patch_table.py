@@ -144,6 +144,19 @@ PATCHES: tuple[Patch, ...] = (
         "tests/_torch/test_torchscript.py",
     ),
     Patch(
+        "node hooks",
+        "funcaot/_torch/autograd/node_hooks.py",
+        (
+            Target("torch.autograd.graph:node_creation_hook", has=("__enter__", "__exit__")),
+            Target("torch._C._autograd:_push_node_creation_hook"),
+            Target("torch._C._autograd:_pop_node_creation_hook"),
+        ),
+        "A hook around a call is called for each node that autograd makes in a capture.",
+        "what such a hook registers on nodes of a capture is a part of later calls",
+        "tests/aot/segment/test_node_creation_hooks.py",
+        since="2.15",
+    ),
+    Patch(
         "entering",
         "funcaot/_torch/levels/entering.py",
         (

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch._C import _autograd
 
+from funcaot._torch.autograd.node_hooks import without_node_hooks
+
 # The hooks that run on the gradient by a tensor; None or empty if there are none.
 hooks_on: Callable[[torch.Tensor], Any] = torch.Tensor._backward_hooks.__get__  # type: ignore[attr-defined]
+engine = torch.autograd.Variable._execution_engine
 _will_execute = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
 
 
@@ -86,14 +89,15 @@ def set_node_apply(function: type, apply: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Leave the caller's saved-tensor hooks: they are for what runs, not for what is traced."""
+def without_hooks_around() -> Iterator[None]:
+    """Leave the caller's hooks for saved tensors and nodes: they are for what runs, not a trace."""
     hooks = []
     while (top := _autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(top)
         _autograd._pop_saved_tensors_default_hooks()
     try:
-        yield
+        with without_node_hooks():
+            yield
     finally:
         for pack, unpack in reversed(hooks):
             _autograd._push_saved_tensors_default_hooks(pack, unpack)

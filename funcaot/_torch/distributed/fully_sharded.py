@@ -20,6 +20,8 @@ __all__ = ["holds_gradients", "without_other_ranks"]
 # What the first call of a root sets, in a state and in a group of parameters.
 _OF_ROOT = ("_is_root", "_state_ctx", "_comm_ctx")
 _OF_GROUP = ("comm_ctx", "post_forward_mesh_info", "_module_fqn", "_reset_sharded_params")
+# A gradient that waits to be reduced. In torch 2.15 this only says what ``.grad`` is.
+_ACCUMULATED = "unsharded_accumulated_grad"
 
 
 def holds_gradients(module: torch.nn.Module) -> bool:
@@ -66,7 +68,7 @@ def _groups(states: Sequence[Any]) -> list[Any]:
 
 def _has_gradient(parameter: Any) -> bool:
     whole = getattr(parameter, "_unsharded_param", None)
-    gradients = (parameter.unsharded_accumulated_grad, getattr(whole, "grad", None))
+    gradients = (getattr(parameter, _ACCUMULATED), getattr(whole, "grad", None))
     return any(gradient is not None for gradient in gradients)
 
 
@@ -88,7 +90,8 @@ def _come_to_rest(states: Sequence[Any], groups: Sequence[Any]) -> None:
         group.comm_ctx.post_forward_order.clear()
         group.reshard()
         for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
+            if _ACCUMULATED in vars(parameter):
+                setattr(parameter, _ACCUMULATED, None)
             if hasattr(parameter, "_unsharded_param"):
                 parameter._unsharded_param.grad = None
 

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.calls.lost_arguments import with_lost
+from funcaot._torch.calls.public_lists import behind
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors.classes.wrapping import flattened
 from funcaot._torch.tensors.pytree import is_size, tree_map
@@ -101,6 +102,9 @@ class Lifting(TorchFunctionMode):
         """Run an op on the tape's tensors only."""
         if _describes_fake(func, args):
             return func(*args)
+        if (of_lists := behind(func)) is not None:
+            with self:
+                return of_lists(*args, **(kwargs or {}))
         self._wrapped.refuse(func, args)
         given = (args, with_lost(func, kwargs or {}))
         entered: Any = tree_map(self.replace, given, is_leaf=is_size)

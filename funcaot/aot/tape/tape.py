@@ -473,7 +473,7 @@ def _outside_of_transforms() -> Iterator[None]:
         lazy_bits.with_lazy_bits(),
         tracing.set_forward_ad_enabled(True),
         printable(),
-        nodes.without_saved_tensor_hooks(),
+        nodes.without_hooks_around(),
     ):
         yield
 

@@ -17,7 +17,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["OF_MODULES", "act_on"]
+from funcaot._torch.autograd.nodes import engine
+
+__all__ = ["AFTERWARDS", "OF_MODULES", "act_on"]
+
+# What a backward queues runs when all of it is over.
+AFTERWARDS = "has something run after the backward"
 
 _CLOCK = "reads the clock"
 _SETTING = "changes a setting of the process"
@@ -104,9 +109,17 @@ def act_on(owner: Any, name: str) -> str | None:
     if module == "_io":
         return _act_of_file(owner, name)
     if module == "torch._C":
-        is_state = name in _STATES and isinstance(owner, torch.Generator)
-        return "reads or sets the state of a random generator of torch" if is_state else None
+        return _act_on_torch(owner, name)
     return f"uses a {type(owner).__name__}" if module in _CONNECTIONS else None
+
+
+def _act_on_torch(owner: Any, name: str) -> str | None:
+    """What a method of an object of torch does that no graph has."""
+    if name in _STATES and isinstance(owner, torch.Generator):
+        return "reads or sets the state of a random generator of torch"
+    if name == "queue_callback" and owner is engine:
+        return AFTERWARDS
+    return None
 
 
 def _act_of_file(file: Any, name: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from funcaot.aot.closure.outside.acts import OF_MODULES, act_on
+from funcaot.aot.closure.outside.acts import AFTERWARDS, OF_MODULES, act_on
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.ran import is_library
 from funcaot.base.scopes import Watch
@@ -41,6 +41,7 @@ _OF_TORCH = (
     "torch.utils.data",
     "torch.utils.tensorboard",
     "torch.random",
+    "torch.autograd.graph",
     "torch._compile",  # What keeps Dynamo out of functions of the one above.
     "torch._dynamo.eval_frame",
 )
@@ -84,7 +85,8 @@ class Outside(Watch):
                     self._refuse(frame, argument, OF_MODULES[argument])
             elif type(owner) not in _PLAIN and not isinstance(owner, torch.Tensor):
                 act = act_on(owner, argument.__name__)
-                if act is not None:
+                # A backward that begins in the capture of a function ends there, too.
+                if act is not None and (act != AFTERWARDS or self._remembering is None):
                     self._refuse(frame, argument, act)
         if self.before is not None:
             self.before(frame, event, argument)

@@ -47,6 +47,42 @@ def test_as_in_eager(program):
         torch.testing.assert_close(outcome(compiled, n), outcome(function, n), rtol=1e-4, atol=1e-4)
 
 
+def counted(targets):
+    PUBLIC.mul_(targets, 3.0)
+    return [target * (target._version + 1) for target in targets]
+
+
+# The same as functions of Python, which torch has since 2.15.
+PUBLIC = getattr(torch, "foreach", None)
+PROGRAMS_OF_PUBLIC = {
+    "mul": lambda a, b: PUBLIC.mul([a, b], [b, a]),
+    "saves its result": lambda a, b: PUBLIC.exp([a, b]),
+    "a number": lambda a, b: PUBLIC.clamp_max([a, b], 0.5),
+    "in place, saves its result": in_place(lambda x, y: PUBLIC.tanh_(x)),
+    "versions": lambda a, b: counted([a * 1, b * 1]),
+}
+
+
+@pytest.mark.skipif(PUBLIC is None, reason="torch.foreach is of torch 2.15")
+@pytest.mark.parametrize("program", PROGRAMS_OF_PUBLIC)
+def test_public_ones_as_in_eager(program):
+    function = PROGRAMS_OF_PUBLIC[program]
+    compiled = funcaot.compile(function, backend=COMPILER)
+    torch.testing.assert_close(outcome(compiled, 3), outcome(function, 3), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(PUBLIC is None, reason="torch.foreach is of torch 2.15")
+def test_public_ones_write_to_what_was_saved():
+    def function(a, b):
+        x = a.exp()
+        PUBLIC.mul_([x], 2.0)
+        return [x, b]
+
+    for each in (function, funcaot.compile(function, backend="eager")):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            outcome(each, 3)
+
+
 def written_after(a, b):
     values = torch._foreach_exp([a, b])
     values[0].mul_(2)
