@@ -60,8 +60,9 @@ def check(make, loss, batch, *, steps=5, programs=2, tolerance=1e-4):
             optimizer.step()
     for first, second in zip(*(model.parameters() for model in models), strict=True):
         close(second.detach(), first.detach(), tolerance)
-    made = funcaot.report(compiled).cache_misses
-    assert made <= programs
+    report = funcaot.report(compiled)
+    made = report.cache_misses
+    assert made <= programs, report
     if "FUNCAOT_THIRD_PARTY_TABLE" in os.environ:
         eager, ours = fastest([function for _, function in runs], loss, batch(1))
         measured.append((made, ours / eager))
