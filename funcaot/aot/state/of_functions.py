@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from funcaot.aot.state.state_changes import Changes, is_count
 from funcaot.aot.state.torch_random import known_generators
 from funcaot.rules.stores import register_watches
 
-__all__ = ["OfFunctions", "watch_of"]
+__all__ = ["Everything", "OfFunctions", "watch_of"]
 
 Contents = dict[Any, Any] | tuple[Any, ...]
 
@@ -130,6 +130,31 @@ class OfFunctions:
             f"changes {path}, which a Function that it calls changes, too",
             "let one of the two change it, or return what the Function changes",
         )
+
+
+class Everything:
+    """All that was there before a run: what the function reaches, and containers it is given."""
+
+    def __init__(self, bags: list[Bag], given: Sequence[Bag], changes: Changes) -> None:
+        """Look on.
+
+        Args:
+            bags: Everything mutable that is reached; grows as more is.
+            given: Containers among the arguments.
+            changes: Tells what a change is.
+        """
+        self._bags, self._given, self._changes = bags, given, changes
+
+    def look(self) -> list[Contents]:
+        """What everything holds now."""
+        return [bag.now() for bag in (*self._given, *self._bags)]
+
+    def has_changed(self, looked: list[Contents]) -> bool:
+        """Whether something holds something else than at a look, or when it was reached after."""
+        known = zip((*self._given, *self._bags), looked, strict=False)
+        since = [replace(bag, before=before) for bag, before in known]
+        since += self._bags[len(looked) - len(self._given) :]
+        return any(map(self._changes.has_changed, since))
 
 
 class OfRule(OfFunctions):
