@@ -1,7 +1,8 @@
 """Other people's libraries are in an environment of their own: see ``make test-third-party``.
 
 With ``FUNCAOT_THIRD_PARTY_TABLE`` set to a path, a run writes what it found there, as the table of
-``docs/third-party.md``.
+``docs/third-party.md``. ``FUNCAOT_THIRD_PARTY_COMPILER=torch.compile`` says what another compiler
+makes of models that ``training.check`` trains.
 """
 
 import importlib.metadata
@@ -48,7 +49,6 @@ COLUMNS = (
     "ratio",
     "seconds",
 )
-OUTCOMES = {"passed": "equal", "failed": "fails", "skipped": "skipped"}
 rows: list[str] = []
 
 
@@ -61,6 +61,14 @@ def library_of(name, case):
         except (importlib.metadata.PackageNotFoundError, ValueError):
             pass  # Not a library, or no name at all.
     return "", ""
+
+
+def outcome_of(report, error):
+    """What a test found, in few words."""
+    if error is None or report.skipped:
+        return "equal" if report.passed else "skipped"
+    first = str(error.value).strip().partition("\n")[0].replace("|", "/")
+    return f"{error.type.__name__}: {first[:80]}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,7 +84,7 @@ def pytest_runtest_makereport(item, call):
         programs, ratio = training.measured.pop() if training.measured else ("", None)
         shown = "" if ratio is None else f"{ratio:.2f}"
         what = " ".join(filter(None, (name.replace("_", " "), case)))
-        found = OUTCOMES[report.outcome], programs, shown, f"{report.duration:.1f}"
+        found = outcome_of(report, call.excinfo), programs, shown, f"{report.duration:.1f}"
         rows.append(f"| {' | '.join(map(str, (library, version, what, *found)))} |")
         training.measured.clear()
     return report
