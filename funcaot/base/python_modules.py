@@ -10,8 +10,9 @@ import os
 import sys
 import sysconfig
 
-__all__ = ["is_pythons"]
+__all__ = ["is_of_logging", "is_pythons", "runs_threads"]
 
+_OF_THREADS = ("threading", "multiprocessing", "concurrent", "asyncio")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -28,6 +29,19 @@ def is_pythons(module: str) -> bool:
     if isinstance(file, str):
         return _lies_in_library(file)
     return own.get("__spec__") is not None  # Built in, or frozen.
+
+
+def runs_threads(module: str) -> bool:
+    """Whether a module is one of Python's that run threads or processes, and keep account of them.
+
+    What it keeps changes whenever one of these starts or ends, whoever started it.
+    """
+    return module.partition(".")[0] in _OF_THREADS and is_pythons(module)
+
+
+def is_of_logging(module: str) -> bool:
+    """Whether a module belongs to Python's ``logging``."""
+    return module.partition(".")[0] == "logging" and is_pythons(module)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users, made_in
 from funcaot.aot.closure.waiting import Waiting
-from funcaot.base.python_modules import is_pythons
+from funcaot.base.python_modules import is_of_logging, is_pythons, runs_threads
 from funcaot.rules.operands.copied_writes import COPIED
 
 _LIMIT = 200_000
@@ -47,7 +47,6 @@ _PYTHONS_OWN = ("__builtins__", "__warningregistry__")
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
 _OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
-_MACHINES = ("logging", "threading", "multiprocessing", "concurrent", "asyncio")
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 
@@ -470,9 +469,9 @@ def _is_interesting(value: Any) -> bool:
     if isinstance(value, (*CONTAINERS, *children.VIEWS)):
         return True
     if (kind := type(value)) is types.FunctionType:
-        return not is_torchs(value)
+        return not (is_torchs(value) or runs_threads(module_of(value)))
     home = module_of(kind)
-    if home == _OPERATORS or (home.partition(".")[0] in _MACHINES and is_pythons(home)):
+    if home == _OPERATORS or runs_threads(home) or is_of_logging(home):
         return False
     if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
         return True

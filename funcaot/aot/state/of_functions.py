@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,10 @@ from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag, Snapshots
 from funcaot.aot.state.state_changes import Changes, is_count
 from funcaot.aot.state.torch_random import known_generators
+from funcaot.base.scopes import untraced
 from funcaot.rules.stores import register_watches
 
-__all__ = ["OfFunctions", "watch_of"]
+__all__ = ["Everything", "OfFunctions", "watch_of"]
 
 Contents = dict[Any, Any] | tuple[Any, ...]
 
@@ -58,20 +59,23 @@ class OfFunctions:
 
     def look(self) -> list[Contents]:
         """What everything holds now."""
-        return [bag.now() for bag in self.bags]
+        with untraced():
+            return [bag.now() for bag in self.bags]
 
     def take_back(self, looked: list[Contents]) -> bool:
         """Undo what a rule changed since a look; whether there was something."""
-        changed = [bag for _, bag in self._since(looked) if self._changes.has_changed(bag)]
-        state.put_back(changed)
+        with untraced():
+            changed = [bag for _, bag in self._since(looked) if self._changes.has_changed(bag)]
+            state.put_back(changed)
         return bool(changed)
 
     def leave(self, looked: list[Contents]) -> None:
         """What a forward counted or appended that ran for this call isn't the caller's."""
-        for index, part in self._changed(looked):
-            bag = self.bags[index]
-            self._first.setdefault(index, bag)
-            self.bags[index] = replace(bag, before=self._moved(bag, part))
+        with untraced():
+            for index, part in self._changed(looked):
+                bag = self.bags[index]
+                self._first.setdefault(index, bag)
+                self.bags[index] = replace(bag, before=self._moved(bag, part))
 
     def generators(self) -> set[int]:
         """The generators of random numbers that are reached, by where they are in memory."""
@@ -132,6 +136,31 @@ class OfFunctions:
         )
 
 
+class Everything:
+    """All that was there before a run: what the function reaches, and containers it is given."""
+
+    def __init__(self, bags: list[Bag], given: Sequence[Bag], changes: Changes) -> None:
+        """Look on.
+
+        Args:
+            bags: Everything mutable that is reached; grows as more is.
+            given: Containers among the arguments.
+            changes: Tells what a change is.
+        """
+        self._bags, self._given, self._changes = bags, given, changes
+
+    def look(self) -> list[Contents]:
+        """What everything holds now."""
+        return [bag.now() for bag in (*self._given, *self._bags)]
+
+    def has_changed(self, looked: list[Contents]) -> bool:
+        """Whether something holds something else than at a look, or when it was reached after."""
+        known = zip((*self._given, *self._bags), looked, strict=False)
+        since = [replace(bag, before=before) for bag, before in known]
+        since += self._bags[len(looked) - len(self._given) :]
+        return any(map(self._changes.has_changed, since))
+
+
 class OfRule(OfFunctions):
     """What a rule changes that runs by itself: a backward, when it is traced.
 
@@ -147,8 +176,9 @@ class OfRule(OfFunctions):
             name: The Function's name, for messages.
         """
         self._walk = walk = Walk(root, waits=True)
-        walk.go()
-        self._snapshots = Snapshots(walk.found)
+        with untraced():
+            walk.go()
+            self._snapshots = Snapshots(walk.found)
         super().__init__(self._snapshots.bags, walk.found, Changes(name, walk.found))
 
     def following(self) -> Follower:

@@ -29,7 +29,7 @@ from funcaot.aot.graph.settings import NumbersRead
 from funcaot.aot.state import arguments, state
 from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.held import Held, refuse_counted
-from funcaot.aot.state.of_functions import OfFunctions
+from funcaot.aot.state.of_functions import Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.results.built_objects import Known, taken_apart
@@ -208,8 +208,6 @@ class StateTracker:
             held.update()
             draws.update()
 
-        recorder = Recorder(started, Outside(remembering := Remembering()))
-        self.ran = recorder.ran
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
             for path, thing in arguments.containers((args, kwargs))
@@ -221,6 +219,10 @@ class StateTracker:
         ]
         changes = Changes(self.name, environment)
         of_functions = OfFunctions(bags, environment, changes)
+        everything = Everything(bags, [bag for _, bag in copies], changes)
+        remembering = Remembering(everything.look, everything.has_changed)
+        recorder = Recorder(started, Outside(remembering))
+        self.ran = recorder.ran
         try:
             with self._watched(recorder, remembering, of_functions):
                 result = self.function(*args, **kwargs)
@@ -231,11 +233,8 @@ class StateTracker:
             self.open.refuse_functions(of_functions.called)
             self._refuse(draws, held)
             self._note_changes(bags, copies, changes)
-            if (self.found or self.in_arguments) and remembering.forget_changes():
-                raise FirstStepError(remembering.once)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
-            remembering.forget_changes()
             draws.put_back()
             of_functions.put_back()
             held.put_back()

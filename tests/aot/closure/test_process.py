@@ -5,11 +5,15 @@ import decimal
 import logging
 import os
 import sys
+import threading
+from multiprocessing import current_process
+from threading import current_thread
 
 import pytest
 import torch
 
 import funcaot
+from funcaot.aot.state.of_functions import OfFunctions
 from tests.hostile import COMPILER
 
 
@@ -176,3 +180,34 @@ def test_what_is_not_named_is_not_compared():
     with changed(*CASES["threads"][1]), changed(*CASES["doc"][1]), changed(*CASES["cudnn"][1]):
         called(torch.ones(2))
     assert len(funcaot.report(called).entries) == 1
+
+
+@pytest.mark.parametrize("which", [current_thread, current_process, threading.enumerate])
+def test_a_thread_that_starts_meanwhile_stays_known(which, monkeypatch):
+    """A capture put back what it read of the table of threads, in which others had come since."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, args=(20,))
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.from_numpy(x.numpy() * (2 if which() else 3))
+
+    def starting_one(act):
+        def acted(self, looked):
+            if thread.ident is None:
+                thread.start()
+            return act(self, looked)
+
+        return acted
+
+    for name in ("take_back", "leave"):
+        monkeypatch.setattr(OfFunctions, name, starting_one(getattr(OfFunctions, name)))
+    compiled = funcaot.compile(lambda x: Double.apply(x) + 0, backend=COMPILER)
+    try:
+        for _ in range(2):
+            torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
+            assert thread in threading.enumerate()
+    finally:
+        ended.set()
+        thread.join()

@@ -11,6 +11,7 @@ import dis
 import random
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper
 from typing import Any
@@ -28,7 +29,6 @@ _CHANGING = frozenset(
     }
 )
 _SETTING, _BINARY, _IN_PLACE = dis.opmap["STORE_SUBSCR"], dis.opmap["BINARY_OP"], 13
-_CHANGES = "changes an object"
 _STORING = frozenset(dis.opmap[name] for name in ("STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF"))
 
 
@@ -45,7 +45,7 @@ class _Run:
     deeds: Deeds = field(default_factory=Deeds)
     python: Any = field(default_factory=random.getstate)
     numpy: Any = field(default_factory=lambda: numpy_state())
-    keeps: bool = False
+    looked: Any = None
 
     def did(self) -> str:
         """What it did besides computing; empty for nothing that can be told as it ends."""
@@ -59,13 +59,17 @@ class Remembering:
 
     Attributes:
         once: What one of them did that happens once, in words; empty as long as none did.
-        changing: Those that ran and may have changed an object.
     """
 
-    def __init__(self) -> None:
-        """None has run yet."""
+    def __init__(self, look: Callable[[], Any], has_changed: Callable[[Any], bool]) -> None:
+        """None has run yet.
+
+        Args:
+            look: What everything holds now that was there before.
+            has_changed: Whether it holds something else than at a look.
+        """
         self.once = ""
-        self.changing: list[_lru_cache_wrapper[Any]] = []
+        self._look, self._has_changed = look, has_changed
         self._runs: list[_Run] = []
 
     def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
@@ -103,15 +107,11 @@ class Remembering:
         self._runs.clear()
         listen(None)
 
-    def forget_changes(self) -> str:
-        """Have those functions run again that may have changed an object; what they did, if any."""
-        for function in self.changing:
-            function.cache_clear()
-            self.once = _said(function, _CHANGES)
-        return self.once
-
     def _end(self, run: _Run) -> None:
-        if did := run.did():
+        did = run.did()
+        if not did and run.looked is not None and self._has_changed(run.looked):
+            did = "changes an object"
+        if did:
             raise self._ended(run, did)
         self._runs.pop()
         around = self._runs[-1].deeds if self._runs else None
@@ -125,22 +125,20 @@ class Remembering:
         return RememberedError(self.once)
 
     def _note_change(self) -> None:
-        """Note that functions may change an object, which is known for sure when all has run.
+        """Note that what runs may change something, which is known when it ends.
 
-        What they keep would be forgotten then, so one that keeps more than the new result isn't
-        run.
+        Most functions fill a list of their own, or set up an object that they make.
         """
+        looked = None
         for run in self._runs:
-            if run.keeps:
-                raise self._ended(run, _CHANGES)
-            if run.function not in self.changing:
-                self.changing.append(run.function)
+            if run.looked is None:
+                run.looked = looked = self._look() if looked is None else looked
 
     def _started(self, frame: types.FrameType) -> _Run | None:
         function = remembering_by(frame.f_code)
         if function is None or is_library(str(frame.f_globals.get("__name__"))):
             return None
-        return _Run(function, frame, keeps=function.cache_info().currsize > 0)
+        return _Run(function, frame)
 
 
 def _said(function: _lru_cache_wrapper[Any], did: str) -> str:

@@ -18,10 +18,18 @@ from tests.hostile import COMPILER
 COUNTS = {"calls": 0}
 LOG: list[int] = []
 STATE = torch.zeros(3)
+TOTAL = 0
 
 
 class Counter:
     calls = 0
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+
+SLOTS = Slots()
 
 
 def counts_in_dictionary(n):
@@ -36,6 +44,17 @@ def counts_in_object(n):
 
 def appends(n):
     LOG.append(n)
+    return n * 2
+
+
+def counts_in_a_global(n):
+    global TOTAL
+    TOTAL += 1
+    return n * 2
+
+
+def counts_in_a_slot(n):
+    SLOTS.calls += 1
     return n * 2
 
 
@@ -90,6 +109,8 @@ DEEDS = (
     counts_in_dictionary,
     counts_in_object,
     appends,
+    counts_in_a_global,
+    counts_in_a_slot,
     draws_in_python,
     draws_in_numpy,
     draws_from_the_system,
@@ -130,10 +151,12 @@ WAYS = (as_function, with_limit, of_a_partial, of_a_method, in_another)
 
 
 def observed():
-    return dict(COUNTS), Counter.calls, [*LOG], STATE.tolist()
+    return dict(COUNTS), Counter.calls, TOTAL, SLOTS.calls, [*LOG], STATE.tolist()
 
 
 def reset():
+    global TOTAL
+    TOTAL = SLOTS.calls = 0
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -287,3 +310,66 @@ def test_two_functions_with_one_code(order):
 
     plain = session(lambda f: f)
     assert_close(session(functools.partial(funcaot.compile, backend=COMPILER)), plain)
+
+
+class Box:
+    def __init__(self, items):
+        self.items = items
+        self.size = len(items)
+
+
+def test_what_a_function_makes_itself_is_no_change():
+    """Results for other keys are kept, and the call around it counts: as a layer with einops."""
+
+    @functools.cache
+    def parts(n):
+        found = []
+        found.append(n)
+        counts = {"all": 0}
+        counts["all"] += n
+        return Box(found).size + counts["all"]
+
+    def run(x):
+        COUNTS["calls"] += 1
+        return x * parts(x.shape[0])
+
+    reset()
+    parts(2)
+    compiled = funcaot.compile(run, backend=COMPILER, dynamic=False)
+    for n in (3, 5, 3, 5):
+        x = torch.rand(n)
+        assert_close(compiled(x), x * parts(n))
+    assert COUNTS["calls"] == 4
+    assert funcaot.report(compiled).cache_misses == 2
+
+
+class Key:
+    """Equal to every other one, whatever it holds."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __eq__(self, other):
+        return isinstance(other, Key)
+
+    def __hash__(self):
+        return 7
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_is_changed_in_an_argument(before):
+    @functools.cache
+    def noted(key, n):
+        key.log.append(n)
+        return n * 2
+
+    def session(compile_):
+        noted.cache_clear()
+        log = []
+        for n in range(before):
+            noted(Key([]), 10 + n)
+        function = compile_(lambda x, log: x * noted(Key(log), x.shape[0]))
+        return [(function(torch.ones(n), log), [*log]) for n in (3, 3, 5, 3)]
+
+    compile_ = functools.partial(funcaot.compile, backend=COMPILER)
+    assert_close(session(compile_), session(lambda f: f))
