@@ -23,10 +23,10 @@ import torch
 from funcaot import config
 from funcaot._torch.patch import Patch
 from funcaot._torch.patch_table import PATCHES
-from funcaot.base.scopes import holding, lasting
+from funcaot.base.scopes import holding
 from funcaot.errors import FuncaotError, PatchWarning, UnsupportedError
 
-__all__ = ["applied", "is_usable", "require", "while_compiling", "without_those_for_time"]
+__all__ = ["applied", "is_usable", "looking_once", "require", "without_those_for_time"]
 
 Value = TypeVar("Value")
 
@@ -50,11 +50,9 @@ def without_those_for_time() -> AbstractContextManager[None]:
     return holding(_this_thread, left_out=_FOR_TIME)
 
 
-@contextlib.contextmanager
-def while_compiling() -> Iterator[None]:
-    """A patch's targets are looked at when it is first asked for; what lasts stays to the end."""
-    with holding(_this_thread, found={}), lasting():
-        yield
+def looking_once() -> AbstractContextManager[None]:
+    """While something is compiled: a patch's targets are looked at when it is first asked for."""
+    return holding(_this_thread, found={})
 
 
 def _difference(patch: Patch) -> str | None:

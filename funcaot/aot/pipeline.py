@@ -13,7 +13,7 @@ import torch
 from funcaot import config
 from funcaot._torch.autograd.whole_backward import noting_whole_backwards
 from funcaot._torch.distributed.asked import as_it_was, noting_what_is_asked
-from funcaot._torch.patches import while_compiling
+from funcaot._torch.patches import looking_once
 from funcaot.aot.closure.libraries.put_into_torch import put_into_torch
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Recorder
@@ -53,6 +53,7 @@ from funcaot.aot.state.state_effects import Call
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
+from funcaot.base.scopes import lasting
 from funcaot.errors import UnsupportedError
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
@@ -89,7 +90,7 @@ def compile_forward(
     classes = Classes(settings.name, leaves)
     track = partial(StateTracker, function, leaves, call, settings.name, names=names)
     track = partial(track, classes=classes)
-    with classes.left_to_eager(), while_compiling():
+    with classes.left_to_eager(), looking_once():
         try:
             return _compile_tracked(track, signature, settings, opening)
         except SizesNeededError:
@@ -134,11 +135,13 @@ def _forward(
     name = settings.name
     under = {**settings_now(settings.compiler.name), "functions of torch": put_into_torch()}
     sizes, numbers = (None, None) if opening is None else (opening.sizes, opening.numbers)
-    settled = settle(run, tracker, signature, opening)
-    captured, effects = settled.captured, settled.effects
-    segment = run("segment", make_segment, captured, effects, settings)
-    show_effects(name, effects)
-    in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
+    # Until what the function reads is noted: that is not what a patch puts there.
+    with lasting():
+        settled = settle(run, tracker, signature, opening)
+        captured, effects = settled.captured, settled.effects
+        segment = run("segment", make_segment, captured, effects, settings)
+        show_effects(name, effects)
+        in_place = run("in place", plan_in_place, captured, effects, segment, sizes)
     reader, state = run("environment", make_reader, tracker, captured.visible)
     owned = run("versions", watched, captured, effects)
     handed = run("versions", reachable, segment, segment.seen)
@@ -188,7 +191,8 @@ def compile_backward(
     """
     run = Stages(f"backward of {segment.settings.name}")
     with (
-        while_compiling(),
+        looking_once(),
+        lasting(),
         Recorder(watch=Outside()) as recorder,
         noting_what_is_asked() as asked,
         noting_whole_backwards(asked),
@@ -215,7 +219,8 @@ def compile_pushforward(segment: Segment, trace: Callable[[], AnyPushforward]) -
     """
     run = Stages(f"pushforward of {segment.settings.name}")
     with (
-        while_compiling(),
+        looking_once(),
+        lasting(),
         Recorder(watch=Outside()) as recorder,
         noting_what_is_asked() as asked,
     ):
