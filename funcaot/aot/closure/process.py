@@ -17,9 +17,12 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors import guards
+from funcaot.aot.closure.children import quoted
+from funcaot.aot.closure.named.code_names import ReadNames
+from funcaot.base.variables import Variables, is_environ
 from funcaot.errors import UnsupportedError
 
-__all__ = ["Settings", "named_settings"]
+__all__ = ["Settings", "are_named", "asked_for", "named_settings"]
 
 
 def _decimal_context() -> tuple[Any, ...]:
@@ -138,12 +141,28 @@ class Settings:
 
 def named_settings(
     mentions_any: Callable[[frozenset[str]], bool],
-) -> Iterator[tuple[Callable[[], Any], Any]]:
-    """What reads each setting that code of the user's names, and what it says now.
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each setting that code of the user's names: source text that reads it, and what it says now.
 
     Args:
         mentions_any: Whether that code has one of some names in it.
+
+    Yields:
+        The text, the constant that it names, and the value.
     """
     for read, names in _SETTINGS:
         if mentions_any(names):
-            yield read, read()
+            yield "{0}()", read, read()
+
+
+def asked_for(variables: Variables) -> Iterator[tuple[str, Any, Any]]:
+    """The same for each environment variable that code asked for by its name."""
+    for name in variables:
+        yield f"{{0}}.environ.get({quoted(name)})", os, os.environ.get(name)
+
+
+def are_named(holder: Any, variables: Variables, names: ReadNames) -> bool:
+    """Whether something holds environment variables of which only those are compared."""
+    if not is_environ(holder) or variables.all:
+        return False
+    return not (names.mentions("_data") or names.reads_own(holder))

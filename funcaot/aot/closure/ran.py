@@ -25,6 +25,7 @@ from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
 from funcaot.base.python_modules import is_pythons
 from funcaot.base.scopes import PausableTrace, Watch
+from funcaot.base.variables import OF_ENVIRON, Variables
 
 # Of torch, only what reads attributes of the user's modules and optimizers; the rest is machinery.
 _MACHINERY = (
@@ -72,6 +73,8 @@ _TO_THREADS = {
 }
 # Where torch calls kernels that are written in Python.
 _OPERATORS = "torch._library.custom_ops"
+# This one, and what stands in for functions of Python.
+_ON_BEHALF = (__name__, show_classes.__module__)
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
 
@@ -140,7 +143,7 @@ def _is_asked_by_machinery() -> bool:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if module != __name__ and (is_machinery(module) or not is_library(module)):
+        if module not in _ON_BEHALF and (is_machinery(module) or not is_library(module)):
             return is_machinery(module)
         frame = frame.f_back
     return False
@@ -193,7 +196,7 @@ class Ran:
     Attributes:
         users: Code objects of the user's, each with the globals that it ran with.
         libraries: Those of libraries that read attributes of what a user gives them.
-        reads_environ: Whether environment variables were read.
+        variables: Environment variables that were read.
         uses_threads: Whether users' code had another thread do something, which nobody sees.
         random_states: Functions of torch that users' code called for random states.
         asked: Names by which users' code got or set attributes of things (``getattr(x, name)``).
@@ -208,7 +211,7 @@ class Ran:
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
     libraries: set[types.CodeType] = field(default_factory=set)
-    reads_environ: bool = False
+    variables: Variables = field(default_factory=Variables)
     uses_threads: bool = False
     random_states: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
@@ -236,11 +239,8 @@ class Ran:
         if is_library(module):
             if module.startswith(_READING_LIBRARIES) or module in _COPYING:
                 self.libraries.add(code)
-            if module == "os" and code.co_qualname.startswith("_Environ."):
-                self._seen.discard(code)  # Each time somebody else may ask.
-                self.reads_environ |= not _is_asked_by_machinery()
             if (module, code.co_name) in _TO_THREADS:
-                self._seen.discard(code)
+                self._seen.discard(code)  # Each time somebody else may ask.
                 self.uses_threads |= not _is_asked_by_machinery()
             if is_followed(module) or (code in self.libraries and module != "torch.nn.parameter"):
                 self.of_libraries.add(code)
@@ -357,13 +357,10 @@ class Recorder(PausableTrace):
         # What ran in a capture inside this one ran here too.
         for code, namespace in self.ran.users.items():
             self._outer.ran.note(code, namespace)
-        self._outer.ran.random_states |= self.ran.random_states
-        self._outer.ran.asked |= self.ran.asked
-        self._outer.ran.classes |= self.ran.classes
-        self._outer.ran.hashed |= self.ran.hashed
-        self._outer.ran.whole |= self.ran.whole
+        for kept in ("random_states", "asked", "classes", "hashed", "whole", "resumed"):
+            getattr(self._outer.ran, kept).update(getattr(self.ran, kept))
+        self._outer.ran.variables.update(self.ran.variables)
         self._outer.ran.called.update(self.ran.called)
-        self._outer.ran.resumed |= self.ran.resumed
         self._outer.ran.owners += self.ran.owners
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
@@ -375,6 +372,8 @@ class Recorder(PausableTrace):
             self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
         if code.co_name in _RANDOM_STATES:
             self.ran.note_random_state(frame)
+        if code in OF_ENVIRON and not _is_asked_by_machinery():
+            self.ran.variables.note(frame)
         namespace = getattr(frame.f_globals, "original", frame.f_globals)  # of a CopiedGlobals
         if self.ran.note(code, namespace) and not self._is_importing(frame):
             recorder: Recorder | None = self

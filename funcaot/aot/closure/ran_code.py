@@ -17,6 +17,7 @@ from typing import Any
 
 from funcaot.aot.closure.called import Called
 from funcaot.aot.closure.ran import Ran
+from funcaot.base.variables import Variables
 from funcaot.rules.operands.reached import is_filled
 
 _HOLDERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial)
@@ -31,7 +32,7 @@ class RanCode:
         users: The user's code, each with the module whose globals it ran with; None if they were
             no module's.
         libraries: Code of libraries that reads what a user gives them.
-        reads_environ: Whether environment variables were read.
+        variables: Environment variables that were read.
         asked: Names by which the user's code got or set attributes of things.
         called: What libraries hold that it went through.
         hashed: Classes whose objects it may have told apart by a hash.
@@ -40,7 +41,7 @@ class RanCode:
 
     users: tuple[tuple[types.CodeType, str | None], ...]
     libraries: tuple[types.CodeType, ...]
-    reads_environ: bool
+    variables: Variables
     asked: frozenset[str] = frozenset()
     called: Called = field(default_factory=Called)
     hashed: frozenset[str] = frozenset()
@@ -72,10 +73,11 @@ def kept(ran: Ran) -> RanCode:
         module = sys.modules.get(name) if isinstance(name, str) else None
         own = module is not None and vars(module) is namespace
         users.append((code, name if own else None))
-    called = Called()
+    called, variables = Called(), Variables()
     called.update(ran.called)
+    variables.update(ran.variables)
     seen = frozenset(ran.asked), called, frozenset(ran.hashed), frozenset(ran.whole)
-    return RanCode(tuple(users), tuple(ran.libraries), ran.reads_environ, *seen)
+    return RanCode(tuple(users), tuple(ran.libraries), variables, *seen)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -132,14 +134,14 @@ def keys_of(ran: RanCode) -> tuple[list[CodeKey], list[CodeKey]]:
     return users, libraries
 
 
-def found(users: Iterable[CodeKey], libraries: Iterable[CodeKey], *, reads_environ: bool) -> Ran:
+def found(users: Iterable[CodeKey], libraries: Iterable[CodeKey]) -> Ran:
     """The code that these name, in this process.
 
     Raises:
         LookupError: If some isn't there or has changed; it says which.
     """
     finder = _Finder()
-    ran = Ran(reads_environ=reads_environ)
+    ran = Ran()
     for key in users:
         ran.users[finder.find(key)] = vars(sys.modules[key.module])
     ran.libraries.update(map(finder.find, libraries))

@@ -34,7 +34,7 @@ from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, name_of
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
-from funcaot.aot.closure.process import named_settings
+from funcaot.aot.closure.process import are_named, asked_for, named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users, made_in
 from funcaot.aot.closure.waiting import Waiting
 from funcaot.base.python_modules import is_of_logging, is_pythons, runs_threads
@@ -214,17 +214,15 @@ class Walk:
             if names.imports_by_text:
                 for module in (str(namespace.get("__name__")), *filter(is_dotted, self.strings())):
                     self._look_into_import(module, namespace)
-        for read, value in named_settings(self.found.names.users_mention_any):
-            root = next(iter(self.found.objects))
-            self.found.settings.append((Place(root, "{0}()", "", (read,)), value))
+        root, mentions = next(iter(self.found.objects)), self.found.names.users_mention_any
+        for access, constant, value in (*named_settings(mentions), *asked_for(self._ran.variables)):
+            self.found.settings.append((Place(root, access, "", (constant,)), value))
         for kind in self._ran.classes:
             self._anchor_class(kind)
         for owner in self._ran.owners:
-            self._anchor(owner, "{0}()", weakref.ref(owner))
-            self._pending.append(owner)
-        if self._ran.reads_environ:
-            self._anchor(os.environ, "{0}.environ", os)
-            self._pending.append(os.environ)
+            self._start_at(owner, "{0}()", weakref.ref(owner))
+        if self._ran.variables.all:
+            self._start_at(os.environ, "{0}.environ", os)
         self.go()
 
     def strings(self) -> set[str]:
@@ -251,6 +249,10 @@ class Walk:
             self.found.places.setdefault(id(thing), [])
             self.found.anchors[id(thing)] = (text, constant)
 
+    def _start_at(self, thing: Any, text: str, constant: Any) -> None:
+        self._anchor(thing, text, constant)
+        self._pending.append(thing)
+
     def _anchor_globals(self, namespace: dict[str, Any]) -> None:
         module = sys.modules.get(str(namespace.get("__name__")))
         if module is not None and vars(module) is namespace:
@@ -262,8 +264,7 @@ class Walk:
     def _anchor_class(self, kind: type) -> None:
         """Reach the class of a tensor, whatever else leads to it."""
         if id(kind) not in self.found.objects:
-            self._anchor(kind, "{0}()", weakref.ref(kind))
-            self._pending.append(kind)
+            self._start_at(kind, "{0}()", weakref.ref(kind))
         for step in children.of_tensor_class(kind):
             self._take(id(kind), step)
 
@@ -271,11 +272,12 @@ class Walk:
         for function in gc.get_referrers(code):
             if isinstance(function, types.FunctionType) and function.__code__ is code:
                 if id(function) not in self.found.objects and function not in COPIED:
-                    self._anchor(function, "{0}()", weakref.ref(function))
-                    self._pending.append(function)
+                    self._start_at(function, "{0}()", weakref.ref(function))
 
     def _visit(self, holder: Any, *, follows: bool) -> None:
         found = self.found
+        if self._ran is not None and are_named(holder, self._ran.variables, found.names):
+            return
         if isinstance(holder, type):
             self._visit_class(holder)
             return
@@ -375,8 +377,7 @@ class Walk:
         for full in (name, f"{package}.{name}"):
             module = sys.modules.get(full)
             if module is not None and id(module) not in self.found.objects:
-                self._anchor(module, f"{{0}}[{full!r}]", sys.modules)
-                self._pending.append(module)
+                self._start_at(module, f"{{0}}[{full!r}]", sys.modules)
 
     def _look_into_modules(self) -> None:
         names = self.found.names

@@ -59,7 +59,7 @@ def _shown(constant: Any) -> str:
     """A constant as text that another process writes too."""
     if isinstance(constant, weakref.ref):
         return f"a {type(constant()).__name__}"
-    return repr(constant)
+    return constant.__name__ if isinstance(constant, types.ModuleType) else repr(constant)
 
 
 def _step(holder: Any, access: str) -> str:

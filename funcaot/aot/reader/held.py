@@ -14,6 +14,7 @@ import torch
 from funcaot.aot.closure.constants import fingerprint, is_setting
 from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of
 from funcaot.aot.closure.ran import is_library
+from funcaot.base.variables import is_environ
 
 # How the value of an object of a subclass is got without running code of its class.
 _VALUES = {
@@ -36,6 +37,8 @@ def held(target: Any) -> str:
     parts = [f" of {_contents(get(target))}" for kind, get in _VALUES.items() if _is(target, kind)]
     if isinstance(target, logging.Logger):  # It keeps answers, and others decide on its level.
         return f" of {target.name} {logged_levels(target)} {target.propagate}"
+    if is_environ(target):  # What code asks it for is compared.
+        return ""
     if isinstance(target, _FOLLOWED) or not is_library(module_of(type(target))):
         return "".join(parts)
     own = dictionary_of(target) or {}

@@ -423,7 +423,8 @@ def code_data(reader: Reader) -> dict[str, Any]:
     return {
         "users": [list(dataclasses.asdict(key).values()) for key in users],
         "libraries": [list(dataclasses.asdict(key).values()) for key in libraries],
-        "reads_environ": reader.ran.reads_environ,
+        "variables": sorted(reader.ran.variables.names),
+        "all_variables": reader.ran.variables.all,
         "asked": sorted(reader.ran.asked),
         "hashed": sorted(reader.ran.hashed),
         "whole": sorted(reader.ran.whole),
@@ -444,7 +445,9 @@ def code_from(data: Any) -> Ran:
         [CodeKey(*key) for key in data["users"]],
         [CodeKey(*key) for key in data["libraries"]],
     )
-    ran = found(users, libraries, reads_environ=data["reads_environ"])
+    ran = found(users, libraries)
+    ran.variables.names.update(data["variables"])
+    ran.variables.all = data["all_variables"]
     ran.asked.update(data["asked"])
     ran.hashed.update(data["hashed"])
     ran.whole.update(data["whole"])

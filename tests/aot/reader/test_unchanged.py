@@ -245,7 +245,6 @@ COMPARED_WHOLE = {
     "another item of a dictionary",
     "a new item of a dictionary",
     "another of 10,000 items",
-    "an environment variable",
     "another default argument's content",
 }
 
