@@ -90,7 +90,7 @@ def target_that_reads(read):
 
 
 def extra_misses(read, name, values):
-    """How many of some calls are compiled again, each right, and each with a value of a variable."""
+    """How many calls are compiled again, one for each value of a variable; all are right."""
     target = target_that_reads(read)
     compiled = funcaot.compile(target, backend="eager")
     x = torch.ones(2)

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import CO_GENERATOR
 from typing import Any
@@ -23,6 +23,7 @@ from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.hashing.hashed import ANY, hashed_in, name_of_kind
 from funcaot.aot.closure.kept_results import forget_traced
 from funcaot.aot.closure.look import module_of
+from funcaot.aot.closure.running.closures import Closures
 from funcaot.base.python_modules import is_pythons
 from funcaot.base.scopes import PausableTrace, Watch
 from funcaot.base.variables import OF_ENVIRON, Variables
@@ -207,6 +208,7 @@ class Ran:
         hashed: Classes whose objects a ``__hash__`` of the user's may have told apart.
         whole: Classes of whose objects code was shown all attributes, by name; ANY for any object.
         owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
+        closures: What functions closed over that users' code ran for.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -222,6 +224,7 @@ class Ran:
     hashed: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     owners: list[Any] = field(default_factory=list)
+    closures: Closures = field(default_factory=Closures)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -246,6 +249,7 @@ class Ran:
                 self.of_libraries.add(code)
             return False
         self.users[code] = namespace
+        self.closures.add(code)
         return True
 
     def note_random_state(self, frame: types.FrameType) -> None:
@@ -291,11 +295,6 @@ _OF_C = types.GetSetDescriptorType | types.MemberDescriptorType
 def _dictionary_in(kind: type) -> Any:
     """What answers for ``__dict__`` of the objects of a class."""
     return next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
-
-
-def made_in(codes: Iterable[types.CodeType]) -> set[types.CodeType]:
-    """The code of functions that other code makes."""
-    return {item for code in codes for item in code.co_consts if type(item) is types.CodeType}
 
 
 class Recorder(PausableTrace):
@@ -361,6 +360,7 @@ class Recorder(PausableTrace):
             getattr(self._outer.ran, kept).update(getattr(self.ran, kept))
         self._outer.ran.variables.update(self.ran.variables)
         self._outer.ran.called.update(self.ran.called)
+        self._outer.ran.closures.update(self.ran.closures)
         self._outer.ran.owners += self.ran.owners
 
     def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
@@ -386,8 +386,11 @@ class Recorder(PausableTrace):
         elif code in self.ran.of_libraries:
             if code in self.ran.libraries or self.ran.called.is_asked(frame, self.ran.users.keys()):
                 self.ran.called.note(frame)
-        if code.co_name == "__hash__" and code in self.ran.users:
-            self.ran.hashed.update(hashed_in(frame))
+        if code in self.ran.users:
+            if code.co_freevars:
+                self.ran.closures.note(frame)
+            if code.co_name == "__hash__":
+                self.ran.hashed.update(hashed_in(frame))
         if self.before is None and (seen := trace_of(frame)) is not None:
             return seen
         return self.passed_on(frame, event, argument)

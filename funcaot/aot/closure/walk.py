@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import enum
 import functools
-import gc
 import logging
 import os
 import sys
@@ -35,10 +34,10 @@ from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, na
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users, made_in
+from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users
+from funcaot.aot.closure.running.closures import made_in
 from funcaot.aot.closure.waiting import Waiting
 from funcaot.base.python_modules import is_of_logging, is_pythons, runs_threads
-from funcaot.rules.operands.copied_writes import COPIED
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
@@ -151,7 +150,7 @@ class Walk:
         self._pending = deque([root])
         self._modules: dict[int, types.ModuleType] = {}
         self._looked_at: set[tuple[int, str]] = set()
-        self._followed: set[types.CodeType] = set()
+        self._followed: dict[types.CodeType, list[types.FunctionType]] = {}
         self._waiting = Waiting() if waits else None
         self._left_out: dict[str, list[torch.nn.Module]] = {}
 
@@ -201,10 +200,12 @@ class Walk:
             return
         made = made_in(self._ran.codes)
         for code, namespace in self._ran.users.items():
+            if code.co_freevars and code not in made:
+                known = self._followed.get(code, ())
+                for function in self._ran.closures.functions(code, known, self._ran.users):
+                    self._start_at(function, "{0}()", weakref.ref(function))
             if code in self._followed:
                 continue
-            if code.co_freevars and code not in made:
-                self._anchor_functions(code)
             self._anchor_globals(namespace)
             self._look_into_globals(namespace, code)
         for code, namespace in self._ran.users.items():
@@ -268,12 +269,6 @@ class Walk:
         for step in children.of_tensor_class(kind):
             self._take(id(kind), step)
 
-    def _anchor_functions(self, code: types.CodeType) -> None:
-        for function in gc.get_referrers(code):
-            if isinstance(function, types.FunctionType) and function.__code__ is code:
-                if id(function) not in self.found.objects and function not in COPIED:
-                    self._start_at(function, "{0}()", weakref.ref(function))
-
     def _visit(self, holder: Any, *, follows: bool) -> None:
         found = self.found
         if self._ran is not None and are_named(holder, self._ran.variables, found.names):
@@ -288,7 +283,7 @@ class Walk:
             if self._ran is not None and holder.__code__ not in self._ran.users:
                 self._visit_what_did_not_run(holder)
                 return
-            self._followed.add(holder.__code__)
+            self._followed.setdefault(holder.__code__, []).append(holder)
             if follows:
                 self._reach_globals(holder)
         elif isinstance(holder, torch.nn.Module):

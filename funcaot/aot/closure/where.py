@@ -30,6 +30,9 @@ def path_of(environment: Environment, identity: int) -> str:
         if environment.places[place.parent] or place.parent in environment.anchors:
             text = _text(environment, place) + text
         identity = place.parent
+    thing = environment.objects.get(identity)
+    if identity in environment.anchors and isinstance(thing, types.FunctionType):
+        return thing.__qualname__ + text
     text = text.lstrip(".")
     return text if text and not text.startswith(_CLASS) else f"the function{text}"
 

@@ -22,7 +22,8 @@ from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
-from funcaot.aot.closure.ran import ImportedError, Ran, Recorder, made_in
+from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
+from funcaot.aot.closure.running.closures import made_in
 from funcaot.aot.closure.walk import Walk, scan_what_ran
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.graph.settings import NumbersRead

@@ -1,0 +1,1 @@
+"""Which functions ran, of several that have the same code."""
