@@ -254,7 +254,7 @@ def test_one_remedy_for_what_opens_no_sizes(tmp_path):
     """The capture's own remedy is for calls, not for exports."""
     with pytest.raises(UnsupportedError) as raised:
         funcaot.export(
-            lambda x: torch.combinations(x),
+            lambda x: torch.cov(torch.stack([x, x * 2])),
             (torch.rand(4),),
             path=tmp_path / "a.pt2",
             dynamic_shapes=({0: Dim("n", min=2, max=9)},),
@@ -290,6 +290,7 @@ def test_a_refusal_names_the_op_and_the_line(function, words, tmp_path):
     assert line == code.co_firstlineno + 2
 
 
+@pytest.mark.skipif(torch.__version__ >= (2, 15), reason="torch leaves these sizes open")
 def test_forward_mode_over_a_gradient_under_vmap(tmp_path):
     def laplacian(x):
         return torch.func.vmap(torch.func.hessian(lambda point: point.square().sum()))(x)
