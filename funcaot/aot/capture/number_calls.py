@@ -16,10 +16,7 @@ import torch.nn.functional as F
 from funcaot._torch.autograd.autograd import set_version, version_of
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.recurrent import without_cudnn
-from funcaot._torch.tensors.sizes.number_log import all_settled, settled
-from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
-from funcaot._torch.tensors.sizes.written_numbers import is_written
-from funcaot.aot.capture.narrow_numbers import (
+from funcaot._torch.tensors.sizes.narrow_numbers import (
     HALF,
     factored_sum,
     interpolated,
@@ -27,6 +24,9 @@ from funcaot.aot.capture.narrow_numbers import (
     is_real,
     multiplied,
 )
+from funcaot._torch.tensors.sizes.number_log import all_settled, settled
+from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
+from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot.aot.signature.numbers import Numbers
 
 __all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]

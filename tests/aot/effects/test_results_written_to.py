@@ -53,7 +53,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_the_gradient_of_an_argument_that_was_written_to(written):
-    """It is that of the new value, to which nothing is added: strides and signs of zero are eager's."""
+    """It is that of the new value: nothing is added, which has strides or signs of zero."""
     compiled = funcaot.compile(WRITTEN[written], backend="eager")
 
     def step(call):

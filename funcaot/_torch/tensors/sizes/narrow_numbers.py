@@ -43,7 +43,7 @@ def multiplied(func: Any, tensor: torch.Tensor, number: torch.Tensor) -> Call | 
 
 
 def factored_sum(func: Any, tensors: Sequence[torch.Tensor], factor: OpenFloat) -> Call | None:
-    """A sum with a factor: ``add`` and ``sub`` of two tensors, ``addcmul`` and ``addcdiv`` of three.
+    """``add`` and ``sub`` of two tensors with a factor, ``addcmul`` and ``addcdiv`` of three.
 
     The factor is that of the second tensor.
     """
