@@ -17,8 +17,13 @@ __all__ = ["HALF", "factored_sum", "interpolated", "is_in_place", "is_real", "mu
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 HALF = (torch.bfloat16, torch.float16)
-_IN_PLACE = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul"}
-_IN_PLACE |= dict.fromkeys(("__itruediv__", "__idiv__"), "div")
+_IN_PLACE = {
+    "__iadd__": "add",
+    "__isub__": "sub",
+    "__imul__": "mul",
+    "__itruediv__": "div",
+    "__idiv__": "div",
+}
 
 
 def is_in_place(name: str) -> bool:
