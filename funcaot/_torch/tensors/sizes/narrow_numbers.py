@@ -83,7 +83,7 @@ def _rounded(
     compute: Callable[..., Any] | None = None,
 ) -> Call | None:
     """An op in the wider precision; None where autograd would have to record that it writes."""
-    name = func.__name__
+    name: str = func.__name__
     dtype = _common(tensors)
     copied = is_in_place(name) and (dtype in HALF or tensors[0].dtype is not dtype)
     if copied and torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
