@@ -16,6 +16,14 @@ import torch.nn.functional as F
 from funcaot._torch.autograd.autograd import set_version, version_of
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.recurrent import without_cudnn
+from funcaot._torch.tensors.sizes.narrow_numbers import (
+    HALF,
+    factored_sum,
+    interpolated,
+    is_in_place,
+    is_real,
+    multiplied,
+)
 from funcaot._torch.tensors.sizes.number_log import all_settled, settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import is_written
@@ -26,7 +34,6 @@ __all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_writte
 Lift = Callable[[torch.Tensor], torch.Tensor]
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _CPU = torch.device("cpu")
-_HALF = (torch.bfloat16, torch.float16)
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _EASY_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
 
@@ -104,7 +111,7 @@ def with_written(
         lift: Gives the tape's tensor for a real one.
     """
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    real = bool(tensors) and all(map(_is_real, tensors))
+    real = bool(tensors) and all(map(is_real, tensors))
 
     def opened(value: Any) -> Any:
         if not is_written(value):
@@ -172,10 +179,6 @@ def _is_full(*tensors: Any) -> bool:
     )
 
 
-def _is_real(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
-
-
 def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A tensor and a number, added, multiplied and so on."""
     if kwargs or len(args) != 2 or not isinstance(args[0], torch.Tensor):
@@ -185,24 +188,18 @@ def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
         return None
     dtype = torch.result_type(tensor, 1.0)
     name = func.__name__
-    in_place = _is_in_place(name)
+    in_place = is_in_place(name)
     if dtype in _FULL:
         if in_place and tensor.dtype is not dtype:
             return None
         return func, (tensor, number.tensor().to(dtype)), {}
-    if in_place or dtype not in _HALF:
+    if dtype not in HALF:
         return None
-
     single = number.tensor().to(torch.float32)
-    if name in _SUMS or name in _SUMS_BY_SIGN:
+    if name.removesuffix("_") in _SUMS or name in _SUMS_BY_SIGN:
         # Eager rounds the number first.
         return func, (tensor, single.to(dtype)), {}
-
-    # Such numbers are computed with as float32, and rounded once.
-    def rounded(tensor: torch.Tensor, number: torch.Tensor) -> Any:
-        return func(tensor.to(torch.float32), number).to(dtype)
-
-    return rounded, (tensor, single), {}
+    return multiplied(func, tensor, single)
 
 
 def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -212,9 +209,10 @@ def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
     factor = kwargs.get("alpha")
     if set(kwargs) != {"alpha"} or len(args) != 2 or type(factor) is not OpenFloat:
         return None
-    if not _is_full(*args) or (held := factor.within(args[1].dtype)) is None:
-        return None
-    return func, (args[0], args[1] * held), {}
+    if not _is_full(*args):
+        return factored_sum(func, args, factor)
+    held = factor.within(args[1].dtype)
+    return None if held is None else (func, (args[0], args[1] * held), {})
 
 
 def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -248,24 +246,27 @@ def _comparison(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
 def _product_added(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``addcmul`` and ``addcdiv``, whose factor multiplies the first of the two."""
     factor = kwargs.get("value")
-    if set(kwargs) != {"value"} or len(args) != 3 or not _is_full(*args):
+    if set(kwargs) != {"value"} or len(args) != 3 or type(factor) is not OpenFloat:
         return None
-    if type(factor) is not OpenFloat or (held := factor.within(args[1].dtype)) is None:
-        return None
-    return func, (args[0], args[1] * held, args[2]), {}
+    if not _is_full(*args):
+        return factored_sum(func, args, factor)
+    held = factor.within(args[1].dtype)
+    return None if held is None else (func, (args[0], args[1] * held, args[2]), {})
 
 
 def _interpolation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``lerp`` by a weight."""
-    if kwargs or len(args) != 3 or not _is_full(*args[:2]) or type(args[2]) is not OpenFloat:
+    if kwargs or len(args) != 3 or type(args[2]) is not OpenFloat:
         return None
+    if not _is_full(*args[:2]):
+        return interpolated(func, args[:2], args[2])
     weight = args[2].within(args[0].dtype)
     return None if weight is None else (func, (*args[:2], weight), {})
 
 
 def _limits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``clamp`` between numbers."""
-    if len(args) not in (1, 2, 3) or not _is_real(args[0]) or set(kwargs) - {"min", "max"}:
+    if len(args) not in (1, 2, 3) or not is_real(args[0]) or set(kwargs) - {"min", "max"}:
         return None
     tensor: torch.Tensor = args[0]
 
@@ -308,7 +309,7 @@ def _choice(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | 
 
 def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``fill_``, ``masked_fill`` and an assignment by index, whose last argument is the value."""
-    if kwargs or not args or not _is_real(args[0]) or type(args[-1]) is not OpenFloat:
+    if kwargs or not args or not is_real(args[0]) or type(args[-1]) is not OpenFloat:
         return None
     if any(type(value) is OpenFloat for value in tree_flatten(args[:-1])[0]):
         return None
@@ -412,13 +413,6 @@ def _normalization(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return result
 
     return normalize, (tensor, *running), {}
-
-
-def _is_in_place(name: str) -> bool:
-    """Whether an op by its name writes to its first argument."""
-    if name.startswith("__"):
-        return name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__")
-    return name.endswith("_")
 
 
 def _by_position(

@@ -42,3 +42,37 @@ def test_a_write_to_a_result_that_was_saved(made, used, backend):
             result.mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             torch.autograd.grad(product.sum(), leaf)
+
+
+WRITTEN = {
+    "multiplied": lambda x, y: x.mul_(y),
+    "rectified": lambda x, y: torch.relu_(x) * y,
+    "a row": lambda x, y: x[:1].copy_(y[:1]),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_the_gradient_of_an_argument_that_was_written_to(written):
+    """It is that of the new value: nothing is added, which has strides or signs of zero."""
+    compiled = funcaot.compile(WRITTEN[written], backend="eager")
+
+    def step(call):
+        leaves = [(torch.arange(6.0) - 3).view(2, 3).t().requires_grad_() for _ in range(2)]
+        x, y = (leaf.sin() for leaf in leaves)
+        strides = []
+        x.retain_grad()
+        x.register_hook(lambda gradient: strides.append(gradient.stride()))
+        before = x._version
+        call(x, y)
+        x.register_hook(lambda gradient: strides.append(gradient.stride()))
+        loss = (x * y).square()
+        loss.backward(torch.full_like(loss, -0.0))
+        gradients = [x.grad, *(leaf.grad for leaf in leaves)]
+        strides += [gradient.stride() for gradient in gradients]
+        return gradients, strides, [g.signbit().tolist() for g in gradients], x._version - before
+
+    for _ in range(2):
+        expected, *looks = step(WRITTEN[written])
+        got, *got_looks = step(compiled)
+        torch.testing.assert_close(got, expected)
+        assert got_looks == looks

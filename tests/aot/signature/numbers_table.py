@@ -40,6 +40,15 @@ def written(x, a):
     return y.mul_(a).add_(x, alpha=a)
 
 
+def narrow(x, a):
+    """As optimizers step in half precision."""
+    with torch.no_grad():
+        y, z, wide = x.bfloat16(), x.bfloat16().sin(), x.clone()
+        y.mul_(1 - a).add_(z, alpha=a).lerp_(z, a).addcdiv_(z, z.abs() + 1, value=a)
+        y += a
+        return y, wide.add_(z, alpha=a), x.half().addcmul(x.half(), x.half(), value=a)
+
+
 def normalized(x, a):
     statistics = [torch.full((1,), start, dtype=x.dtype) for start in (0.0, 1.0, 0.5, 2.0)]
     y = torch.nn.functional.batch_norm(x[:, None], *statistics[:2], training=True, momentum=a)
@@ -103,6 +112,7 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "addcmul": lambda x, a: torch.addcmul(x, x, x, value=a),
     "addcdiv": lambda x, a: torch.addcdiv(x, x, x + 9, value=a),
     "written": written,
+    "narrow": narrow,
     "bfloat16": lambda x, a: x.to(torch.bfloat16) * a,
     "half": lambda x, a: x.half() + a,
     "int64": lambda x, a: (x > 0).long() * a,
