@@ -26,7 +26,7 @@ from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.memory.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
-from funcaot.aot.capture.number_calls import put_numbers, returned
+from funcaot.aot.capture.numbers.calls import put_numbers, returned
 from funcaot.aot.capture.shared.held_inputs import held_in
 from funcaot.aot.capture.shared.shared_memory import Region, Shared, TracedRegion, trace_region
 from funcaot.aot.capture.shared.shared_memory_under_transforms import (

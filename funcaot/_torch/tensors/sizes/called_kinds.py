@@ -255,7 +255,7 @@ def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]
 
 
 def _is_of_a_layer(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("torch.nn.modules.")
+    return str(frame.f_globals.get("__name__")).startswith(("torch.nn.modules.", "torch.nn.utils."))
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:
