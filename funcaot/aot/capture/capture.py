@@ -15,6 +15,7 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.distributed.asked import Asked, noting_what_is_asked
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.made_wrappers import noticing_wrappers
+from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.reads import asking_for_reads
 from funcaot.aot.capture import inner_tensors
@@ -265,7 +266,9 @@ def capture(
 @contextlib.contextmanager
 def _entering(tape: Tape, lifting: Lifting) -> Iterator[dict[str, Any]]:
     """Let the tape's tensors stand in the places of real ones; what is asked of process groups."""
+    open_numbers = lifting.capture.numbers is not None
     with (
+        kinds_called() if open_numbers else contextlib.nullcontext(),
         holding(tape.closed_over, mode=lifting),
         noticing_wrappers(lifting.note_made),
         lifting,

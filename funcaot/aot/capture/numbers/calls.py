@@ -142,7 +142,7 @@ def one_by_one(
         args: Its arguments.
         kwargs: Its keywords.
     """
-    name, ending = name_of(func).removeprefix("_foreach_"), "_" * func.__name__.endswith("_")
+    name = name_of(func).removeprefix("_foreach_")
     if name == name_of(func) or name.removesuffix("_") not in _OF_LISTS:
         return None
     if not any(type(leaf) in SETTLED for leaf in tree_flatten((args, kwargs))[0]):
@@ -150,111 +150,11 @@ def one_by_one(
     kwargs = dict(kwargs)
     if "weight" in kwargs:  # the method takes it by position
         args = (*args, kwargs.pop("weight"))
-    method = _OF_LISTS[name.removesuffix("_")] + ending
-    if method.startswith("addc") and len(args) > _TENSORS:  # The method takes it by keyword.
+    if name.startswith("addc") and len(args) > _TENSORS:  # The method takes it by keyword.
         *args, kwargs["value"] = args
     return [
         (
-            getattr(torch.Tensor, method),
-            tuple(_item(value, index) for value in args),
-            {key: _item(value, index) for key, value in kwargs.items()},
-        )
-        for index in range(len(args[0]))
-    ]
-
-
-def _item(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, list | tuple) else value
-
-
-_FLOATS = (OpenFloat, WrittenFloat)
-# The method of one tensor that each does for all of them.
-_OF_LISTS = {
-    **{name: name for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow")},
-    **dict.fromkeys(("clamp_min", "maximum"), "clamp_min"),
-    **dict.fromkeys(("clamp_max", "minimum"), "clamp_max"),
-}
-_TENSORS = 3
-_OF_OPERATOR:
-            args, kwargs = all_settled((args, kwargs))
-        args, kwargs = tree_map(_plain, (args, kwargs))
-    if OpenFloat not in kinds:
-        return func, args, kwargs
-    rule = RULES.get(name_of(func))
-    found = None if rule is None else rule(func, *_by_position(func, args, kwargs))
-    if found is not None:
-        return found
-    return func, *all_settled((args, kwargs))
-
-
-def with_written(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lift: Lift
-) -> Call:
-    """What to call instead of a function that is given numbers which are written down.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments, with the tape's tensors.
-        kwargs: Its keywords.
-        lift: Gives the tape's tensor for a real one.
-    """
-    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    whole = bool(tensors) and all(map(is_real, tensors)) and name_of(func) in OF_WHOLE_NUMBERS
-
-    def opened(value: Any) -> Any:
-        if not is_written(value):
-            return value
-        found = value.opened(lift) if value.kind is float or whole else None
-        return value.settle() if found is None else found
-
-    computes = RULES.get(name_of(func)) is not None
-    args, kwargs = tree_map(opened if computes else settled, (args, kwargs))
-    return with_numbers(func, args, kwargs)
-
-
-def followed(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[..., Any] | None:
-    """A function of torch as code that hands open floats on; None for one that takes them whole.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments.
-        kwargs: Its keywords.
-    """
-    found = torch_code.followed(func)
-    return found if found is not None and _holds_open_float((args, kwargs)) else None
-
-
-def _holds_open_float(values: Any) -> bool:
-    kinds = {type(leaf) for leaf in tree_flatten(values)[0]}
-    return not kinds.isdisjoint(_FLOATS)
-
-
-def one_by_one(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Call] | None:
-    """The calls for single tensors that an op on lists with open numbers is; None for others.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments.
-        kwargs: Its keywords.
-    """
-    name, ending = name_of(func).removeprefix("_foreach_"), "_" * func.__name__.endswith("_")
-    if name == name_of(func) or name.removesuffix("_") not in _OF_LISTS:
-        return None
-    if not any(type(leaf) in SETTLED for leaf in tree_flatten((args, kwargs))[0]):
-        return None
-    kwargs = dict(kwargs)
-    if "weight" in kwargs:  # the method takes it by position
-        args = (*args, kwargs.pop("weight"))
-    method = _OF_LISTS[name.removesuffix("_")] + ending
-    if method.startswith("addc") and len(args) > _TENSORS:  # The method takes it by keyword.
-        *args, kwargs["value"] = args
-    return [
-        (
-            getattr(torch.Tensor, method),
+            getattr(torch.Tensor, name),
             tuple(_item(value, index) for value in args),
             {key: _item(value, index) for key, value in kwargs.items()},
         )
@@ -269,8 +169,9 @@ def _item(value: Any, index: int) -> Any:
 _FLOATS = (OpenFloat, WrittenFloat)
 _OF_LISTS = frozenset((
     *("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow"),
-    *("clamp_min", "clamp_max", "maximum", "minimum"),
+    *("clamp_min", "clamp_max"),
 ))  # fmt: skip
+_TENSORS = 3
 _OF_OPERATOR = "funcaot.operator.operator"
 
 
