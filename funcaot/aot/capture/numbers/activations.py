@@ -62,15 +62,6 @@ def _elu(input: Any, alpha: Any = 1.0, scale: Any = 1, input_scale: Any = 1) -> 
     return None if factor is None else F.elu(input) * torch.where(input <= 0, factor, 1.0)
 
 
-def _celu(input: Any, alpha: Any = 1.0) -> Maybe:
-    if not is_plain(input) or not is_positive(alpha):
-        return None
-    factor, inverse = held(alpha, input.dtype), held(1 / alpha, input.dtype)
-    if factor is None or inverse is None:
-        return None
-    return torch.where(input <= 0, F.elu(input * inverse) * factor, input)
-
-
 def _softplus(input: Any, beta: Any = 1, threshold: Any = 20) -> Maybe:
     if not is_plain(input) or type(threshold) not in (int, float) or not is_finite(beta):
         return None
@@ -131,7 +122,6 @@ RULES: dict[str, Rule] = {
     "leaky_relu": by_formula(_leaky_relu(_bent)),
     "leaky_relu_": in_place(_leaky_relu(_itself, to_write=True)),
     "elu": by_formula(_elu),
-    "celu": by_formula(_celu),
     "softplus": by_formula(_softplus),
     "hardtanh": by_formula(_hardtanh(_bent)),
     "hardtanh_": in_place(_hardtanh(_itself)),

@@ -39,6 +39,9 @@ def arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
     if in_place or dtype not in _HALF:
         return None
 
+    if name in ("__rtruediv__", "__rdiv__"):
+        # Eager rounds what it multiplies the number by.
+        return arithmetic(torch.mul, (tensor.reciprocal(), number), {})
     single = number.tensor().to(torch.float32)
     if name in _SUMS or name in _SUMS_BY_SIGN:
         # Eager rounds the number first.

@@ -31,9 +31,12 @@ def _like(tensor: Any) -> torch.Tensor | None:
     """What says how a result lies in memory, without its history; None for unusual ones."""
     if not is_real(tensor) or tensor.is_nested or tensor.layout is not torch.strided:
         return None
-    if functorch.transforms_active() or not is_dense(tuple(tensor.shape), tensor.stride()):
-        return None
-    return tensor.detach()
+    return None if functorch.transforms_active() else tensor.detach()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether what is made like it lies in memory as it does."""
+    return is_dense(tuple(tensor.shape), tensor.stride())
 
 
 def _draw(tensor: torch.Tensor, method: str, *numbers: Any) -> torch.Tensor | None:
@@ -54,7 +57,9 @@ def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call 
     numbers, names = dict(parameters), [name for name, _ in parameters]
     numbers |= dict(zip(names, args[1:], strict=False)) | kwargs
     like = _like(args[0]) if args else None
-    if like is None or len(args) > 1 + len(names) or len(numbers) != len(names):
+    if like is None or not _is_dense(like):
+        return None
+    if len(args) > 1 + len(names) or len(numbers) != len(names):
         return None
     drawn = _draw(like, method, *numbers.values())
     return None if drawn is None else (torch.Tensor.copy_, (args[0], drawn), {})
@@ -73,10 +78,10 @@ def _dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
     like = _like(tensor)
     if like is None or like.device.type != "cpu" or like.numel() == 0:
         return None
-    if "feature" in func.__name__:
-        if like.dim() < 2:
-            return None
+    if "feature" in func.__name__ and like.dim() > 1:
         like = like.new_empty((*like.shape[:2], *(1 for _ in like.shape[2:])))
+    elif "feature" in func.__name__ or not _is_dense(like):
+        return None
     if probability.is_one_of((0.0, 1.0)):
         return None
     kept = 1 - probability
