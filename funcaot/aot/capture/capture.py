@@ -15,9 +15,9 @@ from funcaot._torch.autograd import autograd
 from funcaot._torch.distributed.asked import Asked, noting_what_is_asked
 from funcaot._torch.levels import functorch
 from funcaot._torch.levels.made_wrappers import noticing_wrappers
-from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.reads import asking_for_reads
+from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents

@@ -186,7 +186,8 @@ def compact_random(node: fx.Node) -> fx.Node | None:
         return None
     graph = node.graph
     with graph.inserting_before(node):
-        drawn = graph.call_function(node.target, node.args, node.kwargs)
+        op: Any = node.target
+        drawn = graph.call_function(op, node.args, node.kwargs)
         drawn.meta = {**node.meta, "booleans": True}
         booleans = graph.call_function(aten._to_copy.default, (drawn,), {"dtype": torch.bool})
     # A checkpointed region keeps what it drew.

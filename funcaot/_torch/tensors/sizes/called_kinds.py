@@ -26,8 +26,8 @@ __all__ = [
     "has_whole_numbers",
     "is_one_float",
     "is_whole_number",
-    "note_caller",
     "kinds_called",
+    "note_caller",
     "trace_of",
 ]
 

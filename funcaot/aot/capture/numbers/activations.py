@@ -42,10 +42,12 @@ def _itself(x: torch.Tensor) -> torch.Tensor:
 
 def _leaky_relu(link: Link, *, to_write: bool = False) -> Formula:
     def leaky_relu(input: Any, negative_slope: Any = 0.01) -> Maybe:
-        is_half = isinstance(input, torch.Tensor) and input.dtype in HALF
-        dtype = torch.float32 if is_half else getattr(input, "dtype", None)
-        if not (is_half or is_plain(input)) or not is_finite(negative_slope):
+        if not isinstance(input, torch.Tensor) or not is_finite(negative_slope):
             return None
+        is_half = input.dtype in HALF
+        if not (is_half or is_plain(input)):
+            return None
+        dtype = torch.float32 if is_half else input.dtype
         # One in place goes by the sign of its result, and torch refuses a negative slope there.
         if (to_write and not negative_slope > 0) or (slope := held(negative_slope, dtype)) is None:
             return None

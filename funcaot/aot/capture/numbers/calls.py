@@ -189,5 +189,3 @@ def _by_position(
             break
         args = (*args, kwargs.pop(name))
     return args, kwargs
-
-

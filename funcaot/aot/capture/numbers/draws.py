@@ -70,7 +70,8 @@ def _dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
     given = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
     if set(given) != {"input", "p", "train"} or type(given["train"]) is not bool:
         return None
-    tensor, probability = given["input"], given["p"]
+    tensor: Any = given["input"]
+    probability: Any = given["p"]
     if type(probability) is not OpenFloat or not 0 <= probability <= 1:
         return None
     if not given["train"]:
@@ -84,7 +85,8 @@ def _dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
         return None
     if probability.is_one_of((0.0, 1.0)):
         return None
-    kept = 1 - probability
+    whole: Any = 1.0
+    kept = whole - probability
     noise = _draw(like, "bernoulli_", kept)
     if noise is None or (scaled := arithmetic(torch.div, (noise, kept), {})) is None:
         return None

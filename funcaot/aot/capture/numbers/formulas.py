@@ -12,7 +12,16 @@ import torch
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot.aot.capture.numbers.given import Call, Rule, is_full
 
-__all__ = ["HALF", "Formula", "by_formula", "held", "in_place", "is_finite", "is_plain", "is_positive"]
+__all__ = [
+    "HALF",
+    "Formula",
+    "by_formula",
+    "held",
+    "in_place",
+    "is_finite",
+    "is_plain",
+    "is_positive",
+]
 
 Formula: TypeAlias = Callable[..., torch.Tensor | None]
 HALF = (torch.bfloat16, torch.float16)
@@ -71,7 +80,7 @@ def is_plain(*values: Any) -> bool:
 
 
 def held(number: Any, dtype: torch.dtype) -> Any:
-    """A number beside a tensor: a tensor of its dtype for an open one; None if that isn't possible."""
+    """A number beside a tensor: for an open one a tensor of its dtype; None where there is none."""
     if type(number) is OpenFloat:
         return number.within(dtype)
     return number if type(number) in (int, float) else None

@@ -33,4 +33,5 @@ def is_full(*tensors: Any) -> bool:
 
 
 def is_real(tensor: Any) -> bool:
+    """Whether something is a tensor of real numbers that have fractions."""
     return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()

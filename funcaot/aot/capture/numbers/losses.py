@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from funcaot.aot.capture.numbers.formulas import by_formula, held, is_plain, is_positive
 from funcaot.aot.capture.numbers.given import Rule, is_real
 
 __all__ = ["RULES"]
 
-Maybe = torch.Tensor | None
+Maybe: TypeAlias = torch.Tensor | None
+_REDUCTIONS = ("none", "mean", "sum")
 _MEAN, _SUM = 1, 2
 
 
@@ -70,11 +72,7 @@ def _hinge_embedding_loss(
     return _reduced(beyond + torch.where(target != -1, input, 0.0), reduction)
 
 
-def _triplet_margin_loss(*args: Any, **kwargs: Any) -> Maybe:
-    return _by_distances(*args, **kwargs)
-
-
-def _by_distances(
+def _triplet_margin_loss(
     anchor: Any,
     positive: Any,
     negative: Any,
@@ -124,7 +122,9 @@ def _cross_entropy_loss(
         smooth = smooth.sum() / (~ignored).sum()
     elif reduction == _SUM:
         smooth = smooth.sum()
-    hard = torch._C._nn.nll_loss_nd(logarithms, target, None, reduction, ignore_index)
+    hard = F.nll_loss(
+        logarithms, target, ignore_index=ignore_index, reduction=_REDUCTIONS[reduction]
+    )
     part = held(label_smoothing / input.shape[dim], hard.dtype)
     rest = held(1 - label_smoothing, hard.dtype)
     return None if part is None or rest is None else rest * hard + smooth * part

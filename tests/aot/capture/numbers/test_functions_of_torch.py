@@ -89,7 +89,7 @@ def agree(function, compiled, values):
         if isinstance(wanted, type):
             assert found is wanted, value
         else:
-            assert_close(found, wanted, equal_nan=True, msg=lambda text: f"{value}: {text}")
+            assert_close(found, wanted, equal_nan=True)
 
 
 def programs(compiled):
