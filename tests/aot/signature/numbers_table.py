@@ -116,7 +116,7 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "foreach_addcmul": lambda x, a: torch._foreach_addcmul([x], [x], [x.sin()], a)[0],
     "clamp_max": lambda x, a: x.clamp_max(a) + torch.clamp_min(x, a),
     "float": lambda x, a: x * float(a),
-    "half_divided": lambda x, a: a / x.half(),
+    "half_divided": lambda x, a: x * (a / x.detach().half()),
     "compared": lambda x, a: x * (x < a),
     "int_compared": lambda x, a: x * ((x * 3).long() > a),
     "bfloat16_compared": lambda x, a: x * (x.bfloat16() > a),
