@@ -17,6 +17,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.levels.made_wrappers import noticing_wrappers
 from funcaot._torch.tensors.pytree import TreeSpec, tree_flatten, tree_unflatten
 from funcaot._torch.tensors.reads import asking_for_reads
+from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot.aot.capture import inner_tensors
 from funcaot.aot.capture.attributes import NOTHING_ATTACHED, AllAttached, Attributes
 from funcaot.aot.capture.events import InputEvents
@@ -26,7 +27,7 @@ from funcaot.aot.capture.grad_effects import GradientEffects, GradientTracker
 from funcaot.aot.capture.handlers.call import InProgress
 from funcaot.aot.capture.handlers.memory.new_storage import note_new_storage
 from funcaot.aot.capture.lifting import Lifting
-from funcaot.aot.capture.number_calls import put_numbers, returned
+from funcaot.aot.capture.numbers.calls import put_numbers, returned
 from funcaot.aot.capture.shared.held_inputs import held_in
 from funcaot.aot.capture.shared.shared_memory import Region, Shared, TracedRegion, trace_region
 from funcaot.aot.capture.shared.shared_memory_under_transforms import (
@@ -265,7 +266,9 @@ def capture(
 @contextlib.contextmanager
 def _entering(tape: Tape, lifting: Lifting) -> Iterator[dict[str, Any]]:
     """Let the tape's tensors stand in the places of real ones; what is asked of process groups."""
+    open_numbers = lifting.capture.numbers is not None
     with (
+        kinds_called() if open_numbers else contextlib.nullcontext(),
         holding(tape.closed_over, mode=lifting),
         noticing_wrappers(lifting.note_made),
         lifting,

@@ -22,7 +22,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.table import handled
-from funcaot.aot.capture.number_calls import one_by_one, with_numbers, with_written
+from funcaot.aot.capture.numbers.calls import followed, one_by_one, with_numbers, with_written
 from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.capture.wrapped_inside import WrappedInside
 from funcaot.aot.closure.ran import CALLS_WHAT_IT_IS_GIVEN, calls_no_user
@@ -109,15 +109,19 @@ class Lifting(TorchFunctionMode):
         given = (args, with_lost(func, kwargs or {}))
         entered: Any = tree_map(self.replace, given, is_leaf=is_size)
         args, keywords = entered
-        if self._saw_number:
-            self._saw_number = False
+        if self._saw_number or self.capture.numbers is not None:
+            saw, self._saw_number = self._saw_number, False
+            if (inside := followed(func, args, keywords)) is not None:
+                with self:
+                    return inside(*args, **keywords)
             singles = one_by_one(func, args, keywords)
             if singles is not None:
                 found = [self.__torch_function__(each[0], types, *each[1:]) for each in singles]
                 return found if func.__name__.endswith("_") else tuple(found)
-            func, args, keywords = with_written(func, args, keywords, self.replace)
-        elif self.capture.numbers is not None:
-            func, args, keywords = with_numbers(func, args, keywords)
+            if saw:
+                func, args, keywords = with_written(func, args, keywords, self.replace)
+            else:
+                func, args, keywords = with_numbers(func, args, keywords)
         stale: dict[int, torch.Tensor] = {}
         if self.capture.events.history.changes:
             (args, keywords), stale = self._with_fresh_views(func, args, keywords)

@@ -13,6 +13,7 @@ import torch
 
 from funcaot._torch.tensors.classes.own_functions import as_called
 from funcaot._torch.tensors.pytree import tree_flatten
+from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot._torch.tensors.sizes.read_floats import reading
 from funcaot._torch.tensors.sizes.written_numbers import mathematics
 from funcaot._torch.tracing.tracing import is_untraceable
@@ -168,7 +169,8 @@ class StateTracker:
             return self._run(args, kwargs)
         self.open.start()
         try:
-            return self._run(args, kwargs)
+            with kinds_called():
+                return self._run(args, kwargs)
         finally:
             self.open.restore()
             self.found = self.open.plain(self.found)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from funcaot._torch.tensors.numbered_draws import DRAWN
 from funcaot._torch.tracing import fake_values
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.tensor_spec import is_dense, spec_of
@@ -163,6 +164,12 @@ _BACKWARDS: dict[Any, Callable[[fx.Node, set[fx.Node]], None]] = {
 }
 
 
+def _draws_booleans(node: fx.Node) -> bool:
+    if node.target is DRAWN:
+        return node.args[1] == "bernoulli_"
+    return node.target in (aten.bernoulli.p, aten.bernoulli.default)
+
+
 def compact_random(node: fx.Node) -> fx.Node | None:
     """Store zeros and ones as booleans: redefine a drawn tensor as a cast of them.
 
@@ -171,7 +178,7 @@ def compact_random(node: fx.Node) -> fx.Node | None:
     Returns:
         The node of the booleans, or None if the tensor holds something else.
     """
-    if node.target not in (aten.bernoulli.p, aten.bernoulli.default) or "booleans" in node.meta:
+    if not _draws_booleans(node) or "booleans" in node.meta:
         return None
     value = graphs.value_of(node)
     spec = spec_of(value)
@@ -179,7 +186,8 @@ def compact_random(node: fx.Node) -> fx.Node | None:
         return None
     graph = node.graph
     with graph.inserting_before(node):
-        drawn = graph.call_function(node.target, node.args, node.kwargs)
+        op: Any = node.target
+        drawn = graph.call_function(op, node.args, node.kwargs)
         drawn.meta = {**node.meta, "booleans": True}
         booleans = graph.call_function(aten._to_copy.default, (drawn,), {"dtype": torch.bool})
     # A checkpointed region keeps what it drew.

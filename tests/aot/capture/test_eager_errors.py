@@ -17,6 +17,7 @@ MISTAKES = {
     "linear": lambda x: functional.linear(x, torch.ones(3, 9)),
     "conv2d": lambda x: functional.conv2d(x, torch.ones(3, 9, 3, 3)),
     "cross_entropy": lambda x: functional.cross_entropy(x, torch.zeros(7, dtype=torch.long)),
+    "cosine_similarity": lambda x: functional.cosine_similarity(x, x.cos(), eps=-0.5),
     "embedding": lambda x: functional.embedding(x, torch.ones(3, 3)),
     "layer_norm": lambda x: functional.layer_norm(x, (9,)),
     "add": lambda x: x + torch.ones(5),

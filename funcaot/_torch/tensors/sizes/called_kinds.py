@@ -26,8 +26,8 @@ __all__ = [
     "has_whole_numbers",
     "is_one_float",
     "is_whole_number",
+    "kinds_called",
     "note_caller",
-    "sizes_open",
     "trace_of",
 ]
 
@@ -166,15 +166,15 @@ def _note(frame: types.FrameType, name: str) -> bool:
 
 
 class _ThisThread(threading.local):
-    sizes_open = False
+    any_open = False
 
 
 _this_thread = _ThisThread()
 
 
-def sizes_open() -> AbstractContextManager[None]:
-    """While sizes are open in this thread: all code that calls a kind may do so with one."""
-    return holding(_this_thread, sizes_open=True)
+def kinds_called() -> AbstractContextManager[None]:
+    """While sizes or numbers are open in this thread: code may call a kind with one."""
+    return holding(_this_thread, any_open=True)
 
 
 def _note_calls(frame: types.FrameType) -> None:
@@ -183,7 +183,7 @@ def _note_calls(frame: types.FrameType) -> None:
     names = [name for name in _STAND_INS if name in code.co_names]
     if (
         not names
-        or _is_of_torch(frame)
+        or (_is_of_torch(frame) and not _is_of_a_layer(frame))
         or ((seen := _looked_at.get(id(code))) is not None and seen() is code)
     ):
         return
@@ -197,7 +197,7 @@ def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
 
     It is one that calls a kind with tensors or sizes, or that keeps a function of ``math``.
     """
-    if _this_thread.sizes_open:
+    if _this_thread.any_open:
         _note_calls(frame)
     namespace = frame.f_globals
     places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
@@ -255,7 +255,7 @@ def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]
 
 
 def _is_of_a_layer(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("torch.nn.modules.")
+    return str(frame.f_globals.get("__name__")).startswith(("torch.nn.modules.", "torch.nn.utils."))
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

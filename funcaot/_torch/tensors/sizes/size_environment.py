@@ -19,7 +19,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from funcaot._torch.tensors.sizes.called_kinds import sizes_open
+from funcaot._torch.tensors.sizes.called_kinds import kinds_called
 from funcaot._torch.tensors.sizes.shapes import (
     Expression,
     SizeError,
@@ -122,7 +122,7 @@ class SizeEnvironment(ShapeEnv):
         values.update({symbol: sympy.Integer(size) for symbol, size in given.items()})
         self._answers = answers
         try:
-            with sizes_open():
+            with kinds_called():
                 yield
         finally:
             values.update(before)

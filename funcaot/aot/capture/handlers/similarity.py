@@ -18,6 +18,8 @@ def cosine_similarity(call: Call, capture: InProgress) -> Any:
     x1, x2, dim, eps = given.get("x1"), given.get("x2"), given.get("dim", 1), given.get("eps", 1e-8)
     if not (isinstance(x1, torch.Tensor) and isinstance(x2, torch.Tensor) and type(eps) is float):
         return NotImplemented
+    if not eps >= 0:
+        raise RuntimeError(f"eps must be non-negative, got: {eps}")
     if not (x1.is_floating_point() and x2.is_floating_point() and x1.dim() and x2.dim()):
         return NotImplemented
     dtype = torch.promote_types(x1.dtype, x2.dtype)

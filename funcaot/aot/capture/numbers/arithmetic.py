@@ -1,185 +1,34 @@
-"""Calls of torch with open numbers among the arguments: ``Lifting`` asks here what to run.
-
-A function of a table gets a tensor of no dimensions in place of a float, of the dtype that torch
-would compute with: a number doesn't decide the dtype of a result, a tensor may. Any other function
-gets the number of the present call, for which the program is then.
-"""
+"""Arithmetic, limits and filling with open floats: what to call instead, with tensors for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from funcaot._torch.autograd.autograd import set_version, version_of
-from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.recurrent import without_cudnn
 from funcaot._torch.tensors.sizes.narrow_numbers import (
     HALF,
     factored_sum,
     interpolated,
     is_in_place,
-    is_real,
     multiplied,
 )
-from funcaot._torch.tensors.sizes.number_log import all_settled, settled
-from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
-from funcaot._torch.tensors.sizes.written_numbers import is_written
-from funcaot.aot.signature.numbers import Numbers
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
+from funcaot.aot.capture.numbers.given import Call, Rule, is_full, is_real, name_of
 
-__all__ = ["one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
+__all__ = ["OF_WHOLE_NUMBERS", "PARAMETERS", "RULES", "arithmetic", "making"]
 
-Lift = Callable[[torch.Tensor], torch.Tensor]
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _CPU = torch.device("cpu")
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _EASY_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
 
 
-def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> None:
-    """Put what a function sees in place of the tensors that stand for its numbers.
-
-    Args:
-        numbers: The open ones.
-        leaves: A call's leaves, with the tensors' values.
-        traced: The same on the tape; changed in place.
-    """
-    numbers.log.restart()
-    for position, kind in numbers.kinds.items():
-        tensor = traced[position]
-        if kind is float:
-            value, text = float(leaves[position]), f"number_{position}"
-            made: Any = OpenFloat(
-                numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
-            )
-        else:
-            value, size = leaves[position].shape[0], tensor.shape[0]
-            added = numbers.added(position)
-            known = Known(value - added, f"number_{position}")
-            log, positions = numbers.log, frozenset({position})
-            made = OpenInt((size - added).node, log, positions, numbers.largest, known)
-        traced[position] = made
-
-
-def returned(value: Any) -> Any:
-    """A number among a function's results, as a program can return it."""
-    if type(value) is OpenInt:
-        return value.plain
-    if is_written(value):
-        return value.settle()
-    return value.settle() if type(value) is OpenFloat else value
-
-
-def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """What to call instead of a function that may be given open numbers.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments, with the tape's tensors.
-        kwargs: Its keywords.
-    """
-    leaves = tree_flatten((args, kwargs))[0]
-    kinds = {type(leaf) for leaf in leaves}
-    computes = _RULES.get(_name_of(func), _made) is not _made
-    if computes and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        # The result is a number to torch, wrapped for the tape.
-        return func, *all_settled((args, kwargs))
-    if OpenInt in kinds:
-        if getattr(func, "__module__", "") == _OF_OPERATOR:
-            args, kwargs = all_settled((args, kwargs))
-        args, kwargs = tree_map(_plain, (args, kwargs))
-    if OpenFloat not in kinds:
-        return func, args, kwargs
-    rule = _RULES.get(_name_of(func))
-    found = None if rule is None else rule(func, *_by_position(func, args, kwargs))
-    if found is not None:
-        return found
-    return func, *all_settled((args, kwargs))
-
-
-def with_written(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lift: Lift
-) -> Call:
-    """What to call instead of a function that is given numbers which are written down.
-
-    Args:
-        func: A function of torch.
-        args: Its arguments, with the tape's tensors.
-        kwargs: Its keywords.
-        lift: Gives the tape's tensor for a real one.
-    """
-    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    real = bool(tensors) and all(map(is_real, tensors))
-
-    def opened(value: Any) -> Any:
-        if not is_written(value):
-            return value
-        found = value.opened(lift) if value.kind is float or real else None
-        return value.settle() if found is None else found
-
-    computes = _RULES.get(_name_of(func)) is not None
-    args, kwargs = tree_map(opened if computes else settled, (args, kwargs))
-    return with_numbers(func, args, kwargs)
-
-
-def one_by_one(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Call] | None:
-    """The calls for single tensors that an op on lists is; None for anything else.
-
-    Args:
-        func: A function of torch that is given numbers which are written down.
-        args: Its arguments.
-        kwargs: Its keywords.
-    """
-    name = _name_of(func).removeprefix("_foreach_")
-    if name == _name_of(func) or name.removesuffix("_") not in _OF_LISTS:
-        return None
-    kwargs = dict(kwargs)
-    if "weight" in kwargs:  # the method takes it by position
-        args = (*args, kwargs.pop("weight"))
-    return [
-        (
-            getattr(torch.Tensor, name),
-            tuple(_item(value, index) for value in args),
-            {key: _item(value, index) for key, value in kwargs.items()},
-        )
-        for index in range(len(args[0]))
-    ]
-
-
-def _item(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, list | tuple) else value
-
-
-_OF_LISTS = frozenset(("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"))
-_OF_OPERATOR = "funcaot.operator.operator"
-
-
-def _plain(value: Any) -> Any:
-    return value.plain if type(value) is OpenInt else value
-
-
-def _name_of(func: Any) -> str:
-    """The name of an op or of the method that is the same."""
-    module = getattr(func, "__module__", None)
-    name = getattr(func, "__name__", "")
-    if module is not None and not str(module).startswith("torch"):
-        return ""
-    return name
-
-
-def _is_full(*tensors: Any) -> bool:
-    """Whether all of them are tensors of one dtype that torch computes with as it is."""
-    return (
-        all(isinstance(tensor, torch.Tensor) and tensor.dtype in _FULL for tensor in tensors)
-        and len({tensor.dtype for tensor in tensors}) == 1
-    )
-
-
-def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A tensor and a number, added, multiplied and so on."""
     if kwargs or len(args) != 2 or not isinstance(args[0], torch.Tensor):
         return None
@@ -188,13 +37,15 @@ def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
         return None
     dtype = torch.result_type(tensor, 1.0)
     name = func.__name__
-    in_place = is_in_place(name)
     if dtype in _FULL:
-        if in_place and tensor.dtype is not dtype:
+        if is_in_place(name) and tensor.dtype is not dtype:
             return None
         return func, (tensor, number.tensor().to(dtype)), {}
     if dtype not in HALF:
         return None
+    if name in ("__rtruediv__", "__rdiv__"):
+        # Eager rounds what it multiplies the number by.
+        return arithmetic(torch.mul, (tensor.reciprocal(), number), {})
     single = number.tensor().to(torch.float32)
     if name.removesuffix("_") in _SUMS or name in _SUMS_BY_SIGN:
         # Eager rounds the number first.
@@ -205,11 +56,15 @@ def _arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
 def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A sum or difference, with a factor by keyword at most."""
     if not kwargs:
-        return _arithmetic(func, args, kwargs)
+        return arithmetic(func, args, kwargs)
     factor = kwargs.get("alpha")
     if set(kwargs) != {"alpha"} or len(args) != 2 or type(factor) is not OpenFloat:
         return None
-    if not _is_full(*args):
+    if func.__name__ == "rsub":  # torch.sub of the two, the other way round
+        if not is_full(*args) or (held := factor.within(args[0].dtype)) is None:
+            return None
+        return func, (args[0] * held, args[1]), {}
+    if not is_full(*args):
         return factored_sum(func, args, factor)
     held = factor.within(args[1].dtype)
     return None if held is None else (func, (args[0], args[1] * held), {})
@@ -218,14 +73,14 @@ def _sum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
 def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A number to the power of a tensor, as ``beta ** step`` of an optimizer."""
     exponent, base = args
-    if kwargs or type(base) is not OpenFloat or not _is_full(exponent):
+    if kwargs or type(base) is not OpenFloat or not is_full(exponent):
         return None
     return torch.pow, (base.tensor().to(exponent.dtype), exponent), {}
 
 
 def _to_a_power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """A tensor to the power of a number, other than those that torch computes in another way."""
-    if kwargs or len(args) != 2 or not _is_full(args[0]) or type(args[1]) is not OpenFloat:
+    if kwargs or len(args) != 2 or not is_full(args[0]) or type(args[1]) is not OpenFloat:
         return None
     if args[1].is_one_of(_EASY_POWERS) or (held := args[1].within(args[0].dtype)) is None:
         return None
@@ -248,7 +103,7 @@ def _product_added(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     factor = kwargs.get("value")
     if set(kwargs) != {"value"} or len(args) != 3 or type(factor) is not OpenFloat:
         return None
-    if not _is_full(*args):
+    if not is_full(*args):
         return factored_sum(func, args, factor)
     held = factor.within(args[1].dtype)
     return None if held is None else (func, (args[0], args[1] * held, args[2]), {})
@@ -258,7 +113,7 @@ def _interpolation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """``lerp`` by a weight."""
     if kwargs or len(args) != 3 or type(args[2]) is not OpenFloat:
         return None
-    if not _is_full(*args[:2]):
+    if not is_full(*args[:2]):
         return interpolated(func, args[:2], args[2])
     weight = args[2].within(args[0].dtype)
     return None if weight is None else (func, (*args[:2], weight), {})
@@ -317,7 +172,7 @@ def _filling(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
     return None if value is None else (func, (*args[:-1], value), {})
 
 
-def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+def making(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """``torch.tensor`` of a number or a list of numbers, and ``full``."""
     if len(args) == 1 and type(args[0]) in (list, tuple):
         return _list_made(args[0], kwargs)
@@ -331,7 +186,7 @@ def _made(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | No
     if not dtype.is_floating_point or not isinstance(size, list | tuple):
         return None
     # ``torch.tensor`` takes numbers that a dtype doesn't hold.
-    takes_all = _name_of(func) in ("tensor", "as_tensor")
+    takes_all = name_of(func) in ("tensor", "as_tensor")
     value = number.tensor().to(dtype) if takes_all else number.within(dtype)
     if value is None:
         return None
@@ -368,7 +223,7 @@ def _made_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
     dtype = kwargs.get("dtype") or args[0].dtype
     if not dtype.is_floating_point:
         return None
-    name, number = _name_of(func), args[-1]
+    name, number = name_of(func), args[-1]
     value = number.tensor().to(dtype) if name == "new_tensor" else number.within(dtype)
     if value is None:
         return None
@@ -394,7 +249,7 @@ def _normalization(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return None
     if not training or running == [None, None]:
         return func, (*args[:6], 0.0, *args[7:]), {}
-    if not all(map(_is_full, running)):
+    if not all(map(is_full, running)):
         return None
 
     def normalize(tensor: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> Any:
@@ -415,19 +270,6 @@ def _normalization(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return normalize, (tensor, *running), {}
 
 
-def _by_position(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments that may be given both ways, all by position."""
-    kwargs = dict(kwargs)
-    for name in _PARAMETERS.get(_name_of(func).removesuffix("_"), ())[len(args) :]:
-        if name not in kwargs:
-            break
-        args = (*args, kwargs.pop(name))
-    return args, kwargs
-
-
-Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Call | None]
 _ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide")
 _SUMS = ("add", "sub", "subtract")
 _BY_SIGN = ("__mul__", "__rmul__", "__imul__", "__truediv__", "__div__", "__itruediv__", "__idiv__")
@@ -445,7 +287,7 @@ def _both(names: Sequence[str]) -> list[str]:
 
 
 _NORMALIZED = ("input", "running_mean", "running_var", "weight", "bias")
-_PARAMETERS: dict[str, tuple[str, ...]] = {
+PARAMETERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_ARITHMETIC, *_SUMS, *_COMPARISONS), ("input", "other")),
     **dict.fromkeys(("addcmul", "addcdiv"), ("input", "tensor1", "tensor2")),
     "lerp": ("input", "end", "weight"),
@@ -459,18 +301,20 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "full_like": ("input", "fill_value"),
     "new_full": ("self", "size", "fill_value"),
 }
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), _arithmetic),
+RULES: dict[str, Rule] = {
+    **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), arithmetic),
     **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),
     "__rpow__": _power,
     **dict.fromkeys((*_both(("pow",)), "__pow__", "__ipow__"), _to_a_power),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_both(("addcmul", "addcdiv")), _product_added),
     **dict.fromkeys(_both(("lerp",)), _interpolation),
-    **dict.fromkeys(_both(("clamp", "clip")), _limits),
+    **dict.fromkeys(_both(("clamp", "clip", "clamp_min", "clamp_max")), _limits),
     **dict.fromkeys(("batch_norm", "instance_norm"), _normalization),
     "where": _choice,
     **dict.fromkeys(("fill_", "masked_fill", "masked_fill_", "__setitem__"), _filling),
-    **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor", "full"), _made),
+    **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor", "full"), making),
     **dict.fromkeys(("full_like", "new_full", "new_tensor"), _made_like),
 }
+# Where a whole number among real tensors is a factor, a term or a limit like any other.
+OF_WHOLE_NUMBERS = frozenset(RULES)

@@ -1,0 +1,191 @@
+"""Calls of torch with open numbers among the arguments: ``Lifting`` asks here what to run.
+
+A function of a table gets a tensor of no dimensions in place of a float, of the dtype that torch
+would compute with: a number doesn't decide the dtype of a result, a tensor may. Any other function
+gets the number of the present call, for which the program is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from funcaot._torch.tensors.pytree import tree_flatten, tree_map
+from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled, settled
+from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
+from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, is_written
+from funcaot.aot.capture.numbers import torch_code
+from funcaot.aot.capture.numbers.arithmetic import OF_WHOLE_NUMBERS, PARAMETERS, making
+from funcaot.aot.capture.numbers.given import Call, is_real, name_of
+from funcaot.aot.capture.numbers.table import RULES
+from funcaot.aot.signature.numbers import Numbers
+
+__all__ = ["followed", "one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
+
+Lift = Callable[[torch.Tensor], torch.Tensor]
+
+
+def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> None:
+    """Put what a function sees in place of the tensors that stand for its numbers.
+
+    Args:
+        numbers: The open ones.
+        leaves: A call's leaves, with the tensors' values.
+        traced: The same on the tape; changed in place.
+    """
+    numbers.log.restart()
+    for position, kind in numbers.kinds.items():
+        tensor = traced[position]
+        if kind is float:
+            value, text = float(leaves[position]), f"number_{position}"
+            made: Any = OpenFloat(
+                numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
+            )
+        else:
+            value, size = leaves[position].shape[0], tensor.shape[0]
+            added = numbers.added(position)
+            known = Known(value - added, f"number_{position}")
+            log, positions = numbers.log, frozenset({position})
+            made = OpenInt((size - added).node, log, positions, numbers.largest, known)
+        traced[position] = made
+
+
+def returned(value: Any) -> Any:
+    """A number among a function's results, as a program can return it."""
+    if type(value) is OpenInt:
+        return value.plain
+    if is_written(value):
+        return value.settle()
+    return value.settle() if type(value) is OpenFloat else value
+
+
+def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """What to call instead of a function that may be given open numbers.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+    """
+    leaves = tree_flatten((args, kwargs))[0]
+    kinds = {type(leaf) for leaf in leaves}
+    computes = RULES.get(name_of(func), making) is not making
+    if computes and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        # The result is a number to torch, wrapped for the tape.
+        return func, *all_settled((args, kwargs))
+    if OpenInt in kinds:
+        if getattr(func, "__module__", "") == _OF_OPERATOR:
+            args, kwargs = all_settled((args, kwargs))
+        args, kwargs = tree_map(_plain, (args, kwargs))
+    if OpenFloat not in kinds:
+        return func, args, kwargs
+    rule = RULES.get(name_of(func))
+    found = None if rule is None else rule(func, *_by_position(func, args, kwargs))
+    if found is not None:
+        return found
+    return func, *all_settled((args, kwargs))
+
+
+def with_written(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lift: Lift
+) -> Call:
+    """What to call instead of a function that is given numbers which are written down.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments, with the tape's tensors.
+        kwargs: Its keywords.
+        lift: Gives the tape's tensor for a real one.
+    """
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+    whole = bool(tensors) and all(map(is_real, tensors)) and name_of(func) in OF_WHOLE_NUMBERS
+
+    def opened(value: Any) -> Any:
+        if not is_written(value):
+            return value
+        found = value.opened(lift) if value.kind is float or whole else None
+        return value.settle() if found is None else found
+
+    computes = RULES.get(name_of(func)) is not None
+    args, kwargs = tree_map(opened if computes else settled, (args, kwargs))
+    return with_numbers(func, args, kwargs)
+
+
+def followed(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[..., Any] | None:
+    """A function of torch as code that hands open floats on; None for one that takes them whole.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments.
+        kwargs: Its keywords.
+    """
+    found = torch_code.followed(func)
+    return found if found is not None and _holds_open_float((args, kwargs)) else None
+
+
+def _holds_open_float(values: Any) -> bool:
+    kinds = {type(leaf) for leaf in tree_flatten(values)[0]}
+    return not kinds.isdisjoint(_FLOATS)
+
+
+def one_by_one(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Call] | None:
+    """The calls for single tensors that an op on lists with open numbers is; None for others.
+
+    Args:
+        func: A function of torch.
+        args: Its arguments.
+        kwargs: Its keywords.
+    """
+    name = name_of(func).removeprefix("_foreach_")
+    if name == name_of(func) or name.removesuffix("_") not in _OF_LISTS:
+        return None
+    if not any(type(leaf) in SETTLED for leaf in tree_flatten((args, kwargs))[0]):
+        return None
+    kwargs = dict(kwargs)
+    if "weight" in kwargs:  # the method takes it by position
+        args = (*args, kwargs.pop("weight"))
+    if name.startswith("addc") and len(args) > _TENSORS:  # The method takes it by keyword.
+        *args, kwargs["value"] = args
+    return [
+        (
+            getattr(torch.Tensor, name),
+            tuple(_item(value, index) for value in args),
+            {key: _item(value, index) for key, value in kwargs.items()},
+        )
+        for index in range(len(args[0]))
+    ]
+
+
+def _item(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, list | tuple) else value
+
+
+_FLOATS = (OpenFloat, WrittenFloat)
+_OF_LISTS = frozenset((
+    *("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "pow"),
+    *("clamp_min", "clamp_max"),
+))  # fmt: skip
+_TENSORS = 3
+_OF_OPERATOR = "funcaot.operator.operator"
+
+
+def _plain(value: Any) -> Any:
+    return value.plain if type(value) is OpenInt else value
+
+
+def _by_position(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments that may be given both ways, all by position."""
+    kwargs = dict(kwargs)
+    for name in PARAMETERS.get(name_of(func).removesuffix("_"), ())[len(args) :]:
+        if name not in kwargs:
+            break
+        args = (*args, kwargs.pop(name))
+    return args, kwargs
