@@ -174,6 +174,8 @@ class _Recorded:
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
         self.call, self.tensors = flatten_values(given)
+        self.records = torch.is_grad_enabled()
+        self.seen = tuple((tensor.requires_grad, tensor.is_leaf) for tensor in self.tensors)
         self.given = ctx._funcaot_given
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
@@ -192,8 +194,21 @@ class _Recorded:
             return self.run(*tensors)
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run the backward on these tensors; one gradient per input that needs one."""
-        saved, attributes, cotangents = self.call.arguments(tensors)
+        """Run the backward on these tensors; one gradient per input that needs one.
+
+        It sees the grad mode and the flags of tensors that autograd would show to it.
+        """
+        differentiated = any(tensor.requires_grad for tensor in tensors)
+        seen = tuple(map(_as_seen, tensors, self.seen))
+        with torch.set_grad_enabled(self.records):
+            gradients = self._gradients(*self.call.arguments(seen))
+        if differentiated:
+            return gradients
+        return tuple(gradient.detach() for gradient in gradients)
+
+    def _gradients(
+        self, saved: Any, attributes: dict[str, Any], cotangents: Any
+    ) -> tuple[torch.Tensor, ...]:
         ctx = RecordingContext(self.needs, saved_tensors=saved, attributes=attributes)
         watched = contextlib.nullcontext()
         if self.watched is not None:
@@ -207,6 +222,17 @@ class _Recorded:
             _gradient(gradient, layout)
             for gradient, layout in zip(chosen, self.layouts, strict=True)
         )
+
+
+def _as_seen(tensor: torch.Tensor, flags: tuple[bool, bool]) -> torch.Tensor:
+    """A tensor that requires grad, and is a leaf, as that in its place did."""
+    requires_grad, is_leaf = flags
+    if not requires_grad:
+        return tensor.detach() if tensor.requires_grad else tensor
+    with torch.enable_grad():
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+        return tensor if is_leaf or not tensor.is_leaf else tensor.view_as(tensor)
 
 
 def _gradient(gradient: torch.Tensor | None, layout: Layout) -> torch.Tensor:

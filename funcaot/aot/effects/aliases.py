@@ -36,6 +36,10 @@ def describe(slots: tuple[Input, ...], index: int) -> str:
     return str(slots[index])
 
 
+class UnknownTensorError(UnsupportedError):
+    """A result is a tensor that no node of the graph computes; a node's forward may have."""
+
+
 class Results:
     """What the functional graph has to compute, in order, each once."""
 
@@ -50,11 +54,12 @@ class Results:
         """The node of a tensor that must have been computed in the capture."""
         node = self.tape.node_of(tensor)
         if node is None:
-            raise UnsupportedError(
+            raise UnknownTensorError(
                 f"{self.name} returns or stores a tensor that wasn't computed while it was "
                 "captured, or that a rule of a Function computed.",
                 remedy="compute it in the function itself, or keep it out of what is returned and "
-                "stored.",
+                "stored. What a Function makes once and keeps (a mask in a global) can be made by "
+                "a call before; fullgraph=False runs such calls as they are.",
             )
         return node
 

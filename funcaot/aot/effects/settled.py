@@ -14,6 +14,7 @@ import torch
 from funcaot.aot.capture.capture import Capture, Sharing, capture
 from funcaot.aot.capture.grad_effects import GradientTracker
 from funcaot.aot.capture.shared_inputs import Touched, sharing_of, touched_inputs
+from funcaot.aot.effects.aliases import UnknownTensorError
 from funcaot.aot.effects.analysis import analyse
 from funcaot.aot.effects.attached import told_apart
 from funcaot.aot.effects.effects import Effects
@@ -26,6 +27,7 @@ from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.state.torch_random import refuse_new_generators
 from funcaot.errors import UnsupportedError
+from funcaot.transforms.forms.plain_call import calling_plainly
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,9 @@ def settle(
 ) -> Settled:
     """Run a call's function on a tape until it is known which inputs share memory.
 
+    A Function is a node of the graph. If it stores what forward computes inside, where the graph
+    knows nothing of it, all run again and call Functions as eager does.
+
     Args:
         run: The stages of this compilation.
         tracker: The function, its arguments, and what it stores.
@@ -59,6 +64,19 @@ def settle(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
+    try:
+        return _settled(run, tracker, signature, opening)
+    except UnknownTensorError as error:
+        try:
+            with calling_plainly():
+                return _settled(run, tracker, signature, opening)
+        except UnsupportedError:
+            raise error from None
+
+
+def _settled(
+    run: Stages, tracker: StateTracker, signature: Signature, opening: Opening | None
+) -> Settled:
     leaves = [leaf for leaf in tracker.leaves if isinstance(leaf, torch.Tensor)]
     given = list({id(leaf): leaf for leaf in leaves}.values())
     sizes = None if opening is None else opening.sizes
@@ -66,7 +84,7 @@ def settle(
     doubt = _if_all_are_written(given, signature)
     try:
         found = _once(run, tracker, signature, opening, touched, None)
-    except (FirstStepError, SizeError):
+    except (FirstStepError, SizeError, UnknownTensorError):
         raise
     except Exception:
         if doubt is None:

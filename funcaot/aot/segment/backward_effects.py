@@ -17,6 +17,7 @@ from torch import fx
 
 from funcaot._torch.autograd import autograd
 from funcaot._torch.autograd.nodes import autograd_nodes
+from funcaot._torch.levels.functorch import is_functorch_wrapped_tensor
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.functional_values import replace_value
 from funcaot.aot.capture.capture import geometry_of
@@ -172,7 +173,9 @@ class Snapshot:
                 self._add(storages, tensor, f"grad_output {index}", tangent=index)
             for tensor in _kept_by_functions(segment):
                 for part in leaves_of(tensor):
-                    if part.layout is torch.strided and tracing.storage_key(part) not in storages:
+                    if is_functorch_wrapped_tensor(part) or part.layout is not torch.strided:
+                        continue  # It is of a transform that is over.
+                    if tracing.storage_key(part) not in storages:
                         self._add(storages, part, "a tensor that its forward computed and kept")
 
     def _add(self, storages: set[int], tensor: torch.Tensor, name: str, **kind: Any) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import threading
 import types
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -48,16 +49,27 @@ from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
-__all__ = ["call_in_backward", "call_in_capture"]
+__all__ = ["call_in_backward", "call_in_capture", "calling_plainly"]
 
 
 class _ThisThread(threading.local):
-    """Whether this thread's capture is trying to call a Function as a node."""
+    """What this thread's capture does.
+
+    Attributes:
+        tries: It is trying to call a Function as a node.
+        plainly: It calls Functions as eager does, where their rules allow it.
+    """
 
     tries = False
+    plainly = False
 
 
 _this_thread = _ThisThread()
+
+
+def calling_plainly() -> AbstractContextManager[None]:
+    """While a capture calls Functions as eager does: what forward computes is the caller's, too."""
+    return holding(_this_thread, plainly=True)
 
 
 def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:
@@ -72,6 +84,9 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
     if any(map(is_wrapper_subclass, pytree.tree_leaves(settled))):
         # Its class takes apart what forward and backward do, which no node of a graph would.
         return _plainly(plan, settled)
+
+    if _this_thread.plainly and not has_jvp(plan.function) and not has_vmap(plan.function):
+        otherwise = partial(_plainly, plan)
 
     def call(copies: tuple[Any, ...]) -> Any:
         with holding(_this_thread, tries=True):

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 import sys
+import threading
 import types
 import warnings
 from dataclasses import fields
@@ -342,3 +343,49 @@ def test_vars_of_a_namespace():
     assert_close(compiled(x), x * 7 + other.scale_a)
     checks = [check for entry in compiled.entries for check in entry.forward.reader.checks]
     assert not any("other" in check and "names of the attributes" in check for check in checks)
+class InThread(threading.local):
+    pass
+
+
+def with_texts():
+    """Things of several kinds that hold ``scale``, and functions that ask by this text."""
+    plain, kind, local, own = Owner(), type("Kind", (), {}), threading.local(), InThread()
+    module = types.ModuleType("holding_module")
+    things = {"plain": plain, "kind": kind, "local": local, "own": own, "module": module}
+
+    def got(x):
+        return x * sum(thing.__dict__.get("scale", 4.0) for thing in things.values())
+
+    def item(x):
+        return x * plain.__dict__["scale_a"] * plain.__dict__.get("sca" + "le_b", 4.0)
+
+    def of_class(x):
+        return x * kind.__dict__.get("scale", 4.0) * REGISTRY.used
+
+    def of_local(x):
+        return x * local.__dict__.get("scale", 4.0) * own.__dict__.get("scale", 3.0)
+
+    def of_module(x):
+        return x * module.__dict__.get("scale", 4.0) * REGISTRY.used
+
+    return things, [got, item, of_class, of_local, of_module]
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_what_is_asked_by_a_text_of_the_code(index):
+    things, functions = with_texts()
+    function, x = functions[index], torch.ones(2)
+    compiled = funcaot.compile(function, backend="eager")
+    for change in (
+        lambda thing: None,
+        lambda thing: setattr(thing, "scale", 2.0),
+        lambda thing: setattr(thing, "scale", 5.0),
+        lambda thing: setattr(thing, "scale_b", 7.0),
+        lambda thing: delattr(thing, "scale"),
+    ):
+        for thing in things.values():
+            change(thing)
+            assert_close(compiled(x), function(x))
+    checks = compiled.entries[0].forward.reader.checks
+    assert len(checks) < 90
+    assert not any("entries" in check for check in checks)

@@ -32,6 +32,7 @@ from funcaot.aot.closure.named.whole import (
     COPIES,
     UNSEEN,
     WHOLE,
+    asks_by_text,
     asks_itself,
     only_pickles,
 )
@@ -195,7 +196,7 @@ class ReadNames:
             kinds[id(kind)] = kind
         elif only_pickles(code, namespace):
             self._pickles = True
-        else:
+        elif not asks_by_text(code):
             self._all = True
 
     def add_names(self, names: Names) -> None:

@@ -15,7 +15,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["BY_NAME", "COPIES", "UNSEEN", "WHOLE", "asks_itself", "only_pickles"]
+__all__ = ["BY_NAME", "COPIES", "UNSEEN", "WHOLE", "asks_by_text", "asks_itself", "only_pickles"]
 
 # What ``vars`` shows is noted when it does (see seen_classes).
 WHOLE = {"__dict__", "dir", "asdict", "astuple", "fields", "__getstate__", "getmembers"}
@@ -61,6 +61,19 @@ def asks_itself(code: types.CodeType, namespace: Mapping[str, Any]) -> type | No
     return kind if asks.only_itself(code, nested=code is not method) else None
 
 
+def asks_by_text(code: types.CodeType) -> bool:
+    """Whether ``__dict__`` is asked for names that are in the code: ``thing.__dict__.get("name")``.
+
+    Such texts count as names that the code reads.
+    """
+    steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
+    asked = [at for at, step in enumerate(steps) if _is_in_whole(step)]
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return all(_is_by_text(steps[at], steps[at + 1 : at + 3]) for at in asked) and all(
+        map(asks_by_text, inner)
+    )
+
+
 def only_pickles(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
     """Whether objects are read as a whole by Python's ``pickle`` only, classes and modules by name.
 
@@ -104,6 +117,21 @@ def _method(
 def _is_inside(code: types.CodeType, outer: types.CodeType) -> bool:
     inner = (each for each in outer.co_consts if isinstance(each, types.CodeType))
     return code is outer or any(_is_inside(code, each) for each in inner)
+
+
+def _is_in_whole(step: dis.Instruction) -> bool:
+    return isinstance(step.argval, str) and step.argval in WHOLE
+
+
+def _is_by_text(step: dis.Instruction, after: Sequence[dis.Instruction]) -> bool:
+    if step.argval != "__dict__" or step.opname != "LOAD_ATTR" or len(after) != 2:
+        return False
+    text, then = after
+    if text.opname in ("LOAD_METHOD", "LOAD_ATTR") and text.argval == "get":
+        text = then
+    elif not then.opname.endswith("_SUBSCR"):
+        return False
+    return text.opname == "LOAD_CONST" and isinstance(text.argval, str)
 
 
 def _is_stored_in(after: Sequence[dis.Instruction]) -> bool:
