@@ -37,6 +37,7 @@ from funcaot.aot.lowering.lower import (
 )
 from funcaot.aot.lowering.wrappers import peeled
 from funcaot.aot.reader.reader import ReachedArgumentError, make_check, make_reader
+from funcaot.aot.reader.reader_tensors import UnknownTensorError
 from funcaot.aot.segment.backward import Backward, BackwardKey, arrive, derived, pull_back
 from funcaot.aot.segment.backward_effects import reachable
 from funcaot.aot.segment.backward_sizes import refuse_opaque
@@ -55,6 +56,7 @@ from funcaot.aot.subclasses.classes import Classes
 from funcaot.aot.tape.known.sizes_of_values import SizesNeededError
 from funcaot.base.scopes import lasting
 from funcaot.errors import UnsupportedError
+from funcaot.transforms.forms.plain_call import calling_plainly
 
 AnyPushforward = TypeVar("AnyPushforward", Pushforward, FusedPushforward)
 
@@ -99,6 +101,26 @@ def compile_forward(
 
 
 def _compile_tracked(
+    track: Callable[..., StateTracker],
+    signature: Signature,
+    settings: Settings,
+    opening: Opening | None,
+) -> tuple[Forward, tuple[torch.Tensor, ...]]:
+    """Capture a call, again with plain calls where a Function stores what its forward computes.
+
+    A Function is a node of the graph, which knows nothing of what is computed inside.
+    """
+    try:
+        return _compile_apart(track, signature, settings, opening)
+    except UnknownTensorError as error:
+        try:
+            with calling_plainly():
+                return _compile_apart(track, signature, settings, opening)
+        except Exception:  # noqa: BLE001  (it asks for values, or is refused for something else)
+            raise error from None
+
+
+def _compile_apart(
     track: Callable[..., StateTracker],
     signature: Signature,
     settings: Settings,

@@ -23,6 +23,7 @@ from funcaot.aot.effects.refused_views import view_of_a_function
 from funcaot.aot.effects.required import attribute_changes
 from funcaot.aot.effects.wrappers import Memory
 from funcaot.aot.graph import graphs
+from funcaot.aot.reader.reader_tensors import UnknownTensorError
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
 from funcaot.aot.tape.memory import views
 from funcaot.aot.tape.wrappers import is_wrapper
@@ -34,10 +35,6 @@ _RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 def describe(slots: tuple[Input, ...], index: int) -> str:
     """Name an input for a message."""
     return str(slots[index])
-
-
-class UnknownTensorError(UnsupportedError):
-    """A result is a tensor that no node of the graph computes; a node's forward may have."""
 
 
 class Results:

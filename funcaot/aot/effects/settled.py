@@ -14,12 +14,12 @@ import torch
 from funcaot.aot.capture.capture import Capture, Sharing, capture
 from funcaot.aot.capture.grad_effects import GradientTracker
 from funcaot.aot.capture.shared_inputs import Touched, sharing_of, touched_inputs
-from funcaot.aot.effects.aliases import UnknownTensorError
 from funcaot.aot.effects.analysis import analyse
 from funcaot.aot.effects.attached import told_apart
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.effects.retained import check_gradients
 from funcaot.aot.graph.observed.stages import Stages
+from funcaot.aot.reader.reader_tensors import UnknownTensorError
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError
@@ -27,7 +27,6 @@ from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.state.torch_random import refuse_new_generators
 from funcaot.errors import UnsupportedError
-from funcaot.transforms.forms.plain_call import calling_plainly
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +49,6 @@ def settle(
 ) -> Settled:
     """Run a call's function on a tape until it is known which inputs share memory.
 
-    A Function is a node of the graph. If it stores what forward computes inside, where the graph
-    knows nothing of it, all run again and call Functions as eager does.
-
     Args:
         run: The stages of this compilation.
         tracker: The function, its arguments, and what it stores.
@@ -64,19 +60,6 @@ def settle(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
-    try:
-        return _settled(run, tracker, signature, opening)
-    except UnknownTensorError as error:
-        try:
-            with calling_plainly():
-                return _settled(run, tracker, signature, opening)
-        except UnsupportedError:
-            raise error from None
-
-
-def _settled(
-    run: Stages, tracker: StateTracker, signature: Signature, opening: Opening | None
-) -> Settled:
     leaves = [leaf for leaf in tracker.leaves if isinstance(leaf, torch.Tensor)]
     given = list({id(leaf): leaf for leaf in leaves}.values())
     sizes = None if opening is None else opening.sizes

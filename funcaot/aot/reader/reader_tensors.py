@@ -13,6 +13,10 @@ from funcaot.aot.reader.reader_untouched import unless_untouched
 from funcaot.errors import UnsupportedError
 
 
+class UnknownTensorError(UnsupportedError):
+    """A program uses or returns a tensor from nowhere; the forward of a node may have made it."""
+
+
 def write_unread_tensors(writer: EnvironmentWriter, tensors: Sequence[torch.Tensor]) -> None:
     """Code may look whether a tensor is there without an op on it."""
     read = {id(tensor) for tensor in tensors}
@@ -85,10 +89,11 @@ def write_tensor(writer: EnvironmentWriter, tensor: torch.Tensor, name: str) -> 
     """Read a closed-over tensor; it is shared where it was."""
     places = writer.environment.places.get(id(tensor))
     if not places:
-        raise UnsupportedError(
+        raise UnknownTensorError(
             f"{name} uses a tensor ({list(tensor.shape)}, {tensor.dtype}) that isn't an "
-            "argument and wasn't found in its closure, its globals or its modules.",
-            remedy="pass it as an argument.",
+            "argument and wasn't found in its closure, its globals or its modules. A Function that "
+            "runs on real values may have stored it.",
+            remedy="pass it as an argument; fullgraph=False runs such calls as they are.",
         )
     variable = writer.source.name("t")
     writer.line(f"{variable} = {writer.at(places[0])}")

@@ -39,6 +39,7 @@ from funcaot.classes.containers import (
     leaving,
 )
 from funcaot.classes.opaque import MakesWrapperError, current_captor, current_watch
+from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, has_backward, has_jvp, has_vmap
 from funcaot.errors import UnsupportedError
 from funcaot.operator.operator import custom_function_call
@@ -86,7 +87,7 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         return _plainly(plan, settled)
 
     if _this_thread.plainly and not has_jvp(plan.function) and not has_vmap(plan.function):
-        otherwise = partial(_plainly, plan)
+        otherwise = partial(_without_values, plan)
 
     def call(copies: tuple[Any, ...]) -> Any:
         with holding(_this_thread, tries=True):
@@ -98,6 +99,12 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         return _with_containers(plan, operands, settled, call)
     except MakesWrapperError:
         return _plainly(plan, settled)
+
+
+def _without_values(plan: CallPlan, operands: tuple[Any, ...]) -> Any:
+    """Call a Function as eager does that doesn't ask for values: of a solver all would be known."""
+    with refused():
+        return _plainly(plan, operands)
 
 
 def call_in_backward(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> Any:

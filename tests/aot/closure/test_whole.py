@@ -343,6 +343,8 @@ def test_vars_of_a_namespace():
     assert_close(compiled(x), x * 7 + other.scale_a)
     checks = [check for entry in compiled.entries for check in entry.forward.reader.checks]
     assert not any("other" in check and "names of the attributes" in check for check in checks)
+
+
 class InThread(threading.local):
     pass
 
