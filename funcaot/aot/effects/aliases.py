@@ -52,11 +52,9 @@ class Results:
         node = self.tape.node_of(tensor)
         if node is None:
             raise UnknownTensorError(
-                f"{self.name} returns or stores a tensor that wasn't computed while it was "
-                "captured, or that a rule of a Function computed.",
-                remedy="compute it in the function itself, or keep it out of what is returned and "
-                "stored. What a Function makes once and keeps (a mask in a global) can be made by "
-                "a call before; fullgraph=False runs such calls as they are.",
+                f"{self.name} returns or stores a tensor that it didn't compute, or inside a rule.",
+                remedy="compute it in the function itself; call the Function once before if it makes "
+                "it once; fullgraph=False runs such calls as they are.",
             )
         return node
 
