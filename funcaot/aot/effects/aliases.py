@@ -52,7 +52,7 @@ class Results:
         node = self.tape.node_of(tensor)
         if node is None:
             raise UnknownTensorError(
-                f"{self.name} returns or stores a tensor that it didn't compute, or inside a rule.",
+                f"{self.name} returns or stores a tensor that no node of its graph computes.",
                 remedy="compute it in the function itself; call the Function once before if it makes "
                 "it once; fullgraph=False runs such calls as they are.",
             )
