@@ -53,8 +53,8 @@ class Results:
         if node is None:
             raise UnknownTensorError(
                 f"{self.name} returns or stores a tensor that no node of its graph computes.",
-                remedy="compute it in the function itself; call a Function once before that makes it "
-                "once; fullgraph=False runs such calls as they are.",
+                remedy="compute it in the function itself; call a Function that makes it once "
+                "before; fullgraph=False runs such calls as they are.",
             )
         return node
 
