@@ -361,6 +361,11 @@ def with_texts():
     def item(x):
         return x * plain.__dict__["scale_a"] * plain.__dict__.get("sca" + "le_b", 4.0)
 
+    def made(x, start="sca"):
+        first = plain.__dict__.get("{}le_a".format(start), 1.0)  # noqa: UP032
+        second = plain.__dict__.get("%sle_b" % start, 4.0)  # noqa: UP031
+        return x * first * second
+
     def of_class(x):
         return x * kind.__dict__.get("scale", 4.0) * REGISTRY.used
 
@@ -370,10 +375,10 @@ def with_texts():
     def of_module(x):
         return x * module.__dict__.get("scale", 4.0) * REGISTRY.used
 
-    return things, [got, item, of_class, of_local, of_module]
+    return things, [got, item, of_class, of_local, of_module, made]
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(6))
 def test_what_is_asked_by_a_text_of_the_code(index):
     things, functions = with_texts()
     function, x = functions[index], torch.ones(2)

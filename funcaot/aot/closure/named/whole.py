@@ -42,6 +42,8 @@ BY_NAME = {
 
 _NO_STEP = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL", "COPY_FREE_VARS"}
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
+_SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_ATTR")
+_SHORTEST = 3  # what it is, the text, and getting the item
 
 
 def asks_itself(code: types.CodeType, namespace: Mapping[str, Any]) -> type | None:
@@ -69,9 +71,7 @@ def asks_by_text(code: types.CodeType) -> bool:
     steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
     asked = [at for at, step in enumerate(steps) if _is_in_whole(step)]
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return all(_is_by_text(steps[at], steps[at + 1 : at + 3]) for at in asked) and all(
-        map(asks_by_text, inner)
-    )
+    return all(_is_by_text(steps[at:]) for at in asked) and all(map(asks_by_text, inner))
 
 
 def only_pickles(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
@@ -123,15 +123,19 @@ def _is_in_whole(step: dis.Instruction) -> bool:
     return isinstance(step.argval, str) and step.argval in WHOLE
 
 
-def _is_by_text(step: dis.Instruction, after: Sequence[dis.Instruction]) -> bool:
-    if step.argval != "__dict__" or step.opname != "LOAD_ATTR" or len(after) != 2:
+def _is_by_text(steps: Sequence[dis.Instruction]) -> bool:
+    """Whether steps get ``__dict__`` and an item of it, whose key is a text as it stands there."""
+    if len(steps) < _SHORTEST or (steps[0].opname, steps[0].argval) != ("LOAD_ATTR", "__dict__"):
         return False
-    text, then = after
-    if text.opname in ("LOAD_METHOD", "LOAD_ATTR") and text.argval == "get":
-        text = then
-    elif not then.opname.endswith("_SUBSCR"):
-        return False
-    return text.opname == "LOAD_CONST" and isinstance(text.argval, str)
+    if steps[1].argval != "get" or steps[1].opname not in ("LOAD_METHOD", "LOAD_ATTR"):
+        return _is_text(steps[1]) and steps[2].opname.endswith("_SUBSCR")
+    default = [*itertools.takewhile(lambda step: step.opname in _SIMPLE, steps[3:])]
+    call = steps[3 + len(default)]
+    return _is_text(steps[2]) and (call.opname, call.argval) == ("CALL", 2 if default else 1)
+
+
+def _is_text(step: dis.Instruction) -> bool:
+    return step.opname == "LOAD_CONST" and isinstance(step.argval, str)
 
 
 def _is_stored_in(after: Sequence[dis.Instruction]) -> bool:
