@@ -3,6 +3,7 @@
 import itertools
 import random
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -272,9 +273,13 @@ def drawn(count, seed=0):
 def check(case, backend, kind=Kept):
     wanted = history(case, kind, None)
     try:
-        found = history(case, kind, backend)
-    except (UnsupportedError, CaptureWarning) as error:
-        pytest.skip(f"refused, or left to eager: {error}")
+        with warnings.catch_warnings():
+            if case[4] == "func" and case[1] in (by_tensor, by_list_of_tensors):
+                # What is stored is of a transform that is over: the next call runs as it is.
+                warnings.simplefilter("ignore", CaptureWarning)
+            found = history(case, kind, backend)
+    except UnsupportedError as error:
+        pytest.skip(f"refused: {error}")
     for call, (is_now, should_be) in enumerate(zip(found, wanted, strict=True)):
         assert is_now[1] == should_be[1], f"call {call}"
         torch.testing.assert_close(torch.tensor(is_now[0]), torch.tensor(should_be[0]))

@@ -9,12 +9,7 @@ from torch.library import Library, register_fake
 
 from funcaot._torch.tensors.ops import OpOverload
 
-__all__ = ["DRAWN", "METHODS"]
-
-METHODS = (
-    *("normal_", "uniform_", "bernoulli_", "exponential_"),
-    *("log_normal_", "cauchy_", "geometric_"),
-)
+__all__ = ["DRAWN"]
 
 _library = Library("funcaot", "FRAGMENT")
 _library.define(

@@ -19,7 +19,6 @@ from funcaot.aot.effects.attached import told_apart
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.effects.retained import check_gradients
 from funcaot.aot.graph.observed.stages import Stages
-from funcaot.aot.reader.reader_tensors import UnknownTensorError
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError
@@ -67,7 +66,7 @@ def settle(
     doubt = _if_all_are_written(given, signature)
     try:
         found = _once(run, tracker, signature, opening, touched, None)
-    except (FirstStepError, SizeError, UnknownTensorError):
+    except (FirstStepError, SizeError):
         raise
     except Exception:
         if doubt is None:

@@ -13,7 +13,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 
-__all__ = ["HALF", "factored_sum", "interpolated", "is_in_place", "is_real", "multiplied"]
+__all__ = ["HALF", "Call", "factored_sum", "interpolated", "is_in_place", "is_real", "multiplied"]
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 HALF = (torch.bfloat16, torch.float16)

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
+from funcaot._torch.tensors.sizes.narrow_numbers import HALF
 from funcaot.aot.capture.numbers.formulas import (
-    HALF,
     Formula,
     by_formula,
     held,

@@ -19,12 +19,11 @@ from funcaot._torch.tensors.sizes.narrow_numbers import (
     multiplied,
 )
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
-from funcaot.aot.capture.numbers.given import Call, Rule, is_full, is_real, name_of
+from funcaot.aot.capture.numbers.given import FULL, Call, Rule, is_full, is_real, name_of
 
 __all__ = ["OF_WHOLE_NUMBERS", "PARAMETERS", "RULES", "arithmetic", "making"]
 
 _CPU = torch.device("cpu")
-_FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _EASY_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
 
 
@@ -37,7 +36,7 @@ def arithmetic(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call
         return None
     dtype = torch.result_type(tensor, 1.0)
     name = func.__name__
-    if dtype in _FULL:
+    if dtype in FULL:
         if is_in_place(name) and tensor.dtype is not dtype:
             return None
         return func, (tensor, number.tensor().to(dtype)), {}

@@ -123,8 +123,7 @@ def followed(
         args: Its arguments.
         kwargs: Its keywords.
     """
-    found = torch_code.followed(func)
-    return found if found is not None and _holds_open_float((args, kwargs)) else None
+    return torch_code.followed(func) if _holds_open_float((args, kwargs)) else None
 
 
 def _holds_open_float(values: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.levels import functorch
-from funcaot._torch.tensors.numbered_draws import DRAWN, METHODS
+from funcaot._torch.tensors.numbered_draws import DRAWN
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot.aot.capture.numbers.arithmetic import arithmetic
 from funcaot.aot.capture.numbers.given import Call, Rule, is_real
@@ -95,6 +95,6 @@ def _dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(METHODS, _in_place),
+    **dict.fromkeys(_PARAMETERS, _in_place),
     **dict.fromkeys(("dropout", "dropout_", "feature_dropout", "feature_dropout_"), _dropout),
 }

@@ -13,7 +13,6 @@ from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot.aot.capture.numbers.given import Call, Rule, is_full
 
 __all__ = [
-    "HALF",
     "Formula",
     "by_formula",
     "held",
@@ -24,7 +23,6 @@ __all__ = [
 ]
 
 Formula: TypeAlias = Callable[..., torch.Tensor | None]
-HALF = (torch.bfloat16, torch.float16)
 
 
 def by_formula(formula: Formula) -> Rule:

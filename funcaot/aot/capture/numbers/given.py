@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["Call", "Rule", "is_full", "is_real", "name_of"]
+from funcaot._torch.tensors.sizes.narrow_numbers import Call, is_real
 
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+__all__ = ["FULL", "Call", "Rule", "is_full", "is_real", "name_of"]
+
 # What to call instead of a function with its arguments and keywords; None if there is nothing.
 Rule: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Call | None]
-_FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def name_of(func: Any) -> str:
@@ -27,11 +28,6 @@ def name_of(func: Any) -> str:
 def is_full(*tensors: Any) -> bool:
     """Whether all of them are tensors of one dtype that torch computes with as it is."""
     return (
-        all(isinstance(tensor, torch.Tensor) and tensor.dtype in _FULL for tensor in tensors)
+        all(isinstance(tensor, torch.Tensor) and tensor.dtype in FULL for tensor in tensors)
         and len({tensor.dtype for tensor in tensors}) == 1
     )
-
-
-def is_real(tensor: Any) -> bool:
-    """Whether something is a tensor of real numbers that have fractions."""
-    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()

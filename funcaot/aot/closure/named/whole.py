@@ -83,7 +83,7 @@ def only_pickles(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
     """
     steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEP]
     for before, step in itertools.pairwise([steps[0], *steps]):
-        if not isinstance(step.argval, str) or step.argval not in WHOLE:
+        if not _is_in_whole(step):
             continue
         found = namespace.get(step.argval)
         known = found is pickle or found is pickle.dumps
@@ -164,7 +164,7 @@ class _Asks:
         for at, step in enumerate(steps):
             if step.argval == self.first and not step.opname.startswith(("LOAD_", "MAKE_CELL")):
                 return False
-            if isinstance(step.argval, str) and step.argval in WHOLE:
+            if _is_in_whole(step):
                 if not self._is_own(steps, at):
                     return False
         return all(
