@@ -205,9 +205,12 @@ def is_shown(thing: Any) -> bool:
     return id(thing) in _IDENTITIES
 
 
+_GETTING = (vars, object.__getattribute__, type.__getattribute__)
+
+
 def is_unseen(name: str, thing: Any) -> bool:
     """Whether a thing is a builtin function that nothing stands for where it has this name."""
-    return any(thing is each for each in (*_BY_NAME, vars)) and name not in SHOWN_NAMES
+    return any(thing is each for each in (*_BY_NAME, *_GETTING)) and name not in SHOWN_NAMES
 
 
 def _shown_class(tensor: torch.Tensor) -> type:

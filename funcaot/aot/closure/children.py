@@ -18,25 +18,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from funcaot._torch.tensors.classes.own_functions import function_in_use, names_in_place
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
-from funcaot.aot.closure.kept_results import tensors_kept
+from funcaot.aot.closure.hidden.bound import bound_to, gets_any, step_from
+from funcaot.aot.closure.hidden.kept_results import MOST, Finder, KeptResults, results_of, see
 from funcaot.aot.closure.look import (
-    bases_with,
     dictionary_of,
     has_plain_state,
     in_slot,
-    is_in_any,
     module_of,
-    special_names,
-    subclasses_of,
     weakly,
 )
 from funcaot.aot.closure.named.code_names import ReadNames, names_of
 from funcaot.aot.closure.named.inherited import names_inherited, slots_inherited
-from funcaot.aot.closure.ran import is_plain_object, is_users
+from funcaot.aot.closure.ran import is_plain_object, is_torchs, is_users
+from funcaot.base.python_modules import is_of_logging, runs_threads
 
 MODULE_DICTIONARIES = ("_modules", "_parameters", "_buffers")
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -52,7 +49,7 @@ VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 LOOKED_INTO = (set, types.MappingProxyType, *VIEWS)
 _EXACT = (list, tuple, deque, dict, OrderedDict, defaultdict, torch.Size, *SETS)
 # Objects that say by an attribute what they run.
-_WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (property, ("fget",)),
     (functools.cached_property, ("func",)),
     (staticmethod, ("__func__",)),
@@ -63,6 +60,7 @@ _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 # Two of these are equal, and have one text, if all is that they hold.
 BY_ALL = (types.SimpleNamespace, argparse.Namespace)
+_OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
 _UNSET = object()
 
 
@@ -95,8 +93,14 @@ _OF_FUNCTIONS = (
 WRAPPED = (UserDict, UserList, ChainMap)
 
 
-def children(holder: Any, names: ReadNames) -> Iterator[Step]:
-    """The steps from an object that isn't a module of Python's, a class or a set of globals."""
+def children(holder: Any, names: ReadNames, kept: KeptResults | None = None) -> Iterator[Step]:
+    """The steps from an object that isn't a module of Python's, a class or a set of globals.
+
+    Args:
+        holder: The object.
+        names: Names that are read.
+        kept: Results that functions gave which keep them; by default they may give any.
+    """
     if isinstance(holder, torch.jit.ScriptModule):
         yield from _of_scripted(holder)
     elif isinstance(holder, torch.nn.Module):
@@ -127,13 +131,14 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
         yield from _of_container(holder)
     elif isinstance(holder, VIEWS):
         yield Step("{parent}.mapping", "", holder.mapping)
+    elif (held := bound_to(holder)) is not None:
+        yield Step(step_from(holder), "", held)
     else:
-        for kind, attributes in _WRAPPERS:
+        for kind, attributes in WRAPPERS:
             if isinstance(holder, kind):
                 yield from (Step(f"{{parent}}.{n}", "", getattr(holder, n)) for n in attributes)
         if isinstance(holder, functools._lru_cache_wrapper):
-            for tensor in tensors_kept(holder):
-                yield Step("{0}()", "", tensor, (weakref.ref(tensor),))
+            yield from _of_kept(holder, kept)
         own = dictionary_of(holder) or {}
         if isinstance(holder, torch.optim.Optimizer) and has_plain_state(holder):
             # A step finds its state by itself (see optimizer_step).
@@ -149,6 +154,17 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             yield step if named and step.name not in inherited else step._replace(name="")
         for name, value in slots_inherited(holder):
             yield Step(f"{{parent}}.{name}", "", value)
+
+
+def _of_kept(holder: Any, kept: KeptResults | None) -> Iterator[Step]:
+    """The steps to results that a function keeps."""
+    if kept is None:
+        see(holder)
+        found = [(each, Finder(each)) for each in results_of(holder)[-MOST:]]
+    else:
+        found = [*kept.given(holder)]
+    for each, finder in found:
+        yield Step(f"{{0}}({{parent}}, {quoted(each.label)})", "", each.value, (finder,))
 
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -215,8 +231,12 @@ def _of_container(holder: Any) -> Iterator[Step]:
     if isinstance(holder, DICTIONARIES):
         yield from entries(holder, "{parent}")
     elif isinstance(holder, SETS):
-        references = [weakly(item) for item in items_of(holder)]
-        yield from (Step("{0}()", "", item(), (item,)) for item in references if item is not None)
+        for item in items_of(holder):
+            reference = item if isinstance(item, weakref.ref) else weakly(item)
+            if reference is not None:
+                yield Step("{0}()", "", reference(), (reference,))
+            elif not is_immutable(item):
+                yield Step("{0}", "", item, (item,))
     elif is_exact(holder):
         yield from (Step(f"{{parent}}[{i}]", "", item) for i, item in enumerate(holder))
     else:
@@ -300,8 +320,7 @@ def of_defaults(function: types.FunctionType) -> Iterator[Step]:
 
 def of_attributes(function: types.FunctionType) -> Iterator[Step]:
     """The steps to what was put on a function."""
-    own = {key: value for key, value in vars(function).items() if key != "__wrapped__"}
-    yield from entries(own, "{parent}.__dict__", named=True)
+    yield from entries(vars(function), "{parent}.__dict__", named=True)
 
 
 def of_its_own(function: types.FunctionType) -> Iterator[Step]:
@@ -329,7 +348,7 @@ def reads_unseen(environment: Any) -> bool:
     return any(
         is_unseen(place.name, thing) and environment.is_read(place)
         for place, thing in environment.identities
-    )
+    ) or any(map(gets_any, environment.objects.values()))
 
 
 def users_classes(holder: Any) -> Iterator[tuple[int, type]]:
@@ -368,103 +387,24 @@ def _of_slots(holder: Any) -> Iterator[Step]:
                 yield Step(f"{{parent}}.{name}", name, value)
 
 
-def of_class(kind: type, names: ReadNames, ran: Any) -> Iterator[Step]:
-    """The steps from a class of the user's to what code reads of it, its own or inherited.
-
-    Args:
-        kind: The class.
-        names: The names that are read.
-        ran: The code objects that ran; their methods are looked into, whatever their name.
-    """
-    for name in ("__doc__", "__module__", "__name__", "__qualname__"):
-        if names.users_mention(name):
-            yield Step(f"{{parent}}.{name}", name, getattr(kind, name))
-    if names.users_mention("__subclasses__"):
-        yield Step("{0}({parent})", "", subclasses_of(kind), (subclasses_of,))
-    yield Step("{0}({parent})", "", special_names(kind), (special_names,))
-    known: set[str] = set()
-    hidden: set[str] = set()
-    supers = names.users_mention("super")
-    whole = names.reads_class(kind)
-    for index, base in enumerate(kind.__mro__):
-        users = is_users(base)
-        for name, raw in list(vars(base).items()):
-            has_run = _code_of(raw) in ran
-            if name in hidden:
-                if users and (has_run or (supers and names.mentions(name))):
-                    # Code of a subclass calls it, by super() or the name of the class.
-                    yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", "", raw)
-                continue
-            inherited = name == "forward" and not users
-            has_run = has_run or (name == "__torch_function__" and users)
-            mentioned = whole or names.mentions(name)
-            if has_run or (mentioned and not name.startswith("__")):
-                known.add(name)
-                if supers:
-                    found = bases_with(kind, name)
-                    yield Step(f"{{0}}({{parent}}, {quoted(name)})", "", found, (bases_with,))
-                if users or inherited:
-                    for step in _of_member(kind, index, name, raw):
-                        # Python itself looks special methods up.
-                        yield step._replace(name="") if has_run or whole else step
-        hidden.update(vars(base))
-    for index, meta in classes_of(type(kind)):
-        for name, raw in list(vars(meta).items()):
-            if name not in known and names.mentions(name) and not name.startswith("__"):
-                known.add(name)
-                place = f"type({{parent}}).__mro__[{index}].__dict__[{quoted(name)}]"
-                yield Step(place, name, raw)
-                yield _not_hidden(kind, name, len(kind.__mro__))
-                if index:
-                    yield _not_hidden(kind, name, index, metas=True)
-
-
-def of_tensor_class(kind: type) -> Iterator[Step]:
-    """The steps to what a class of tensors says of them, whoever asks."""
-    for looked in (names_in_place, function_in_use):
-        yield Step("{0}({parent})", "", looked(kind), (looked,))
-
-
-def _not_hidden(kind: type, name: str, count: int, *, metas: bool = False) -> Step:
-    """The step to whether lookup finds an attribute in one of the first classes."""
-    text = f"{{0}}({{parent}}, {quoted(name)}, {count}, metas={metas})"
-    return Step(text, name, is_in_any(kind, name, count, metas=metas), (is_in_any,))
-
-
-def _of_member(kind: type, index: int, name: str, raw: Any) -> Iterator[Step]:
-    """The steps to one attribute of a class: by lookup, which sees what comes to hide it."""
-    dotted = name.isidentifier() and not keyword.iskeyword(name)
-    access = f"{{parent}}.{name}" if dotted else None
-    slot = isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType)
-    if slot and raw.__objclass__ in kind.__mro__:
-        return
-    simple = type(kind) is type or name not in dir(type(kind))
-    if access is None or not simple or not _is_looked_up_plainly(raw):
-        # Looking it up would run somebody's code.
-        yield Step(f"{{parent}}.__mro__[{index}].__dict__[{quoted(name)}]", name, raw)
-        if index:
-            yield _not_hidden(kind, name, index)
-    elif isinstance(raw, classmethod):
-        yield Step(f"{access}.__func__", name, raw.__func__)
-    elif isinstance(raw, staticmethod):
-        yield Step(access, name, raw.__func__)
-    else:
-        yield Step(access, name, raw)
-
-
-def _is_looked_up_plainly(raw: Any) -> bool:
-    plain = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
-    looks = getattr(type(raw), "__get__", None)
-    # A subclass may give something else where it is looked up on a class.
-    return looks is None or any(looks is kind.__get__ for kind in plain)
-
-
-def _code_of(raw: Any) -> types.CodeType | None:
-    """The code that an attribute of a class runs."""
-    for kind, attributes in _WRAPPERS:
-        if isinstance(raw, kind):
-            return _code_of(getattr(raw, attributes[0]))
-    return raw.__code__ if isinstance(raw, types.FunctionType) else None
+def leads_on(value: Any) -> bool:
+    """Whether an object that isn't a class or a module of Python's may lead to something."""
+    if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
+        return True
+    if isinstance(value, (*CONTAINERS, *VIEWS)) or bound_to(value) is not None:
+        return True
+    if (kind := type(value)) is types.FunctionType:
+        return not (is_torchs(value) or runs_threads(module_of(value)))
+    home = module_of(kind)
+    if home == _OPERATORS or runs_threads(home) or is_of_logging(home):
+        return False
+    if isinstance(
+        value, weakref.ref | property | staticmethod | classmethod | contextvars.ContextVar
+    ):
+        return True
+    if callable(getattr(kind, "__torch_function__", None)) and not is_users(kind):
+        return False
+    return dictionary_of(value) is not None or bool(slots_of(value))
 
 
 def globals_of(code: types.CodeType) -> set[str]:
@@ -475,6 +415,11 @@ def globals_of(code: types.CodeType) -> set[str]:
         found |= names.used
     # What isn't an identifier was put there by a rewriter of assert statements.
     return {name for name in found if name.isidentifier()}
+
+
+def texts_in(code: types.CodeType) -> set[str]:
+    """The texts that are written in code."""
+    return {each for each in code.co_consts if type(each) is str}
 
 
 def named_with(namespace: dict[str, Any], parts: Iterable[str]) -> list[str]:

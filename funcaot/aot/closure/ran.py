@@ -21,7 +21,7 @@ from funcaot._torch.tensors.sizes.called_kinds import trace_of
 from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.hashing.hashed import ANY, hashed_in, name_of_kind
-from funcaot.aot.closure.kept_results import forget_traced
+from funcaot.aot.closure.hidden.kept_results import KeptResults
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.running.closures import Closures
 from funcaot.base.python_modules import is_pythons
@@ -58,8 +58,7 @@ _RANDOM_STATES = frozenset(
     for which in ("", "_all")
 ) | {"initial_seed", "fork_rng"}
 # What pytest writes into the asserts of tests leads to everything that pytest holds.
-_OF_TESTS = {"pytest", "_pytest", "pluggy"}
-_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, *_OF_TESTS}
+_LIBRARIES = {"torch", "funcaot", "numpy", *_OF_TORCH, "pytest", "_pytest", "pluggy"}
 # Torch's functions that hold tensors of the user's, whom they are given to.
 _MADE_FOR_USERS = {("torch._functorch.eager_transforms", "linearize.<locals>.jvp_fn")}
 _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
@@ -67,10 +66,8 @@ _MAKING_CLASSES = ("abc", "types", "typing", "dataclasses")
 _TO_THREADS = {
     ("threading", "start"),
     ("concurrent.futures.thread", "submit"),
-    ("multiprocessing.pool", "apply_async"),
-    ("multiprocessing.pool", "imap"),
-    ("multiprocessing.pool", "imap_unordered"),
-    ("multiprocessing.pool", "_map_async"),
+    *(("multiprocessing.pool", f"{name}_async") for name in ("apply", "_map")),
+    *(("multiprocessing.pool", f"imap{order}") for order in ("", "_unordered")),
 }
 # Where torch calls kernels that are written in Python.
 _OPERATORS = "torch._library.custom_ops"
@@ -209,6 +206,7 @@ class Ran:
         whole: Classes of whose objects code was shown all attributes, by name; ANY for any object.
         owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
         closures: What functions closed over that users' code ran for.
+        kept: Which results functions gave that they kept.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -225,6 +223,7 @@ class Ran:
     whole: set[str] = field(default_factory=set)
     owners: list[Any] = field(default_factory=list)
     closures: Closures = field(default_factory=Closures)
+    kept: KeptResults = field(default_factory=KeptResults)
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:
@@ -350,9 +349,10 @@ class Recorder(PausableTrace):
         self._classes.close()
         if self._outer is None:
             sys.settrace(self.before)
-            forget_traced(self.ran.users)
+            self.ran.kept.stop(self.ran.users)
             return
         sys.settrace(self._outer.trace)
+        self.ran.kept.stop()
         # What ran in a capture inside this one ran here too.
         for code, namespace in self.ran.users.items():
             self._outer.ran.note(code, namespace)

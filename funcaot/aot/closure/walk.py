@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import enum
-import functools
 import logging
 import os
 import sys
@@ -16,7 +15,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +25,7 @@ from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
+from funcaot.aot.closure.class_steps import of_class, of_tensor_class
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.environment import Environment, Place
@@ -34,10 +33,10 @@ from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, na
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
-from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_torchs, is_users
+from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_users
 from funcaot.aot.closure.running.closures import made_in
 from funcaot.aot.closure.waiting import Waiting
-from funcaot.base.python_modules import is_of_logging, is_pythons, runs_threads
+from funcaot.base.python_modules import is_pythons
 
 _LIMIT = 200_000
 _NOT_FOLLOWED = ("__", "_funcaot_")
@@ -45,7 +44,6 @@ _NOT_FOLLOWED = ("__", "_funcaot_")
 _PYTHONS_OWN = ("__builtins__", "__warningregistry__")
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
-_OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 
@@ -153,6 +151,7 @@ class Walk:
         self._followed: dict[types.CodeType, list[types.FunctionType]] = {}
         self._waiting = Waiting() if waits else None
         self._left_out: dict[str, list[torch.nn.Module]] = {}
+        self._passed: set[int] = set()  # Globals that something holds as a dictionary.
 
     def go(self) -> None:
         """Walk until nothing new is reached."""
@@ -266,7 +265,7 @@ class Walk:
         """Reach the class of a tensor, whatever else leads to it."""
         if id(kind) not in self.found.objects:
             self._start_at(kind, "{0}()", weakref.ref(kind))
-        for step in children.of_tensor_class(kind):
+        for step in of_tensor_class(kind):
             self._take(id(kind), step)
 
     def _visit(self, holder: Any, *, follows: bool) -> None:
@@ -290,7 +289,8 @@ class Walk:
             for name in children.left_out(holder, found.names):
                 self._left_out.setdefault(name, []).append(holder)
         always = _is_of_a_library(holder)
-        for step in children.children(holder, found.names):
+        kept = None if self._ran is None else self._ran.kept
+        for step in children.children(holder, found.names, kept):
             if self._ran is not None and always:
                 # Its own code, which isn't looked at, reads it.
                 step = step._replace(name="")
@@ -332,7 +332,7 @@ class Walk:
                 if not isinstance(step.value, types.FunctionType):
                     self._take(id(kind), step)
             return
-        for step in children.of_class(kind, self.found.names, self._ran.codes):
+        for step in of_class(kind, self.found.names, self._ran.codes):
             self._take(id(kind), step)
 
     def _reach_globals(self, function: types.FunctionType) -> None:
@@ -351,6 +351,8 @@ class Walk:
         texts = {*self.found.names.texts_of_globals}
         if "globals" in names_of(code).used:
             texts |= names_of(code).fragments
+        if identity in self._passed:
+            texts |= children.texts_in(code)
         if texts:
             self.found.parts.setdefault(identity, set()).update(texts)
             names |= {*filter(str.isidentifier, texts), *children.named_with(namespace, texts)}
@@ -448,6 +450,11 @@ class Walk:
             found.objects[id(child)] = child
             if not isinstance(child, torch.Tensor) or attributes_of(child):
                 self._pending.append(child)
+        elif id(child) in found.namespaces and id(child) not in self._passed:
+            self._passed.add(id(child))
+            for code in () if self._ran is None else self._ran.users:
+                found.names.add_exact(children.texts_in(code))
+                self._look_into_globals(child, code)
         found.places.setdefault(id(child), []).append(place)
 
     def _is_interesting(self, value: Any) -> bool:
@@ -455,25 +462,7 @@ class Walk:
             return is_users(value)
         if isinstance(value, types.ModuleType):
             return self._ran is not None or not is_library(name_of(value))
-        return _is_interesting(value)
-
-
-def _is_interesting(value: Any) -> bool:
-    """Whether an object that isn't a class or a module of Python's may lead to something."""
-    if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
-        return True
-    if isinstance(value, (*CONTAINERS, *children.VIEWS)):
-        return True
-    if (kind := type(value)) is types.FunctionType:
-        return not (is_torchs(value) or runs_threads(module_of(value)))
-    home = module_of(kind)
-    if home == _OPERATORS or runs_threads(home) or is_of_logging(home):
-        return False
-    if isinstance(value, weakref.ref | property | staticmethod | classmethod | ContextVar):
-        return True
-    if callable(getattr(kind, "__torch_function__", None)) and not is_users(kind):
-        return False
-    return dictionary_of(value) is not None or bool(children.slots_of(value))
+        return children.leads_on(value)
 
 
 def _is_of_a_library(holder: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import types
 import weakref
@@ -17,6 +19,7 @@ Key: TypeAlias = tuple[str, ...]
 _CLASS = "'s class"
 _LEAF = re.compile(r"\{parent\}\[\d+\]$")
 _ATTRIBUTE = re.compile(r"^\{parent\}\._\w+\['(\w+)'\]$")
+_RESULT = re.compile(r"\(\{parent\}, (.*)\)$")
 _KEY = re.compile(r"\{parent\}(?:\._\w+)?\[(.+)\]$")
 
 
@@ -66,6 +69,8 @@ def _shown(constant: Any) -> str:
 
 
 def _step(holder: Any, access: str) -> str:
+    if isinstance(holder, functools._lru_cache_wrapper) and (result := _RESULT.search(access)):
+        return f"({ast.literal_eval(result[1])})"
     if isinstance(holder, types.FunctionType):
         cell = re.search(r"__closure__\[(\d+)\]", access)
         if cell is not None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import Follower
-from funcaot.aot.closure.walk import Walk
+from funcaot.aot.closure.walk import Walk, scan
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
 from funcaot.aot.state.state import MISSING, Bag, Snapshots
@@ -159,6 +159,21 @@ class Everything:
         since = [replace(bag, before=before) for bag, before in known]
         since += self._bags[len(looked) - len(self._given) :]
         return any(map(self._changes.has_changed, since))
+
+    def made(self, value: Any) -> Callable[[], bool]:
+        """Look at what is made during the run.
+
+        Returns:
+            What says whether it was changed since, and undoes that.
+        """
+        bags = Snapshots(scan(value)).bags
+
+        def was_changed() -> bool:
+            changed = [bag for bag in bags if self._changes.has_changed(bag)]
+            state.put_back(changed)
+            return bool(changed)
+
+        return was_changed
 
 
 class OfRule(OfFunctions):

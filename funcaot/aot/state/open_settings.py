@@ -29,6 +29,7 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
 from funcaot.aot.closure.children import CONTAINERS, is_exact
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.hidden.kept_results import Finder
 from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import key_of
 from funcaot.aot.graph.settings import NumbersRead
@@ -155,7 +156,7 @@ def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:
     while True:
         for constant in step.constants:
             meant = constant() if isinstance(constant, weakref.ref) else constant
-            named.append(id(meant))
+            named.append(meant.identity if isinstance(meant, Finder) else id(meant))
         places = environment.places.get(step.parent)
         if not places or step.parent in environment.anchors:
             return key_of(environment, place.parent), place.access, tuple(named)

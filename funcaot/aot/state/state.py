@@ -154,7 +154,7 @@ def put_back_classes(before: Iterable[tuple[Any, type]]) -> None:
 
 def _things(holder: Any) -> Iterator[tuple[str, Any, frozenset[str] | None, bool]]:
     """Access, thing, the keys that count, and whether these are names."""
-    if isinstance(holder, type):
+    if isinstance(holder, type | types.CellType):
         yield "{parent}", holder, None, True
         return
     if isinstance(holder, dict | list | deque | set):
@@ -228,7 +228,7 @@ def contents_of(
 
 def name_of(bag: Bag, key: Any, environment: Environment) -> str:
     """The name by which code uses an entry of a bag; empty if it has none."""
-    if isinstance(bag.thing, types.CellType):
+    if isinstance(bag.thing, types.CellType) and bag.access != "{parent}":
         code = environment.objects[bag.holder].__code__
         return code.co_freevars[int(bag.access.split("[")[1].rstrip("]"))]
     return key if bag.named and isinstance(key, str) else ""

@@ -185,6 +185,7 @@ class StateTracker:
         once = _once_outside(recorder, remembering)
         with recorder, once, noted[0], noted[1], as_called(), self.classes:
             yield
+            remembering.finish()
         self.ran.classes |= self.classes.met
 
     def _start(self) -> None:
@@ -223,7 +224,7 @@ class StateTracker:
         changes = Changes(self.name, environment)
         of_functions = OfFunctions(bags, environment, changes)
         everything = Everything(bags, [bag for _, bag in copies], changes)
-        remembering = Remembering(everything.look, everything.has_changed)
+        remembering = Remembering(everything.look, everything.has_changed, everything.made)
         recorder = Recorder(started, Outside(remembering))
         self.ran = recorder.ran
         try:

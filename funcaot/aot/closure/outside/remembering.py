@@ -17,7 +17,8 @@ from functools import _lru_cache_wrapper
 from typing import Any
 
 from funcaot._torch.tracing.eager_rules.deeds import Deeds, listen
-from funcaot.aot.closure.kept_results import remembering_by
+from funcaot.aot.closure.constants import is_immutable
+from funcaot.aot.closure.hidden.kept_results import is_object_of_a_capture, remembering_by
 from funcaot.aot.closure.ran import is_library
 
 __all__ = ["RememberedError", "Remembering", "numpy_state", "same_state"]
@@ -61,15 +62,23 @@ class Remembering:
         once: What one of them did that happens once, in words; empty as long as none did.
     """
 
-    def __init__(self, look: Callable[[], Any], has_changed: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Any],
+        has_changed: Callable[[Any], bool],
+        made: Callable[[Any], Callable[[], bool]],
+    ) -> None:
         """None has run yet.
 
         Args:
             look: What everything holds now that was there before.
             has_changed: Whether it holds something else than at a look.
+            made: Looks at a new result; what it returns says whether that was changed since, and
+                undoes it.
         """
         self.once = ""
-        self._look, self._has_changed = look, has_changed
+        self._results: list[tuple[_lru_cache_wrapper[Any], Callable[[], bool]]] = []
+        self._look, self._has_changed, self._made = look, has_changed, made
         self._runs: list[_Run] = []
 
     def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
@@ -91,7 +100,17 @@ class Remembering:
             if argument.__name__ in _CHANGING:
                 self._note_change()
         elif event == "return" and frame is self._runs[-1].frame:
-            self._end(self._runs[-1])
+            self._end(self._runs[-1], argument)
+
+    def finish(self) -> None:
+        """See what became of the results that were made.
+
+        Raises:
+            RememberedError: If one was changed, which happens to the same one in every call.
+        """
+        changed = [function for function, was_changed in self._results if was_changed()]
+        if changed:
+            raise self._ended(changed[0], "gives what is changed")
 
     def refuse(self, act: str) -> None:
         """Raise if such a function is what reaches outside.
@@ -100,28 +119,33 @@ class Remembering:
             RememberedError: If one runs.
         """
         if self._runs:
-            raise self._ended(self._runs[-1], act)
+            raise self._ended(self._runs[-1].function, act)
 
     def stop(self) -> None:
         """Follow the functions no longer that run."""
         self._runs.clear()
+        self._results.clear()
         listen(None)
 
-    def _end(self, run: _Run) -> None:
+    def _end(self, run: _Run, result: Any) -> None:
         did = run.did()
+        if not did and is_object_of_a_capture(result):
+            did = "makes an object that holds tensors"
         if not did and run.looked is not None and self._has_changed(run.looked):
             did = "changes an object"
         if did:
-            raise self._ended(run, did)
+            raise self._ended(run.function, did)
+        if not is_immutable(result):
+            self._results.append((run.function, self._made(result)))
         self._runs.pop()
         around = self._runs[-1].deeds if self._runs else None
         if around is not None:
             around.add(run.deeds)
         listen(around)
 
-    def _ended(self, run: _Run, did: str) -> RememberedError:
+    def _ended(self, function: _lru_cache_wrapper[Any], did: str) -> RememberedError:
         self.stop()
-        self.once = _said(run.function, did)
+        self.once = _said(function, did)
         return RememberedError(self.once)
 
     def _note_change(self) -> None:
