@@ -112,12 +112,12 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
         holder = _holder(environment, place)
         if holder is not None:
             thing, key = holder
-            yield Number(place, False, thing, key, value, way or id(thing))
+            yield Number(place, False, thing, key, value, _owner(thing, way))
     elif _is_row(value):
         holder = _holder(environment, place)
         if holder is not None:
             thing, key = holder
-            yield from _in_row(Number(place, False, thing, key, 0.0, way or id(thing), value))
+            yield from _in_row(Number(place, False, thing, key, 0.0, _owner(thing, way), value))
     elif type(value) in _WHOLE:
         items = enumerate(value) if type(value) is list else value.items()
         for key, item in items:
@@ -127,6 +127,11 @@ def numbers_at(environment: Environment, place: Place, value: Any) -> Iterator[N
                 yield Number(place, True, value, key, item, way or id(value))
             elif _is_row(item):
                 yield from _in_row(Number(place, True, value, key, 0.0, way or id(value), item))
+
+
+def _owner(thing: Any, way: tuple[Any, ...] | None) -> Any:
+    """What a number is known by; a class is one, whichever object of it leads there."""
+    return id(thing) if way is None or isinstance(thing, type) else way
 
 
 def _is_row(value: Any) -> bool:

@@ -42,6 +42,10 @@ _REGISTERED = (*sorted(_HOOKS), "_non_persistent_buffers_set")
 _OWN = MODULE_OWN - {"_is_full_backward_hook"}  # which a hook that is registered says, too
 
 
+# What of a function Python runs, and code may assign.
+REPLACED = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+
+
 @dataclass(frozen=True, eq=False)
 class Bag:
     """Something mutable that the function reaches, and what was in it.
@@ -99,6 +103,7 @@ class Snapshots:
         self._seen: set[int] = set()
         self._named: dict[int, set[str]] = {}
         self._keys: dict[int, tuple[int, str, set[str]]] = {}
+        self._functions: dict[int, tuple[types.FunctionType, dict[str, Any]]] = {}
         self.update()
 
     def update(self) -> None:
@@ -143,6 +148,32 @@ class Snapshots:
             new = frozenset(name for name in new if not is_shown(namespace[name]))
             if new:
                 self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
+
+
+    def note_functions(self) -> None:
+        """See what functions run, and by which defaults, before code that may replace that."""
+        for identity, thing in [*self._environment.objects.items()]:
+            if isinstance(thing, types.FunctionType) and identity not in self._functions:
+                self._functions[identity] = thing, {name: getattr(thing, name) for name in REPLACED}
+
+    def replaced(self) -> tuple[Any, str] | None:
+        """Something of another class now, or a function that runs something else, and what."""
+        for holder, kind in self.classes:
+            if type(holder) is not kind:
+                return holder, "__class__"
+        for function, before in self._functions.values():
+            for name, value in before.items():
+                if getattr(function, name) is not value:
+                    return function, name
+        return None
+
+    def put_back(self) -> None:
+        """Give objects their classes again, and functions what they ran."""
+        put_back_classes(self.classes)
+        for function, before in self._functions.values():
+            for name, value in before.items():
+                if getattr(function, name) is not value:
+                    setattr(function, name, value)
 
 
 def put_back_classes(before: Iterable[tuple[Any, type]]) -> None:

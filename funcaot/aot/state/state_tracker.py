@@ -21,6 +21,7 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
@@ -209,6 +210,8 @@ class StateTracker:
             walk.add_code(code, namespace)
             self.open.put(environment)
             snapshots.update()
+            if not state.REPLACED.isdisjoint(names_of(code).assigned):
+                snapshots.note_functions()
             held.update()
             draws.update()
 
@@ -236,6 +239,7 @@ class StateTracker:
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
             self._refuse(draws, held)
+            self._refuse_replaced(snapshots)
             self._note_changes(bags, copies, changes)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
@@ -245,7 +249,7 @@ class StateTracker:
             self._refuse_iterators(draws.resting(self.ran.resumed))
             if isinstance(error, FuncaotError | FirstStepError) or is_untraceable(error):
                 refuse_states(self.name, environment, self.ran)
-            state.put_back_classes(snapshots.classes)
+            snapshots.put_back()
             raise
         self._put_back(of_functions, changes)
         self._classes = snapshots.classes
@@ -278,6 +282,18 @@ class StateTracker:
                 "is captured, and not at every call.",
                 remedy="keep threads outside of the compiled function, or compile what runs in "
                 "them.",
+            )
+
+    def _refuse_replaced(self, snapshots: state.Snapshots) -> None:
+        """Refuse another class for an object that was there, or other code for a function."""
+        replaced = snapshots.replaced()
+        if replaced is not None:
+            thing, name = replaced
+            path = path_of(self.environment, id(thing))
+            raise UnsupportedError(
+                f"{self.name} assigns {path}.{name}, which would happen once, when it is captured, "
+                "and not at every call.",
+                remedy="do it outside of the compiled function.",
             )
 
     def _refuse_iterators(self, resting: Container[int]) -> None:

@@ -15,11 +15,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from funcaot._torch.tensors.sizes.written_numbers import holds_written
 from funcaot.rules.operands.copied_writes import COPIED
 
 __all__ = ["Closures", "made_in"]
 
 _EMPTY = object()
+_ANY = object()
 
 
 def made_in(codes: Iterable[types.CodeType]) -> set[types.CodeType]:
@@ -49,7 +51,7 @@ class Closures:
         code = frame.f_code
         if code not in self._made:
             given = frame.f_locals
-            values = tuple(given.get(name, _EMPTY) for name in code.co_freevars)
+            values = tuple(_noted(given.get(name, _EMPTY)) for name in code.co_freevars)
             self._seen.setdefault(code, {})[tuple(map(id, values))] = values
 
     def update(self, other: Closures) -> None:
@@ -104,11 +106,16 @@ def _rebound_in(code: types.CodeType) -> frozenset[str]:
 def _fits(function: types.FunctionType, values: tuple[Any, ...], rebound: set[str]) -> bool:
     """Whether a function closes over some values, whatever is in variables that got others."""
     return all(
-        name in rebound or _content(cell) is value
+        name in rebound or value is _ANY or _content(cell) is value
         for name, cell, value in zip(
             function.__code__.co_freevars, function.__closure__ or (), values, strict=True
         )
     )
+
+
+def _noted(value: Any) -> Any:
+    """What a variable holds; of a number that the capture leaves open, which nobody may keep, any."""
+    return _ANY if holds_written(value) else value
 
 
 def _content(cell: types.CellType) -> Any:
