@@ -149,7 +149,6 @@ class Snapshots:
             if new:
                 self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
 
-
     def note_functions(self) -> None:
         """See what functions run, and by which defaults, before code that may replace that."""
         for identity, thing in [*self._environment.objects.items()]:

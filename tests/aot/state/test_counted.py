@@ -119,6 +119,35 @@ def test_a_number_that_somebody_else_sets():
     assert funcaot.report(compiled).cache_misses == 2
 
 
+RINGS = {
+    "a list of tensors": (3, lambda rows, i, x: rows.__setitem__(i % 3, x * 1)),
+    "a list of floats": (3, lambda rows, i, x: rows.__setitem__(i % 3, float(i))),
+    "by the half": (2, lambda rows, i, x: rows.__setitem__(i // 2 % 2, x * i)),
+    "by an index that is added to": (3, lambda rows, i, x: rows.__setitem__((i + 2) % 3 - 1, x)),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_ring_of_rows(name):
+    """A place in it is computed of a number that grows; it has a program for each place."""
+    count, put = RINGS[name]
+
+    class Ring:
+        def __init__(self):
+            self.step, self.rows = 0, [0.0] * count
+
+        def __call__(self, x):
+            put(self.rows, self.step, x)
+            self.step += 1
+            return x * sum(self.rows)
+
+    plain, compiled = Ring(), funcaot.compile(Ring(), backend=COMPILER)
+    for step in range(20):
+        x = torch.full((2,), float(step))
+        assert torch.equal(compiled(x), plain(x))
+    assert funcaot.report(compiled).cache_misses <= 2 * count + 1
+
+
 def becomes_another():
     class First:
         factor = 1.0

@@ -101,6 +101,8 @@ class _Int(_Kind):
             return thing
         if type(thing) is torch.SymFloat:
             return torch.sym_int(thing)
+        if hasattr(type(thing), "converted"):
+            return thing.converted(int)
         return thing.item() if is_whole_number(thing) else int(thing)
 
 
@@ -116,6 +118,8 @@ class _Float(_Kind):
         (thing,) = args
         if issubclass(type(thing), torch.SymFloat):
             return thing
+        if type(thing) is not torch.SymInt and issubclass(type(thing), torch.SymInt):
+            return thing.converted(float)
         if type(thing) is torch.SymInt:
             return torch.sym_float(thing)
         if is_whole_number(thing):

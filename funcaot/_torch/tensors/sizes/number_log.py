@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -77,6 +78,10 @@ class NumberLog:
                 "A number was asked for after the function had returned.",
                 remedy="set funcaot.config's open_numbers to False.",
             )
+
+    def pin(self, name: str, value: float, sources: Set[int]) -> None:
+        """Have the program be for one value of a number that is computed from some."""
+        self.fixed |= sources
 
     def ask(self, condition: str, answer: bool) -> bool:
         """Note a question with its answer."""

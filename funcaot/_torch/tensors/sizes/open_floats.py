@@ -135,7 +135,7 @@ class OpenFloat(torch.SymFloat):
         self._log.refuse_late()
         if self._asks is not None:
             return self._asks.value(self._tensor())
-        self._log.fixed |= self._positions
+        self._log.pin(self._text, self._value, self._positions)
         return self._value
 
     def within(self, dtype: torch.dtype) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class WrittenLog(NumberLog):
     Attributes:
         steps: Python expressions by the name of what they compute, in order.
         tensors: Tensors that stand for numbers in ops, by ``id``, each with the number's name.
+        folded: Names of numbers of which some are computed from many others, as remainders are.
     """
 
     def __init__(self, make: Callable[[float], torch.Tensor]) -> None:
@@ -47,6 +49,7 @@ class WrittenLog(NumberLog):
         self._make = make
         self.steps: dict[str, str] = {}
         self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
+        self.folded: set[str] = set()
         self._names: dict[str, str] = {}
         self._made_tensors: dict[str, torch.Tensor] = {}
 
@@ -66,9 +69,19 @@ class WrittenLog(NumberLog):
             self.tensors[id(found)] = found, name
         return found
 
+    def pin(self, name: str, value: float, sources: frozenset[int]) -> None:
+        """Have the program be for one value; many numbers give a place in a ring of rows."""
+        if name in self.folded and isfinite(value):
+            self.ask(f"{name} == {value!r}", answer=True)
+        else:
+            super().pin(name, value, sources)
+
     def is_full(self) -> bool:
         """Whether no more should be written down."""
         return len(self.steps) >= _MOST
+
+
+_FOLDING = ("{} % {}", "{} // {}", "{} & {}")
 
 
 class _Asked:
@@ -119,7 +132,7 @@ class _Written:
     def settle(self) -> Any:
         """The number of this call, for which the program is then."""
         self._log.refuse_late()
-        self._log.fixed |= self.sources
+        self._log.pin(self.name, self.value, self.sources)
         return self.value
 
     def opened(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> OpenFloat | None:
@@ -154,6 +167,10 @@ class _Written:
         import numpy as np
 
         return np.asarray(self.settle(), *args)
+
+    def converted(self, kind: type) -> Any:
+        """``float(n)`` or ``int(a)``, written down."""
+        return _applied(kind, f"{kind.__name__}({{}})", self)
 
     def __bool__(self) -> bool:
         return self._log.ask(f"bool({self.name})", bool(self.value))
@@ -281,6 +298,8 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
     name = log.name_of(form.format(*texts))
     if "**" in form or "pow" in form:
         log.ask(f"type({name}) is {type(value).__name__}", answer=True)
+    if form in _FOLDING or not log.folded.isdisjoint(texts):
+        log.folded.add(name)
     sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
     return _KINDS[type(value)](log, name, value, sources)
 

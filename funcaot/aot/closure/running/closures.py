@@ -114,7 +114,7 @@ def _fits(function: types.FunctionType, values: tuple[Any, ...], rebound: set[st
 
 
 def _noted(value: Any) -> Any:
-    """What a variable holds; of a number that the capture leaves open, which nobody may keep, any."""
+    """What a variable holds; a number that the capture leaves open isn't kept: any fits."""
     return _ANY if holds_written(value) else value
 
 
