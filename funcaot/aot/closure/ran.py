@@ -347,12 +347,12 @@ class Recorder(PausableTrace):
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
         self._classes.close()
+        # A rule runs on tensors of its own: what it kept is nothing for the code around it.
+        self.ran.kept.stop(self.ran.users)
         if self._outer is None:
             sys.settrace(self.before)
-            self.ran.kept.stop(self.ran.users)
             return
         sys.settrace(self._outer.trace)
-        self.ran.kept.stop()
         # What ran in a capture inside this one ran here too.
         for code, namespace in self.ran.users.items():
             self._outer.ran.note(code, namespace)

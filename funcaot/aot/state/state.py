@@ -30,6 +30,7 @@ from funcaot.aot.closure.children import (
 )
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.look import dictionary_of, in_slot
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.classes import class_cache
 
 MISSING: Any = object()
@@ -43,7 +44,7 @@ _OWN = MODULE_OWN - {"_is_full_backward_hook"}  # which a hook that is registere
 
 
 # What of a function Python runs, and code may assign.
-REPLACED = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+_REPLACED = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +107,8 @@ class Snapshots:
         self._functions: dict[int, tuple[types.FunctionType, dict[str, Any]]] = {}
         self.update()
 
-    def update(self) -> None:
-        """Look at what was reached since."""
+    def update(self, code: types.CodeType | None = None) -> None:
+        """Look at what was reached since, before some code runs."""
         objects = self._environment.objects
         new = list(itertools.islice(objects.items(), self._looked_at, None))
         self._looked_at = len(objects)
@@ -127,6 +128,8 @@ class Snapshots:
             self._keys.setdefault(identity, (identity, "{parent}", {*objects[identity]}))
         for identity, used in self._environment.namespaces.items():
             self._add_names(identity, "{parent}", objects[identity], used)
+        if code is not None and not _REPLACED.isdisjoint(names_of(code).assigned):
+            self._note_functions()
 
     def _add_names(
         self, holder: int, access: str, namespace: dict[str, Any], names: Iterable[str]
@@ -149,11 +152,14 @@ class Snapshots:
             if new:
                 self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
 
-    def note_functions(self) -> None:
+    def _note_functions(self) -> None:
         """See what functions run, and by which defaults, before code that may replace that."""
         for identity, thing in [*self._environment.objects.items()]:
             if isinstance(thing, types.FunctionType) and identity not in self._functions:
-                self._functions[identity] = thing, {name: getattr(thing, name) for name in REPLACED}
+                self._functions[identity] = (
+                    thing,
+                    {name: getattr(thing, name) for name in _REPLACED},
+                )
 
     def replaced(self) -> tuple[Any, str] | None:
         """Something of another class now, or a function that runs something else, and what."""

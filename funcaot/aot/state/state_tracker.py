@@ -21,7 +21,6 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.named.code_names import names_of
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
@@ -209,9 +208,7 @@ class StateTracker:
             """See what the globals of code are before it runs, which may change them."""
             walk.add_code(code, namespace)
             self.open.put(environment)
-            snapshots.update()
-            if not state.REPLACED.isdisjoint(names_of(code).assigned):
-                snapshots.note_functions()
+            snapshots.update(code)
             held.update()
             draws.update()
 
@@ -238,8 +235,7 @@ class StateTracker:
             if reads_unseen(environment):
                 environment.names.read_all()
             self.open.refuse_functions(of_functions.called)
-            self._refuse(draws, held)
-            self._refuse_replaced(snapshots)
+            self._refuse(draws, held, snapshots)
             self._note_changes(bags, copies, changes)
         except Exception as error:
             # Who catches it calls the function as it is, which does all this again.
@@ -270,12 +266,13 @@ class StateTracker:
         state.put_back_classes(self._classes)
         self._before = self._classes = ()
 
-    def _refuse(self, draws: Draws, held: Held) -> None:
+    def _refuse(self, draws: Draws, held: Held, snapshots: state.Snapshots) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
         draws.refuse_drawn(self.name)
         self.resting = draws.resting(self.ran.resumed)
         held.refuse_changed(self.name)
         refuse_states(self.name, self.environment, self.ran)
+        self._refuse_replaced(snapshots)
         if self.ran.uses_threads:
             raise UnsupportedError(
                 f"{self.name} has another thread run something, which would happen once, when it "

@@ -118,7 +118,7 @@ class _Float(_Kind):
         (thing,) = args
         if issubclass(type(thing), torch.SymFloat):
             return thing
-        if type(thing) is not torch.SymInt and issubclass(type(thing), torch.SymInt):
+        if hasattr(type(thing), "converted"):
             return thing.converted(float)
         if type(thing) is torch.SymInt:
             return torch.sym_float(thing)

@@ -141,11 +141,11 @@ class KeptResults:
         self._before = {function: _now(function) for function in _known()}
         self._given: dict[Function, list[tuple[Kept, bool]]] = {}
 
-    def stop(self, codes: Container[types.CodeType] = ()) -> None:
+    def stop(self, codes: Container[types.CodeType]) -> None:
         """Note which they gave, and forget what holds tensors or open numbers of a capture.
 
         Args:
-            codes: The code that ran; empty where another one that records goes on.
+            codes: The code that ran.
         """
         for function in _known():
             calls, keys = self._before.get(function, _seen[function])
