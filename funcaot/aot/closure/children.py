@@ -27,6 +27,7 @@ from funcaot.aot.closure.look import (
     bases_with,
     dictionary_of,
     has_plain_state,
+    in_context,
     in_slot,
     is_in_any,
     module_of,
@@ -48,6 +49,8 @@ SETS = (set, frozenset)
 CONTAINERS = (*SEQUENCES, *DICTIONARIES, *SETS)
 # Views of dictionaries, which show what is there when they are looked at.
 VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+# Methods of Python's own types and of tensors, which somebody looked up: ``get = table.get``.
+BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 # What may change, is no pytree, and may be made anew for each call.
 LOOKED_INTO = (set, types.MappingProxyType, *VIEWS)
 _EXACT = (list, tuple, deque, dict, OrderedDict, defaultdict, torch.Size, *SETS)
@@ -63,7 +66,6 @@ _WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 # Two of these are equal, and have one text, if all is that they hold.
 BY_ALL = (types.SimpleNamespace, argparse.Namespace)
-_UNSET = object()
 
 
 class Step(NamedTuple):
@@ -109,6 +111,9 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
     elif isinstance(holder, types.MethodType):
         yield Step("{parent}.__self__", "", holder.__self__)
         yield Step("{parent}.__func__", "", holder.__func__)
+    elif isinstance(holder, BUILTIN_METHODS):
+        yield Step("{parent}.__self__", "", holder.__self__)
+        yield Step("{parent}.__name__", "", holder.__name__)
     elif isinstance(holder, functools.partial):
         yield Step("{parent}.func", "", holder.func)
         yield Step("{parent}.args", "", holder.args)
@@ -149,14 +154,6 @@ def children(holder: Any, names: ReadNames) -> Iterator[Step]:
             yield step if named and step.name not in inherited else step._replace(name="")
         for name, value in slots_inherited(holder):
             yield Step(f"{{parent}}.{name}", "", value)
-
-
-def in_context(variable: contextvars.ContextVar[Any]) -> Any:
-    """What a context variable holds here."""
-    try:
-        return variable.get()
-    except LookupError:
-        return _UNSET
 
 
 def is_compiled(holder: Any) -> bool:
@@ -211,7 +208,23 @@ def quoted(key: Any) -> str:
     return repr(key).replace("{", "{{").replace("}", "}}")
 
 
+def is_of_its_own(method: Any) -> bool:
+    """Whether a method of Python's own is that of something which may change."""
+    kinds = (*CONTAINERS, *VIEWS, torch.Tensor)
+    return isinstance(method, BUILTIN_METHODS) and isinstance(method.__self__, kinds)
+
+
+def beside_items(container: Any) -> Iterator[Step]:
+    """The steps to what a container keeps beside its items, and what decides what it does."""
+    if isinstance(container, defaultdict):
+        yield Step("{parent}.default_factory", "", container.default_factory)
+    elif isinstance(container, deque):
+        # In a tuple it isn't taken for a number that may be left open.
+        yield Step("({parent}.maxlen,)", "", (container.maxlen,))
+
+
 def _of_container(holder: Any) -> Iterator[Step]:
+    yield from beside_items(holder)
     if isinstance(holder, DICTIONARIES):
         yield from entries(holder, "{parent}")
     elif isinstance(holder, SETS):

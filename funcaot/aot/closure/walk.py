@@ -17,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Container, Iterable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +29,14 @@ from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, name_of
+from funcaot.aot.closure.look import (
+    behind,
+    dictionary_of,
+    is_proxy,
+    logged_levels,
+    module_of,
+    name_of,
+)
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
@@ -46,6 +52,7 @@ _PYTHONS_OWN = ("__builtins__", "__warningregistry__")
 # Code that asks a logger decides by the answer; what only logs doesn't.
 _LEVELS = ("isEnabledFor", "getEffectiveLevel")
 _OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
+_FOLLOWED = (torch.Tensor, torch.nn.Module, functools.partial, types.MethodType, *CONTAINERS)
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 
@@ -241,8 +248,7 @@ class Walk:
 
     def names_of_getters(self) -> set[str]:
         """Attributes that objects get which are made for that."""
-        things = [thing for _, thing in self.found.identities]
-        return {name for thing in things for name in children.names_in(thing)}
+        return {name for _, thing in self.found.identities for name in children.names_in(thing)}
 
     def _anchor(self, thing: Any, text: str, constant: Any) -> None:
         if id(thing) not in self.found.objects:
@@ -375,8 +381,7 @@ class Walk:
                 self._start_at(module, f"{{0}}[{full!r}]", sys.modules)
 
     def _look_into_modules(self) -> None:
-        names = self.found.names
-        used = names.of_users | names.asked_for
+        used = (names := self.found.names).of_users | names.asked_for
         for identity, module in list(self._modules.items()):
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
@@ -421,11 +426,16 @@ class Walk:
 
     def _reach(self, place: Place, child: Any) -> None:
         found = self.found
-        if is_setting(child):
+        if is_proxy(child):
+            found.settings.append((place.asked(is_proxy), True))
+            self._reach(place.asked(behind), behind(child))
+        elif is_setting(child):
             found.settings.append((place, child))
             if isinstance(child, CONTAINERS):
                 found.objects.setdefault(id(child), child)
                 found.places.setdefault(id(child), []).append(place)
+                for step in children.beside_items(child):
+                    self._take(id(child), step)
         elif isinstance(child, SYMBOLIC_NUMBERS):
             found.escaped.append(place)
         elif has_contents(child):
@@ -437,10 +447,7 @@ class Walk:
         else:
             found.identities.append((place, child))
             if isinstance(child, logging.Logger) and found.names.users_mention_any(_LEVELS):
-                text = f"{{{len(place.constants)}}}({place.access})"
-                constants = (*place.constants, logged_levels)
-                levels = replace(place, access=text, constants=constants)
-                found.settings.append((levels, logged_levels(child)))
+                found.settings.append((place.asked(logged_levels), logged_levels(child)))
 
     def _add(self, place: Place, child: Any) -> None:
         found = self.found
@@ -460,9 +467,7 @@ class Walk:
 
 def _is_interesting(value: Any) -> bool:
     """Whether an object that isn't a class or a module of Python's may lead to something."""
-    if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
-        return True
-    if isinstance(value, (*CONTAINERS, *children.VIEWS)):
+    if isinstance(value, (*_FOLLOWED, *children.VIEWS)) or children.is_of_its_own(value):
         return True
     if (kind := type(value)) is types.FunctionType:
         return not (is_torchs(value) or runs_threads(module_of(value)))

@@ -30,6 +30,7 @@ from funcaot.aot.reader.told import shown
 from funcaot.aot.state.state import Bag
 
 LARGE = 32
+_MADE_OF = (functools.partial, *children.BUILTIN_METHODS)
 
 
 class EnvironmentWriter:
@@ -122,7 +123,7 @@ class EnvironmentWriter:
         if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
             return
         path, kind_name = self.says(id(target)), type(target).__name__
-        if type(target) is functools.partial or isinstance(target, children.VIEWS):
+        if type(target) in _MADE_OF or isinstance(target, children.VIEWS):
             # What it is made of is compared.
             kind = self.source.constant(type(target), "T")
             self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}")
@@ -318,9 +319,9 @@ class EnvironmentWriter:
 
     def _is(self, at: str, name: str, target: Any) -> str:
         """The condition under which another place holds a thing; a method is made anew there."""
-        if not isinstance(target, types.MethodType):
+        if not isinstance(target, (types.MethodType, *children.BUILTIN_METHODS)):
             return f"{at} is {name}"
-        kind = self.source.constant(types.MethodType, "T")
+        kind = self.source.constant(type(target), "T")
         return f"(type({at}) is {kind} and {at} == {name})"
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:
