@@ -21,11 +21,16 @@ def _agrees(function, change, *, calls=3):
         torch.testing.assert_close(compiled(x), function(x))
 
 
+class _Five:
+    def __new__(cls):
+        return 5.0
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda table: setattr(table, "default_factory", lambda: 4.0),
-        lambda table: setattr(table, "default_factory", int),
+        lambda table: setattr(table, "default_factory", _Five),
     ],
     ids=["function", "class"],
 )
@@ -56,10 +61,9 @@ def test_how_many_items_a_deque_takes(item):
     holder = SimpleNamespace(kept=collections.deque([item, item], 2))
 
     def read(x):
-        holder.kept.append(3.0)
-        found = x * sum(holder.kept)
-        holder.kept = collections.deque([item, item], holder.kept.maxlen)
-        return found
+        kept = holder.kept.copy()
+        kept.append(3.0)
+        return x * sum(kept)
 
     def change():
         holder.kept = collections.deque([item, item], (holder.kept.maxlen or 0) + 1)
