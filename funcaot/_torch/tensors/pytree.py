@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import namedtuple
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ __all__ = [
     "is_registered",
     "is_size",
     "register",
+    "telling_keys_apart",
     "too_deep",
     "tree_flatten",
     "tree_map",
@@ -80,6 +81,45 @@ def tree_map(
 ) -> Any:
     """A structure with each leaf replaced by what a function makes of it and of others' leaves."""
     return _tree_map(function, tree, *others, is_leaf=is_leaf)
+
+
+class _Keys(list):  # type: ignore[type-arg]
+    """Keys of a dictionary; ``1``, ``1.0`` and ``True`` are equal, and code tells them apart."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list) or not list.__eq__(self, other):
+            return False
+        return [*map(_told, self)] == [*map(_told, other)]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+def _told(key: Any) -> Any:
+    """What tells a key from one that is equal to it."""
+    kind = type(key)
+    if kind in (tuple, frozenset):
+        return (kind, *map(_told, key))
+    return (kind, repr(key)) if kind in (float, complex) else kind
+
+
+def _keys(keys: Iterable[Any]) -> list[Any]:
+    found = [*keys]
+    return found if all(type(key) is str for key in found) else _Keys(found)
+
+
+def telling_keys_apart(tree: TreeSpec) -> TreeSpec:
+    """A structure that is unequal to those with other keys in its dictionaries, if equal ones."""
+    if tree.is_leaf():
+        return tree
+    context = tree.context
+    if tree.type in (dict, OrderedDict):
+        context = _keys(context)
+    elif tree.type is defaultdict:
+        context = [context[0], _keys(context[1])]
+    return TreeSpec(tree.type, context, [telling_keys_apart(each) for each in tree.children()])
 
 
 def too_deep() -> Exception:

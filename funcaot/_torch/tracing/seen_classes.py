@@ -14,7 +14,7 @@ import gc
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -149,11 +149,32 @@ class _IsInstance(_Function):
     _original = isinstance
 
     def __call__(self, thing: Any, kinds: Any, /) -> bool:
-        if type(thing) in _NUMBERS and tracing_here() is not None:
-            return issubclass(_class_of(thing), kinds)
-        return isinstance(thing, kinds)
+        if type(thing) not in _NUMBERS or tracing_here() is None:
+            return isinstance(thing, kinds)
+        found = _class_of(thing)
+        return any(
+            isinstance(thing, kind) if _looks_at_things(kind) else issubclass(found, kind)
+            for kind in _each(kinds)
+        )
 
 
+def _each(kinds: Any) -> Iterator[Any]:
+    """The classes among what ``isinstance`` is given."""
+    several = kinds if type(kinds) is tuple else get_args(kinds)
+    if several and (type(kinds) is tuple or isinstance(kinds, types.UnionType)):
+        for kind in several:
+            yield from _each(kind)
+    else:
+        yield kinds
+
+
+def _looks_at_things(kind: Any) -> bool:
+    """Whether a metaclass of the user's asks the thing itself, and not just its class."""
+    asked = getattr(type(kind), "__instancecheck__", None)
+    return isinstance(asked, types.FunctionType) and asked.__module__ not in _BY_CLASS
+
+
+_BY_CLASS = ("abc", "typing")
 _BY_NAME = (getattr, hasattr, setattr, delattr)
 
 

@@ -21,11 +21,12 @@ import torch
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
-from funcaot.aot.closure.hidden.bound import bound_to, gets_any, step_from
+from funcaot.aot.closure.hidden.bound import METHODS, bound_to, gets_any, step_from
 from funcaot.aot.closure.hidden.kept_results import MOST, Finder, KeptResults, results_of, see
 from funcaot.aot.closure.look import (
     dictionary_of,
     has_plain_state,
+    in_context,
     in_slot,
     module_of,
     weakly,
@@ -61,7 +62,6 @@ WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 # Two of these are equal, and have one text, if all is that they hold.
 BY_ALL = (types.SimpleNamespace, argparse.Namespace)
 _OPERATORS = "torch._ops"  # They fill in attributes when these are first asked for.
-_UNSET = object()
 
 
 class Step(NamedTuple):
@@ -133,6 +133,8 @@ def children(holder: Any, names: ReadNames, kept: KeptResults | None = None) -> 
         yield Step("{parent}.mapping", "", holder.mapping)
     elif (held := bound_to(holder)) is not None:
         yield Step(step_from(holder), "", held)
+        if type(holder) in METHODS:
+            yield Step("{parent}.__name__", "", holder.__name__)
     else:
         for kind, attributes in WRAPPERS:
             if isinstance(holder, kind):
@@ -165,14 +167,6 @@ def _of_kept(holder: Any, kept: KeptResults | None) -> Iterator[Step]:
         found = [*kept.given(holder)]
     for each, finder in found:
         yield Step(f"{{0}}({{parent}}, {quoted(each.label)})", "", each.value, (finder,))
-
-
-def in_context(variable: contextvars.ContextVar[Any]) -> Any:
-    """What a context variable holds here."""
-    try:
-        return variable.get()
-    except LookupError:
-        return _UNSET
 
 
 def is_compiled(holder: Any) -> bool:
@@ -227,7 +221,17 @@ def quoted(key: Any) -> str:
     return repr(key).replace("{", "{{").replace("}", "}}")
 
 
+def beside_items(container: Any) -> Iterator[Step]:
+    """The steps to what a container keeps beside its items, and what decides what it does."""
+    if isinstance(container, defaultdict):
+        yield Step("{parent}.default_factory", "", container.default_factory)
+    elif isinstance(container, deque):
+        # In a tuple it isn't taken for a number that may be left open.
+        yield Step("({parent}.maxlen,)", "", (container.maxlen,))
+
+
 def _of_container(holder: Any) -> Iterator[Step]:
+    yield from beside_items(holder)
     if isinstance(holder, DICTIONARIES):
         yield from entries(holder, "{parent}")
     elif isinstance(holder, SETS):

@@ -6,24 +6,18 @@ reader walks after it, with the code that ran, to see what the program depends o
 
 from __future__ import annotations
 
-import argparse
-import enum
 import functools
 import types
 from collections import defaultdict, deque
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from funcaot.aot.closure import children
 from funcaot.aot.closure.named.code_names import ReadNames
 from funcaot.aot.closure.named.entered import set_on_entering
 from funcaot.aot.closure.ran import Ran
 
-_LIMIT = 200_000
-_NOT_FOLLOWED = ("__", "_funcaot_")
 _CHANGEABLE = (list, dict, set, deque)
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace, enum.Enum, *children.WRAPPED)
 
 
 @dataclass(frozen=True)
@@ -41,6 +35,11 @@ class Place:
     access: str
     name: str = ""
     constants: tuple[Any, ...] = ()
+
+    def asked(self, function: Any) -> Place:
+        """The place of what a function says of what is here."""
+        text = f"{{{len(self.constants)}}}({self.access})"
+        return replace(self, access=text, constants=(*self.constants, function))
 
 
 @dataclass

@@ -11,6 +11,7 @@ import logging
 import types
 import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ _TEXTS = frozenset(
         *("__qualname__", "__static_attributes__", "__type_params__", "__weakref__"),
     }
 )
+
+
+_UNSET = object()
 
 
 def module_of(thing: Any) -> str:
@@ -47,6 +51,27 @@ def dictionary_of(thing: Any) -> dict[str, Any] | None:
     except Exception:  # noqa: BLE001 - a property may raise anything
         return None
     return own if isinstance(own, dict) else None
+
+
+def is_proxy(thing: Any) -> bool:
+    """Whether something is a weak proxy, which says that it is of the class of what it is for."""
+    return type(thing) in weakref.ProxyTypes
+
+
+def behind(proxy: Any) -> Any:
+    """What a weak proxy is for; None if that is gone."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
+
+
+def in_context(variable: ContextVar[Any]) -> Any:
+    """What a context variable holds here."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
 
 
 def written(value: Any) -> str:

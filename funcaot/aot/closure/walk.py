@@ -15,7 +15,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +28,14 @@ from funcaot.aot.closure.class_steps import of_class, of_tensor_class
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.contents import has_contents
 from funcaot.aot.closure.environment import Environment, Place
-from funcaot.aot.closure.look import dictionary_of, logged_levels, module_of, name_of
+from funcaot.aot.closure.look import (
+    behind,
+    dictionary_of,
+    is_proxy,
+    logged_levels,
+    module_of,
+    name_of,
+)
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
@@ -240,8 +246,7 @@ class Walk:
 
     def names_of_getters(self) -> set[str]:
         """Attributes that objects get which are made for that."""
-        things = [thing for _, thing in self.found.identities]
-        return {name for thing in things for name in children.names_in(thing)}
+        return {name for _, thing in self.found.identities for name in children.names_in(thing)}
 
     def _anchor(self, thing: Any, text: str, constant: Any) -> None:
         if id(thing) not in self.found.objects:
@@ -377,8 +382,7 @@ class Walk:
                 self._start_at(module, f"{{0}}[{full!r}]", sys.modules)
 
     def _look_into_modules(self) -> None:
-        names = self.found.names
-        used = names.of_users | names.asked_for
+        used = (names := self.found.names).of_users | names.asked_for
         for identity, module in list(self._modules.items()):
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
@@ -423,11 +427,16 @@ class Walk:
 
     def _reach(self, place: Place, child: Any) -> None:
         found = self.found
-        if is_setting(child):
+        if is_proxy(child):
+            found.settings.append((place.asked(is_proxy), True))
+            self._reach(place.asked(behind), behind(child))
+        elif is_setting(child):
             found.settings.append((place, child))
             if isinstance(child, CONTAINERS):
                 found.objects.setdefault(id(child), child)
                 found.places.setdefault(id(child), []).append(place)
+                for step in children.beside_items(child):
+                    self._take(id(child), step)
         elif isinstance(child, SYMBOLIC_NUMBERS):
             found.escaped.append(place)
         elif has_contents(child):
@@ -439,10 +448,7 @@ class Walk:
         else:
             found.identities.append((place, child))
             if isinstance(child, logging.Logger) and found.names.users_mention_any(_LEVELS):
-                text = f"{{{len(place.constants)}}}({place.access})"
-                constants = (*place.constants, logged_levels)
-                levels = replace(place, access=text, constants=constants)
-                found.settings.append((levels, logged_levels(child)))
+                found.settings.append((place.asked(logged_levels), logged_levels(child)))
 
     def _add(self, place: Place, child: Any) -> None:
         found = self.found

@@ -82,10 +82,13 @@ def write_numbers(writer: EnvironmentWriter, numbers: OpenSettings, names: Seque
     """
     log = numbers.log
     needed = _needed(log.steps, [*log.answers, *names])
+    written: list[Number] = []
     for index, number in enumerate(numbers.opened):
         name = f"setting_{index}"
         if not (index in log.fixed or index in numbers.unread) or name in needed:
             _write_setting(writer, number, name, checked=name in needed)
+            written.append(number)
+    _require_one(writer, {id(number.thing) for number in written if number.inside})
     writer.source.namespace["math"] = math
     for name, expression in log.steps.items():
         if name in needed:
@@ -137,6 +140,16 @@ def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, chec
         f"{says} is some {kind}",
         f"told_value({says!r}, {kind!r}, {name})",
     )
+
+
+def _require_one(writer: EnvironmentWriter, containers: Iterable[int]) -> None:
+    """Containers are at all places where they were: their numbers are read at the first one."""
+    environment = writer.environment
+    for identity in containers:
+        for place in environment.places.get(identity, ())[1:]:
+            if environment.is_read(place):
+                says = f"{text_of(environment, place)} is {writer.says(identity)}"
+                writer.require(f"{writer.at(place)} is {writer.variable(identity)}", says)
 
 
 def tensor_of(writer: EnvironmentWriter, name: str) -> str:

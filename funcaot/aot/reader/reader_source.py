@@ -17,6 +17,7 @@ from funcaot.aot.closure.alike import is_plain
 from funcaot.aot.closure.children import CONTAINERS, DICTIONARIES, MODULE_DICTIONARIES, MODULE_HOOKS
 from funcaot.aot.closure.constants import fingerprint, is_setting, needs_fingerprint
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.hidden.bound import METHODS
 from funcaot.aot.closure.look import dictionary_of, in_slot, lacks, module_of, name_of, own_names
 from funcaot.aot.closure.named.code_names import PROTOCOL
 from funcaot.aot.closure.ran import is_library
@@ -30,6 +31,7 @@ from funcaot.aot.reader.told import shown
 from funcaot.aot.state.state import Bag
 
 LARGE = 32
+_MADE_OF = (functools.partial, *METHODS)
 
 
 class EnvironmentWriter:
@@ -122,7 +124,7 @@ class EnvironmentWriter:
         if isinstance(target, types.MethodType | weakref.ref):  # made anew at each access
             return
         path, kind_name = self.says(id(target)), type(target).__name__
-        if type(target) is functools.partial or isinstance(target, children.VIEWS):
+        if type(target) in _MADE_OF or isinstance(target, children.VIEWS):
             # What it is made of is compared.
             kind = self.source.constant(type(target), "T")
             self.require(f"type({name}) is {kind}", f"{path} is a {kind_name}")
@@ -318,9 +320,9 @@ class EnvironmentWriter:
 
     def _is(self, at: str, name: str, target: Any) -> str:
         """The condition under which another place holds a thing; a method is made anew there."""
-        if not isinstance(target, types.MethodType):
+        if not isinstance(target, (types.MethodType, *METHODS)):
             return f"{at} is {name}"
-        kind = self.source.constant(types.MethodType, "T")
+        kind = self.source.constant(type(target), "T")
         return f"(type({at}) is {kind} and {at} == {name})"
 
     def _require_defaults(self, name: str, target: types.FunctionType, says: str) -> None:

@@ -67,7 +67,7 @@ def _open_dictionary(source: Source, name: str, tree: TreeSpec) -> list[str]:
     if not tree.num_children:
         require(source, f"not {name}")
         return []
-    require(source, f"[*{name}] == {source.constant(list(tree.context), 'K')}")
+    require(source, f"[*{name}] == {source.constant(tree.context, 'K')}")
     return _take(source, f"{name}.values()", tree)
 
 

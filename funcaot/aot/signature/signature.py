@@ -12,7 +12,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from funcaot._torch.tensors.pytree import TreeSpec, is_constant_size, tree_flatten
+from funcaot._torch.tensors.pytree import (
+    TreeSpec,
+    is_constant_size,
+    telling_keys_apart,
+    tree_flatten,
+)
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot.aot.closure.alike import may_be_another
@@ -157,7 +162,7 @@ def read_signature(
         first = seen.setdefault(id(leaf), position)
         if first != position:
             repeats.append((first, position))
-    described_leaves = (tree, tuple(described), tuple(kinds), tuple(repeats))
+    described_leaves = (telling_keys_apart(tree), tuple(described), tuple(kinds), tuple(repeats))
     return Signature(*described_leaves, read_ambient(), tuple(attributes)), leaves
 
 

@@ -269,6 +269,29 @@ def test_open_sizes_are_numbers(name):
     assert funcaot.report(compiled).cache_misses == 2
 
 
+class _Above(type):
+    def __instancecheck__(cls, thing):
+        return isinstance(thing, int | float) and thing > cls.bound
+
+
+class _Large(metaclass=_Above):
+    bound = 4
+
+
+@pytest.mark.parametrize("kinds", [_Large, (str, _Large), str | _Large], ids=repr)
+def test_a_metaclass_that_looks_at_numbers(kinds):
+    """It was asked about the class of a size or an open number, which none is an instance of."""
+    factor = 1.0
+
+    def scaled(x):
+        return x * (2 if isinstance(factor, kinds) else 3) * (5 if isinstance(len(x), kinds) else 7)
+
+    compiled = funcaot.compile(scaled, backend="eager")
+    for size, factor in ((3, 1.0), (4, 2.0), (5, 9.0), (3, 7.0), (6, 3.0)):  # noqa: B007 (read)
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), scaled(x))
+
+
 def test_in_a_backward_that_is_compiled():
     class Mean(torch.autograd.Function):
         @staticmethod

@@ -33,6 +33,14 @@ TOLD_APART = {
     "zeros of NumPy": [np.float64(v) for v in (0.0, -0.0, float("nan"), 1.0)],
     "numbers of NumPy": [np.float32(1), np.int32(1), np.int64(1), np.bool_(True), np.complex64(1)],
     "decimals": [decimal.Decimal("1.0"), decimal.Decimal("1.00")],
+    "keys of dictionaries": [{v: 1.0} for v in (1, 1.0, True, 0, False, 0.0, -0.0, (1,), (1.0,))],
+    "keys of other dictionaries": [
+        *(collections.OrderedDict([(v, 1.0), ("a", 2.0)]) for v in (1, 1.0, True)),
+        *(
+            collections.defaultdict(int, {v: 1.0})
+            for v in (1, 1.0, frozenset({1}), frozenset({1.0}))
+        ),
+    ],
     "arrays": [np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), np.array([1, -1])],
     "rows of bytes": [bytearray(b"a"), bytearray(b"b"), array.array("i", [1]), memoryview(b"ab")],
     "proxies": [types.MappingProxyType({"a": 1}), types.MappingProxyType({"a": 1.0})],

@@ -113,3 +113,43 @@ def test_containers_that_become_one_or_two(where, tied, kind):
                 target(torch.full((2,), float(seed)))
         found.append((before, after))
     torch.testing.assert_close(*found)
+
+
+def _new(kind, number):
+    return {dict: lambda: {"k": number}, list: lambda: [number], tuple: lambda: [(number, 2.0)]}[
+        kind
+    ]()
+
+
+def _change(container, number):
+    key = "k" if isinstance(container, dict) else 0
+    container[key] = (number, 2.0) if isinstance(container[key], tuple) else number
+
+
+def _number(container):
+    found = container["k" if isinstance(container, dict) else 0]
+    return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize("kind", [dict, list, tuple], ids=["dictionary", "list", "rows"])
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_numbers_of_a_container_at_two_places(first, kind):
+    """A number left open was read at the first place for both, when another was put into one."""
+    shared = _new(kind, 1.0)
+    holder = types.SimpleNamespace(one=shared, two=shared)
+    second = "two" if first == "one" else "one"
+
+    def read(x):
+        return x * _number(holder.one) + _number(holder.two)
+
+    compiled = funcaot.compile(read, backend="eager")
+    x = torch.full((2,), 3.0)
+    actions = [None, None, None, first, None, second, None, "tie", None, second]
+    for number, action in enumerate(actions):
+        if action is None:
+            _change(holder.one, float(number))
+        elif action == "tie":
+            holder.one = holder.two
+        else:
+            setattr(holder, action, _new(kind, float(number)))
+        torch.testing.assert_close(compiled(x), read(x))

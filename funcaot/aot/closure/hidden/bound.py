@@ -11,14 +11,14 @@ from typing import Any
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.rules.operands.reached import is_filled
 
-__all__ = ["bound_to", "gets_any", "step_from"]
+__all__ = ["METHODS", "bound_to", "gets_any", "step_from"]
 
-_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 
 def step_from(holder: Any) -> str:
     """Source text for the way on from something that holds one thing; empty for another object."""
-    if type(holder) in _BOUND or type(holder) is super:
+    if type(holder) in METHODS or type(holder) is super:
         return "{parent}.__self__"
     if type(holder) is types.CellType and is_filled(holder):
         return "{parent}.cell_contents"
