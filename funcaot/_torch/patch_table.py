@@ -200,6 +200,17 @@ PATCHES: tuple[Patch, ...] = (
         "tests/derivatives/levels/test_uncompiled_flex_attention.py",
     ),
     Patch(
+        "containers of operands",
+        "funcaot/_torch/tracing/control_flow.py",
+        (
+            Target("torch._higher_order_ops.cond:validate_subgraph_args_types", ("lifted_args",)),
+            Target("torch._higher_order_ops.cond:CondOp.__call__"),
+        ),
+        "The operator of torch.cond takes tensors alone: torch's compiler takes containers apart.",
+        "a call with containers among the operands of torch.cond runs without being compiled",
+        "tests/aot/capture/test_control_flow.py",
+    ),
+    Patch(
         "mathematics",
         "funcaot/_torch/tensors/sizes/functions_of_math.py",
         (Target("math:sqrt"),),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch._higher_order_ops.associative_scan import associative_scan_op as ASSOCIATIVE_SCAN
@@ -14,6 +17,9 @@ from torch._higher_order_ops.scan import scan_op as SCAN
 from torch._higher_order_ops.while_loop import while_loop_op as WHILE_LOOP
 from torch.utils import _pytree as pytree
 
+from funcaot._torch.patches import applied
+from funcaot.base.scopes import SharedPatch, holding
+
 __all__ = [
     "ASSOCIATIVE_SCAN",
     "COND",
@@ -22,7 +28,37 @@ __all__ = [
     "WHILE_LOOP",
     "as_carried",
     "generic_associative_scan",
+    "taking_containers",
 ]
+
+_MODULE: Any = importlib.import_module("torch._higher_order_ops.cond")
+_NAME = "validate_subgraph_args_types"
+_check: Any = getattr(_MODULE, _NAME)
+
+
+class _ThisThread(threading.local):
+    captures = False
+
+
+_this_thread = _ThisThread()
+
+
+def _check_outside(operands: Any) -> None:
+    """Torch's check that operands of ``cond`` are leaves, which its own compiler makes of them."""
+    if not _this_thread.captures:
+        _check(operands)
+
+
+_patch = SharedPatch(
+    lambda: setattr(_MODULE, _NAME, _check_outside), lambda: setattr(_MODULE, _NAME, _check)
+)
+
+
+@contextlib.contextmanager
+def taking_containers() -> Iterator[None]:
+    """Inside, in this thread, ``torch.cond`` hands on operands in the containers they came in."""
+    with applied("containers of operands", _patch.used, None), holding(_this_thread, captures=True):
+        yield
 
 
 def as_carried(body_fn: Callable[..., Any], leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -85,11 +85,14 @@ def _map(function: Callable[..., Any], xs: Any, others: Any) -> Any:
 
 def _scan(combine_fn: Callable[..., Any], init: Any, xs: Any, additional: Any = ()) -> Any:
     carry, rows = list(init), []
+    spec: Any = None
     for i in range(xs[0].shape[0] if xs else 0):
-        found = list(combine_fn(*carry, *(x.select(0, i) for x in xs), *additional))
-        carry, row = found[: len(carry)], found[len(carry) :]
+        found = combine_fn(*carry, *(x.select(0, i) for x in xs), *additional)
+        # In leaves, or what it carries and the row, each in the containers of the user.
+        leaves, spec = tree_flatten(found)
+        carry, row = leaves[: len(carry)], leaves[len(carry) :]
         rows.append(row)
-    return (*carry, *(_stacked(rows) if rows else ()))
+    return tree_unflatten([*carry, *_stacked(rows)], spec) if rows else tuple(carry)
 
 
 def _associative_scan(combine_fn: Callable[..., Any], xs: Any, additional: Any = ()) -> Any:

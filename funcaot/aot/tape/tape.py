@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +25,7 @@ from funcaot._torch.tensors.printing import printable
 from funcaot._torch.tensors.seeding import drawing_nothing
 from funcaot._torch.tensors.sizes import shapes
 from funcaot._torch.tensors.sizes.texts import told_as_numbers
-from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing import control_flow, tracing
 from funcaot._torch.tracing.fake_errors import without_reports
 from funcaot._torch.tracing.functional_values import is_up_to_date
 from funcaot._torch.tracing.torchscript import running_scripts_in_python
@@ -142,12 +141,12 @@ class Tape:
         hidden = inference.inference_mode_around_levels()
         with (
             StateKept(self._fake_mode, self._proxy_mode, self._functional_mode),
-            nullcontext() if autocast else guards.autocast_as(()),
+            contextlib.nullcontext() if autocast else guards.autocast_as(()),
             _outside_of_transforms(),
-            inference.outside_inference_mode() if hidden else nullcontext(),
+            inference.outside_inference_mode() if hidden else contextlib.nullcontext(),
             torch.set_grad_enabled(grad_mode),
             intercepting(),
-            with_derivatives() if grad_mode else nullcontext(),
+            with_derivatives() if grad_mode else contextlib.nullcontext(),
             capturing(self),
             _watching(self._checkpointed),
             tracing.disable_autocast_cache(),
@@ -155,7 +154,7 @@ class Tape:
             self._proxy_mode,
             tracing.decompose({**in_memory_order(self._running), **OF_EMPTY, **OPEN_PADS}),
             self._functional_mode,
-            nullcontext() if self.sizes is None else _with_open_sizes(),
+            contextlib.nullcontext() if self.sizes is None else _with_open_sizes(),
         ):
             yield
 
@@ -487,6 +486,7 @@ def _watching(checkpointed: Any) -> Iterator[None]:
         differentiating_flex_attention(),
         observing_checkpoints(checkpointed),
         running_scripts_in_python(),
+        control_flow.taking_containers(),
         recording_distributed_tensors(),
         numbering_works_in_turn(),
     ):

@@ -48,6 +48,19 @@ def structured_in_python(x, y):
     return (x * 2).sin() + y.exp() if x.sum() > 0 else (y + 1).sin() + x * 3
 
 
+def contained(x, y):
+    def chosen(pair, named):
+        inner = torch.cond(y.sum() > 0, lambda a: a["b"] * 2, lambda a: a["b"] * 3, (named,))
+        return pair[0] * inner
+
+    pair, named = (x.sin(), [y]), {"b": x * y}
+    return torch.cond(x.sum() > 0, chosen, lambda pair, named: pair[1][0] + x, (pair, named))
+
+
+def contained_in_python(x, y):
+    return x.sin() * x * y * (2 if y.sum() > 0 else 3) if x.sum() > 0 else x + y
+
+
 def of_sizes(x, y):
     return torch.cond(x.shape[0] > 2, lambda a: a * y, lambda a: a + y, (x,))
 
@@ -105,6 +118,24 @@ def scanned_in_python(x, y):
     return carried + total
 
 
+def scanned_in_containers(x, y):
+    def combine(carried, row):
+        total, (product,) = carried
+        found = {"d": total * row["a"], "s": row["b"] + 1}
+        return (total + row["a"], [product * row["b"]]), found
+
+    rows = {"a": torch.stack([x, y]), "b": torch.stack([y, x * y])}
+    (total, (product,)), out = scan(combine, (x.sin(), [y.cos()]), rows)
+    return total + product + (out["d"] * out["s"]).sum(0)
+
+
+def scanned_in_containers_in_python(x, y):
+    total, product, out = x.sin(), y.cos(), 0
+    for a, b in ((x, y), (y, x * y)):
+        total, product, out = total + a, product * b, out + total * a * (b + 1)
+    return total + product + out
+
+
 def combined(x, y):
     rows = torch.stack([x, y, x * y, x + y, x - y])
     return associative_scan(lambda a, b: a * b, rows, 0, combine_mode="generic").sum(0)
@@ -118,12 +149,14 @@ PAIRS = {
     "cond": (branches, branches_in_python),
     "nested": (nested, nested_in_python),
     "structured": (structured, structured_in_python),
+    "containers": (contained, contained_in_python),
     "sizes": (of_sizes, of_sizes_in_python),
     "counted": (counted, counted_in_python),
     "grown": (grown, grown_in_python),
     "never": (never, never_in_python),
     "map": (mapped, mapped_in_python),
     "scan": (scanned, scanned_in_python),
+    "scan of containers": (scanned_in_containers, scanned_in_containers_in_python),
     "associative": (combined, combined_in_python),
 }
 

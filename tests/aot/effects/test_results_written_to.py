@@ -76,3 +76,33 @@ def test_the_gradient_of_an_argument_that_was_written_to(written):
         got, *got_looks = step(compiled)
         torch.testing.assert_close(got, expected)
         assert got_looks == looks
+
+
+SHAPED = {
+    "transposed": lambda x: x.transpose_(1, 0).diagonal(),
+    "there and back": lambda x: (x.t_().t_(), x * 2)[1],
+    "a dimension more": lambda x: (x.unsqueeze_(0).transpose_(1, 2).squeeze_(0), x[0])[1],
+    "multiplied and turned": lambda x: (x.mul_(2), x.t_(), x[:1])[2],
+}
+
+
+@pytest.mark.parametrize("shaped", SHAPED)
+def test_the_gradient_of_an_argument_whose_shape_was_changed(shaped):
+    """Its strides are those that the inverse of eager's call gives it."""
+    compiled = funcaot.compile(SHAPED[shaped], backend="eager")
+
+    def looks(call):
+        leaf = torch.arange(6.0).view(2, 3).requires_grad_()
+        x = leaf.sin()
+        before = x._version
+        result = call(x)
+        results = ((result,), (x,), (result, x))
+        gradients = [
+            torch.autograd.grad([r.square().sum() for r in chosen], leaf, retain_graph=True)[0]
+            for chosen in results
+        ]
+        strides = [gradient.stride() for gradient in gradients]
+        return [g.tolist() for g in gradients], strides, x.stride(), x._version - before
+
+    for _ in range(2):
+        assert looks(compiled) == looks(SHAPED[shaped])

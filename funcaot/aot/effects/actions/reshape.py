@@ -50,7 +50,7 @@ class Reshape(Action):
             UnsupportedError: The input is a batch, whose strides can't be given.
         """
         with torch.set_grad_enabled(self.with_grad):
-            if self.calls and functorch.transforms_active():
+            if self.calls and (self.with_grad or functorch.transforms_active()):
                 for name, arguments in self.calls:
                     getattr(target, name)(*arguments)
                 return
