@@ -348,9 +348,10 @@ class Recorder(PausableTrace):
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
         self._classes.close()
+        # A rule runs on tensors of its own: what it kept is nothing for the code around it.
+        forget_traced(self.ran.users)
         if self._outer is None:
             sys.settrace(self.before)
-            forget_traced(self.ran.users)
             return
         sys.settrace(self._outer.trace)
         # What ran in a capture inside this one ran here too.
