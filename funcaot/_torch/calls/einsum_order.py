@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import _VF  # type: ignore[attr-defined]
+from torch import _VF
 
 __all__ = ["in_order", "is_ordered"]
 
@@ -61,7 +61,8 @@ def in_order(equation: str, operands: Sequence[torch.Tensor]) -> torch.Tensor:
         # Each condition is noted with the trace.
         within = (low <= 3 or size >= low) and (high >= _MOST or size <= high)
         assert within, "a size is within bounds around itself"
-    return _VF.einsum(equation, operands, path=found)
+    contract: Any = _VF.einsum  # type: ignore[attr-defined]
+    return contract(equation, operands, path=found)
 
 
 def _order(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[int]:

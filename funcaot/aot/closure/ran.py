@@ -348,8 +348,7 @@ class Recorder(PausableTrace):
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
         self._classes.close()
-        # A rule runs on tensors of its own: what it kept is nothing for the code around it.
-        forget_traced(self.ran.users)
+        forget_traced(self.ran.users)  # Tensors of a rule's run are nothing for the code around it.
         if self._outer is None:
             sys.settrace(self.before)
             return

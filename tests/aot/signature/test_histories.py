@@ -166,9 +166,7 @@ def _zeroed_unrecorded(state):
     return state.detach_()
 
 
-@pytest.mark.parametrize(
-    "reset", [_zeroed_and_detached, _detached_and_scaled, _zeroed_unrecorded]
-)
+@pytest.mark.parametrize("reset", [_zeroed_and_detached, _detached_and_scaled, _zeroed_unrecorded])
 def test_a_state_that_is_written_to_and_detached_leads_no_further(reset):
     """The node went on to the history of the last call, which was freed."""
 

@@ -137,7 +137,7 @@ class ByNumPy(ByTorch):
 
 @pytest.mark.parametrize("function", [ByTorch, ByNumPy])
 def test_kept_by_a_function_and_used_around_it(function):
-    """A Function's forward runs on tensors that no trace knows, and left them to the code around."""
+    """A Function's forward runs on tensors that no trace knows, and left them there."""
 
     def run(x):
         return (function.apply(x.sin()) * table(x.shape[-1])).sum()
