@@ -406,13 +406,14 @@ class Entry:
     def _protect(self, tensors: Sequence[torch.Tensor], around: Situation) -> list[torch.Tensor]:
         """What autograd may save must not be the object that the epilogue overwrites."""
         operands = list(tensors)
-        for index in () if around.transforms else self._unreached:
+        cut = frozenset() if around.transforms else self._unreached
+        for index in cut:
             operands[index] = tensors[index].detach()
         for index in self.forward.overwritten:
             tensor = tensors[index]
             if around.transforms or self.signature.ambient.forward_mode:
                 operands[index] = tensor.clone()
-            elif tensor.requires_grad and self.differentiable:
+            elif tensor.requires_grad and self.differentiable and index not in cut:
                 # The function may have enabled grad mode itself.
                 with torch.enable_grad():
                     operands[index] = edge(tensor)

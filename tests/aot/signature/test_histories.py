@@ -6,6 +6,8 @@ same derivative, or says that it can't have it.
 
 import pytest
 import torch
+from torch import nn
+from torch.testing import assert_close
 
 import funcaot
 from funcaot.errors import UnsupportedError
@@ -148,3 +150,42 @@ def test_a_loaded_program_looks_too(tmp_path):
     torch.testing.assert_close(again(leaf(2).sin(), x), body(leaf(2).sin(), x))
     with pytest.raises(UnsupportedError, match="was computed from it before the call"):
         again(x.sin(), x)
+
+
+def _zeroed_and_detached(state):
+    return state.zero_().detach_()
+
+
+def _detached_and_scaled(state):
+    return state.detach_().mul_(0.5)
+
+
+def _zeroed_unrecorded(state):
+    with torch.no_grad():
+        state.zero_()
+    return state.detach_()
+
+
+@pytest.mark.parametrize("reset", [_zeroed_and_detached, _detached_and_scaled, _zeroed_unrecorded])
+def test_a_state_that_is_written_to_and_detached_leads_no_further(reset):
+    """The node went on to the history of the last call, which was freed."""
+
+    class Stateful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("state", torch.ones(3))
+
+        def forward(self, x):
+            self.state = reset(self.state) * 0.5 + x * self.weight
+            return self.state.sin()
+
+    model, eager = Stateful(), Stateful()
+    compiled = funcaot.compile(model, backend=COMPILER)
+    for _ in range(3):
+        x = torch.randn(3)
+        for function in (compiled, eager):
+            function(x).sum().backward()
+        assert_close(model.weight.grad, eager.weight.grad)
+        assert_close(model.state, eager.state)
+    assert funcaot.report(compiled).cache_misses == 2

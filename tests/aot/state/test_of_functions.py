@@ -11,6 +11,7 @@ from funcaot.aot.closure.alike import reached_by
 from funcaot.aot.state.of_functions import watch_of
 from funcaot.errors import UnsupportedError
 
+OF_C = pytest.importorskip("scipy.stats._stats").von_mises_cdf
 COUNTS = {}
 SEEN = []
 
@@ -318,3 +319,25 @@ def test_what_is_looked_at_is_not_traced(monkeypatch):
     assert COUNTS["rule"] == 1
     assert (__name__, "in_dictionary") in traced
     assert not {name for module, name in traced if module == "funcaot.aot.state.state"}
+
+
+class CalledByC(torch.autograd.Function):
+    """Its backward reaches a function of C, one of whose attributes is made when it is read."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (2 if OF_C.__module__ else 1)
+
+
+def test_a_number_that_c_makes_when_it_is_read():
+    """Each look found another object, so that the backward ran on real values."""
+    compiled = funcaot.compile(lambda x: CalledByC.apply(x).sum(), backend="eager")
+    for size in (2, 3, 4):
+        x = torch.ones(size, requires_grad=True)
+        compiled(x).backward()
+        assert x.grad.tolist() == [2.0] * size
+    assert funcaot.report(compiled).cache_misses == 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from funcaot._torch.calls.einsum_order import in_order, is_ordered
 from funcaot._torch.levels.functorch import interpreter_stack
 from funcaot._torch.tensors.ops import formula_of
 from funcaot.aot.capture.handlers import writing
@@ -19,6 +20,7 @@ __all__ = [
     "FREQUENCIES",
     "MAKING",
     "by_formula",
+    "einsum",
     "fill_diagonal",
     "frequencies",
     "linear",
@@ -54,6 +56,14 @@ def by_formula(call: Call, capture: InProgress) -> Any:
     if not any(isinstance(given, torch.SymInt) for given in (*call.args, *call.kwargs.values())):
         return NotImplemented
     return formula_of(call.name)(*call.args, **call.kwargs)
+
+
+def einsum(call: Call, capture: InProgress) -> Any:
+    """``torch.einsum`` of more than two operands, in an order for the sizes at present."""
+    equation, *operands = call.args
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = [*operands[0]]
+    return in_order(equation, operands) if is_ordered(operands) else NotImplemented
 
 
 def frequencies(call: Call, capture: InProgress) -> Any:

@@ -87,6 +87,7 @@ HANDLERS: tuple[Row, ...] = (
     Row(of(*idle_dropout.TRAINING), idle_dropout.give_back),
     Row(of(*writing.NORMALIZING), writing.normalize),
     Row(of(torch.nn.functional.linear), open_sizes.linear),
+    Row(of(torch.einsum), open_sizes.einsum),
     Row(of(*open_sizes.MAKING), open_sizes.by_formula),
     Row(of(*open_sizes.FREQUENCIES), open_sizes.frequencies),
     Row(named("fill_diagonal_"), open_sizes.fill_diagonal),

@@ -112,3 +112,40 @@ def test_a_backward_that_looks_up(eager_first):
             found.append(x.grad)
         assert_close(*found)
         assert type(table(4)) is torch.Tensor
+
+
+class ByTorch(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * table(x.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * table(gradient.shape[-1])
+
+
+class ByNumPy(ByTorch):
+    @staticmethod
+    def forward(x):
+        product = x * table(x.shape[-1])
+        return torch.from_numpy(product.numpy() + 0)
+
+
+@pytest.mark.parametrize("function", [ByTorch, ByNumPy])
+def test_kept_by_a_function_and_used_around_it(function):
+    """A Function's forward runs on tensors that no trace knows, and left them there."""
+
+    def run(x):
+        return (function.apply(x.sin()) * table(x.shape[-1])).sum()
+
+    compiled = funcaot.compile(run, backend="eager")
+    for _ in range(2):
+        x = torch.randn(2, 4, requires_grad=True)
+        (found,) = torch.autograd.grad(compiled(x), x)
+        (expected,) = torch.autograd.grad(run(x), x)
+        assert_close(found, expected)
+        table.cache_clear()
