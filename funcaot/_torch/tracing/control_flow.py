@@ -43,10 +43,10 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-def _check_outside(operands: Any) -> None:
+def _check_outside(lifted_args: Any) -> None:
     """Torch's check that operands of ``cond`` are leaves, which its own compiler makes of them."""
     if not _this_thread.captures:
-        _check(operands)
+        _check(lifted_args)
 
 
 _patch = SharedPatch(

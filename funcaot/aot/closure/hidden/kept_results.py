@@ -138,7 +138,7 @@ class KeptResults:
 
     def __init__(self) -> None:
         """Note what all functions keep that a walk reached so far."""
-        self._before = {function: _now(function) for function in _known()}
+        self._before = {function: _now(function) for function in _alive(_seen)}
         self._given: dict[Function, list[tuple[Kept, bool]]] = {}
 
     def stop(self, codes: Container[types.CodeType]) -> None:
@@ -147,7 +147,7 @@ class KeptResults:
         Args:
             codes: The code that ran.
         """
-        for function in _known():
+        for function in _alive(_seen):
             calls, keys = self._before.get(function, _seen[function])
             info = function.cache_info()
             count = info.hits + info.misses - calls
@@ -184,10 +184,10 @@ def see(function: Function) -> None:
         runs[function] = function.cache_info().misses
 
 
-def _known() -> list[Function]:
-    """The functions that were seen; another thread may add one."""
-    alive = (reference() for reference in _seen.keyrefs())
-    return [function for function in alive if function is not None]
+def _alive(table: weakref.WeakKeyDictionary[Function, Any]) -> list[Function]:
+    """The functions in a table, to which another thread may add one."""
+    found = (reference() for reference in table.keyrefs())
+    return [function for function in found if function is not None]
 
 
 def _now(function: Function) -> tuple[int, frozenset[int]]:
@@ -205,10 +205,11 @@ def remembering_by(code: types.CodeType) -> Function | None:
 
     The walk reaches the function before the code runs. It has counted the run when the code starts.
     """
-    for function, known in [*_by_code.get(id(code), {}).items()]:
+    runs = _by_code.get(id(code))
+    for function in () if runs is None else _alive(runs):
         inner, count = _within(function), function.cache_info().misses
-        if count != known and inner is not None and inner.__code__ is code:
-            _by_code[id(code)][function] = count
+        if count != runs.get(function) and inner is not None and inner.__code__ is code:
+            runs[function] = count
             return function
     return None
 
