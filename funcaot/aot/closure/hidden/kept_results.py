@@ -206,7 +206,9 @@ def remembering_by(code: types.CodeType) -> Function | None:
     The walk reaches the function before the code runs. It has counted the run when the code starts.
     """
     runs = _by_code.get(id(code))
-    for function in () if runs is None else _alive(runs):
+    if runs is None:
+        return None
+    for function in _alive(runs):
         inner, count = _within(function), function.cache_info().misses
         if count != runs.get(function) and inner is not None and inner.__code__ is code:
             runs[function] = count
