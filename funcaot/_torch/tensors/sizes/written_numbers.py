@@ -71,10 +71,12 @@ class WrittenLog(NumberLog):
 
     def pin(self, name: str, value: float, sources: frozenset[int]) -> None:
         """Have the program be for one value; many numbers give a place in a ring of rows."""
-        if name in self.folded and isfinite(value):
+        if name not in self.folded or not isfinite(value) or str(value) == "-0.0":
+            super().pin(name, value, sources)
+        elif value:
             self.ask(f"{name} == {value!r}", answer=True)
         else:
-            super().pin(name, value, sources)
+            self.ask(f"str({name})[0] == '0' and not {name}", answer=True)
 
     def is_full(self) -> bool:
         """Whether no more should be written down."""

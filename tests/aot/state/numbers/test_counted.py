@@ -3,6 +3,8 @@
 What an object is and what a function runs may not be assigned inside.
 """
 
+import math
+
 import pytest
 import torch
 
@@ -146,6 +148,23 @@ def test_a_ring_of_rows(name):
         x = torch.full((2,), float(step))
         assert torch.equal(compiled(x), plain(x))
     assert funcaot.report(compiled).cache_misses <= 2 * count + 1
+
+
+def test_a_remainder_that_is_zero_has_a_sign():
+    """Of two zeros, which are equal, Python may tell one by its sign."""
+
+    class Signed:
+        value, factor = 1.0, 1.0
+
+        def __call__(self, x):
+            return x * math.copysign(1.0, self.value % 2.0 * self.factor)
+
+    signed = Signed()
+    compiled = funcaot.compile(signed, backend=COMPILER)
+    for value, factor in ((1.0, 1.0), (2.0, 1.0), (2.0, -1.0), (4.0, 1.0), (4.0, -1.0)):
+        signed.value, signed.factor = value, factor
+        x = torch.ones(2)
+        assert torch.equal(compiled(x), signed(x))
 
 
 def becomes_another():
