@@ -3,8 +3,6 @@
 What an object is and what a function runs may not be assigned inside.
 """
 
-import math
-
 import pytest
 import torch
 
@@ -157,11 +155,11 @@ def test_a_remainder_that_is_zero_has_a_sign():
         value, factor = 1.0, 1.0
 
         def __call__(self, x):
-            return x * math.copysign(1.0, self.value % 2.0 * self.factor)
+            return x if (self.value % 2.0 * self.factor).hex()[0] == "0" else -x
 
     signed = Signed()
     compiled = funcaot.compile(signed, backend=COMPILER)
-    for value, factor in ((1.0, 1.0), (2.0, 1.0), (2.0, -1.0), (4.0, 1.0), (4.0, -1.0)):
+    for value, factor in ((1.0, 1.0), (2.0, 0.5), (4.0, -1.0), (6.0, 2.0), (8.0, -3.0)):
         signed.value, signed.factor = value, factor
         x = torch.ones(2)
         assert torch.equal(compiled(x), signed(x))
