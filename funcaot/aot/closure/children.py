@@ -21,7 +21,7 @@ import torch
 from funcaot._torch.tracing.attributes import attributes_of
 from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
-from funcaot.aot.closure.hidden.bound import METHODS, bound_to, gets_any, step_from
+from funcaot.aot.closure.hidden.bound import METHODS, gets_any, held_by
 from funcaot.aot.closure.hidden.kept_results import MOST, Finder, KeptResults, results_of, see
 from funcaot.aot.closure.look import (
     dictionary_of,
@@ -131,8 +131,8 @@ def children(holder: Any, names: ReadNames, kept: KeptResults | None = None) -> 
         yield from _of_container(holder)
     elif isinstance(holder, VIEWS):
         yield Step("{parent}.mapping", "", holder.mapping)
-    elif (held := bound_to(holder)) is not None:
-        yield Step(step_from(holder), "", held)
+    elif (held := held_by(holder)) is not None:
+        yield Step(f"{{parent}}.{held[0]}", "", held[1])
         if type(holder) in METHODS:
             yield Step("{parent}.__name__", "", holder.__name__)
     else:
@@ -395,7 +395,7 @@ def leads_on(value: Any) -> bool:
     """Whether an object that isn't a class or a module of Python's may lead to something."""
     if isinstance(value, torch.Tensor | torch.nn.Module | functools.partial | types.MethodType):
         return True
-    if isinstance(value, (*CONTAINERS, *VIEWS)) or bound_to(value) is not None:
+    if isinstance(value, (*CONTAINERS, *VIEWS)) or held_by(value) is not None:
         return True
     if (kind := type(value)) is types.FunctionType:
         return not (is_torchs(value) or runs_threads(module_of(value)))

@@ -334,6 +334,7 @@ class Recorder(PausableTrace):
 
     def __enter__(self) -> Recorder:
         """Start to record."""
+        self.ran.kept.start()
         self._classes.enter_context(showing_classes())
         if self._watch is not None:
             self._classes.enter_context(self._watch)
@@ -347,7 +348,6 @@ class Recorder(PausableTrace):
     def __exit__(self, *error: object) -> None:
         """Stop, and restore what traced before."""
         self._classes.close()
-        # A rule runs on tensors of its own: what it kept is nothing for the code around it.
         self.ran.kept.stop(self.ran.users)
         if self._outer is None:
             sys.settrace(self.before)

@@ -156,29 +156,28 @@ class Snapshots:
         """See what functions run, and by which defaults, before code that may replace that."""
         for identity, thing in [*self._environment.objects.items()]:
             if isinstance(thing, types.FunctionType) and identity not in self._functions:
-                self._functions[identity] = (
-                    thing,
-                    {name: getattr(thing, name) for name in _REPLACED},
-                )
+                before = {name: getattr(thing, name) for name in _REPLACED}
+                self._functions[identity] = thing, before
+
+    def _replaced_in_functions(self) -> Iterator[tuple[types.FunctionType, str, Any]]:
+        """Functions that run something else now, what that is, and what it was."""
+        for function, before in self._functions.values():
+            for name, value in before.items():
+                if getattr(function, name) is not value:
+                    yield function, name, value
 
     def replaced(self) -> tuple[Any, str] | None:
         """Something of another class now, or a function that runs something else, and what."""
         for holder, kind in self.classes:
             if type(holder) is not kind:
                 return holder, "__class__"
-        for function, before in self._functions.values():
-            for name, value in before.items():
-                if getattr(function, name) is not value:
-                    return function, name
-        return None
+        return next(((each, name) for each, name, _ in self._replaced_in_functions()), None)
 
     def put_back(self) -> None:
         """Give objects their classes again, and functions what they ran."""
         put_back_classes(self.classes)
-        for function, before in self._functions.values():
-            for name, value in before.items():
-                if getattr(function, name) is not value:
-                    setattr(function, name, value)
+        for function, name, value in self._replaced_in_functions():
+            setattr(function, name, value)
 
 
 def put_back_classes(before: Iterable[tuple[Any, type]]) -> None:

@@ -11,33 +11,25 @@ from typing import Any
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.rules.operands.reached import is_filled
 
-__all__ = ["METHODS", "bound_to", "gets_any", "step_from"]
+__all__ = ["METHODS", "gets_any", "held_by"]
 
 METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
+_BOUND = (*METHODS, super)
 
 
-def step_from(holder: Any) -> str:
-    """Source text for the way on from something that holds one thing; empty for another object."""
-    if type(holder) in METHODS or type(holder) is super:
-        return "{parent}.__self__"
-    if type(holder) is types.CellType and is_filled(holder):
-        return "{parent}.cell_contents"
-    return ""
+def held_by(holder: Any) -> tuple[str, Any] | None:
+    """What it holds, after the attribute that gives it; None of another object.
 
-
-def bound_to(holder: Any) -> Any:
-    """What it holds; None for what says nothing more than its name: a module, a class, a constant.
-
-    What torch's functions of C are bound to is none of Python's.
+    A module, a class or a constant says nothing more than the method's name, and what torch's
+    functions of C are bound to is none of Python's.
     """
-    step = step_from(holder)
-    if not step:
-        return None
-    held = getattr(holder, step.removeprefix("{parent}."))
     if type(holder) is types.CellType:
-        return held
+        return ("cell_contents", holder.cell_contents) if is_filled(holder) else None
+    if type(holder) not in _BOUND:
+        return None
+    held = holder.__self__
     is_named = isinstance(held, type | types.ModuleType) or is_scalar(held)
-    return None if is_named or type(held).__name__ == "PyCapsule" else held
+    return None if is_named or type(held).__name__ == "PyCapsule" else ("__self__", held)
 
 
 def gets_any(thing: Any) -> bool:

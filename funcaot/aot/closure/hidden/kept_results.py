@@ -137,12 +137,18 @@ class KeptResults:
     """Which results functions gave that they kept, while code was recorded."""
 
     def __init__(self) -> None:
+        """None is known yet."""
+        self._before: dict[Function, tuple[int, frozenset[int]]] = {}
+        self._given: dict[Function, list[tuple[Kept, bool]]] = {}
+
+    def start(self) -> None:
         """Note what all functions keep that a walk reached so far."""
         self._before = {function: _now(function) for function in _alive(_seen)}
-        self._given: dict[Function, list[tuple[Kept, bool]]] = {}
 
     def stop(self, codes: Container[types.CodeType]) -> None:
         """Note which they gave, and forget what holds tensors or open numbers of a capture.
+
+        A rule runs on tensors of its own: what it kept is nothing for the code around it.
 
         Args:
             codes: The code that ran.

@@ -175,6 +175,12 @@ def what_a_cell_holds():
 
 
 @case
+def a_cell_that_held_none():
+    cell = types.CellType(None)
+    return lambda: cell.cell_contents or 3.0, giving(cell, "cell_contents")
+
+
+@case
 def a_set_of_weak_references():
     holder = Holder()
     things = weakref.WeakSet([holder])
