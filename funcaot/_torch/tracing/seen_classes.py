@@ -9,7 +9,9 @@ what a tensor says.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import ctypes
 import gc
 import sys
 import types
@@ -31,11 +33,14 @@ __all__ = [
     "SHOWN_NAMES",
     "classes_shown",
     "enter_as",
+    "is_added",
     "is_by_name",
-    "is_shown",
     "is_unseen",
+    "meant_by",
     "show_classes",
+    "show_in_arguments",
     "showing_classes",
+    "shown_in",
 ]
 
 _SYMBOLIC = (FunctionalTensor, FakeTensor)
@@ -218,12 +223,24 @@ _SHOWN: dict[str, Any] = {"type": _Type(), "len": _Length(), "isinstance": _IsIn
 _SHOWN["vars"] = _Whole()
 _SHOWN |= {each.__name__: _ByName(each) for each in _BY_NAME}
 SHOWN_NAMES = frozenset(_SHOWN)
-_IDENTITIES = frozenset(map(id, _SHOWN.values()))
+_MEANT = {id(shown): getattr(builtins, name) for name, shown in _SHOWN.items()}
+_STAND_IN = {id(getattr(builtins, name)): shown for name, shown in _SHOWN.items()}
 
 
-def is_shown(thing: Any) -> bool:
-    """Whether a thing stands for a builtin while something is captured."""
-    return id(thing) in _IDENTITIES
+def meant_by(thing: Any) -> Any:
+    """The builtin that a thing stands for while something is captured; else the thing itself."""
+    return _MEANT.get(id(thing), thing)
+
+
+def shown_in(namespace: dict[Any, Any]) -> dict[str, bool]:
+    """The names of globals that show a stand-in, and whether each is there for that alone."""
+    _, names = _spaces.get(id(namespace), _NOTHING)
+    return {name: added for name, added in names.items() if id(namespace.get(name)) in _MEANT}
+
+
+def is_added(namespace: dict[str, Any], name: str) -> bool:
+    """Whether globals have a name only because a capture shows a builtin to their code."""
+    return id(namespace.get(name)) in _MEANT and shown_in(namespace).get(name, False)
 
 
 _GETTING = (vars, object.__getattribute__, type.__getattribute__)
@@ -253,7 +270,9 @@ _PROPERTIES = dict.fromkeys(_SYMBOLIC, property(_shown_class))
 _PROPERTIES |= {
     kind: property(_shown_number) for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)
 }
-_spaces: dict[int, dict[str, Any]] = {}
+# Globals that a capture put stand-ins into, and whether each name wasn't there before.
+_spaces: dict[int, tuple[dict[str, Any], dict[str, bool]]] = {}
+_NOTHING: tuple[dict[str, Any], dict[str, bool]] = ({}, {})
 
 
 def _set(*, shown: bool) -> None:
@@ -277,10 +296,15 @@ def _install() -> None:
 def _undo() -> None:
     _set(shown=False)
     while _spaces:
-        _, space = _spaces.popitem()
-        for name, shown in _SHOWN.items():
-            if space.get(name) is shown:
+        _, (space, names) = _spaces.popitem()
+        for name, added in names.items():
+            thing = space.get(name)
+            if id(thing) not in _MEANT:
+                continue
+            if added:
                 del space[name]
+            else:
+                space[name] = meant_by(thing)
 
 
 _patch = SharedPatch(_install, _undo)
@@ -299,12 +323,29 @@ def show_classes(code: types.CodeType, namespace: dict[str, Any]) -> None:
 
     Args:
         code: Code of the user's that starts to run.
-        namespace: Its globals.
+        namespace: Its globals, which may have ``type`` by another name.
     """
-    for name, shown in _SHOWN.items():
-        if name in code.co_names and name not in namespace:
-            _spaces[id(namespace)] = namespace
+    for name in code.co_names:
+        shown = _STAND_IN.get(id(namespace[name])) if name in namespace else _SHOWN.get(name)
+        if shown is not None:
+            _, names = _spaces.setdefault(id(namespace), (namespace, {}))
+            names.setdefault(name, name not in namespace)
             namespace[name] = shown
+
+
+def show_in_arguments(frame: types.FrameType) -> None:
+    """Have code see them in ``kind(x)`` where it was given ``type``, as ``kind=type`` gives it.
+
+    Args:
+        frame: A frame of the user's code that starts.
+    """
+    code, given = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    found = [name for name in code.co_varnames[:count] if id(given.get(name)) in _STAND_IN]
+    for name in found:
+        given[name] = _STAND_IN[id(given[name])]
+    if found and sys.version_info < (3, 13):  # Python writes them back only when tracing is over.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 class _Shows(PausableTrace):
@@ -322,6 +363,7 @@ class _Shows(PausableTrace):
         namespace = frame.f_globals
         if str(namespace.get("__name__")).partition(".")[0] not in ("torch", "funcaot"):
             show_classes(frame.f_code, namespace)
+            show_in_arguments(frame)
         return self.passed_on(frame, event, argument)
 
 

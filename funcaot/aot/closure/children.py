@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot._torch.tracing.seen_classes import is_shown, is_unseen
+from funcaot._torch.tracing.seen_classes import is_added, is_unseen
 from funcaot.aot.closure.constants import is_immutable, is_setting
 from funcaot.aot.closure.hidden.bound import METHODS, gets_any, held_by
 from funcaot.aot.closure.hidden.kept_results import MOST, Finder, KeptResults, results_of, see
@@ -429,4 +429,4 @@ def texts_in(code: types.CodeType) -> set[str]:
 def named_with(namespace: dict[str, Any], parts: Iterable[str]) -> list[str]:
     """The names in a set of globals that have one of some texts in them."""
     found = [name for name in [*namespace] if any(part in name for part in parts)]
-    return sorted(name for name in found if not is_shown(namespace[name]))
+    return sorted(name for name in found if not is_added(namespace, name))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes.called_kinds import trace_of
-from funcaot._torch.tracing.seen_classes import show_classes, showing_classes
+from funcaot._torch.tracing.seen_classes import show_classes, show_in_arguments, showing_classes
 from funcaot.aot.closure.called import Called, is_followed
 from funcaot.aot.closure.hashing.hashed import ANY, hashed_in, name_of_kind
 from funcaot.aot.closure.hidden.kept_results import KeptResults
@@ -387,6 +387,7 @@ class Recorder(PausableTrace):
             if code in self.ran.libraries or self.ran.called.is_asked(frame, self.ran.users.keys()):
                 self.ran.called.note(frame)
         if code in self.ran.users:
+            show_in_arguments(frame)
             if code.co_freevars:
                 self.ran.closures.note(frame)
             if code.co_name == "__hash__":
@@ -461,12 +462,8 @@ def _module_of(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-_BUILTIN = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-)
+_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
+_BUILTIN += (types.WrapperDescriptorType, types.MethodWrapperType)
 
 
 CALLS_WHAT_IT_IS_GIVEN = torch.nn.functional.triplet_margin_with_distance_loss

@@ -21,7 +21,7 @@ import torch
 
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
 from funcaot._torch.tracing.attributes import attributes_of
-from funcaot._torch.tracing.seen_classes import is_shown
+from funcaot._torch.tracing.seen_classes import is_added, meant_by
 from funcaot.aot.closure import children
 from funcaot.aot.closure.children import CONTAINERS, Step
 from funcaot.aot.closure.class_steps import of_class, of_tensor_class
@@ -364,8 +364,9 @@ class Walk:
         known = self.found.namespaces.setdefault(identity, set())
         for name in sorted(names - known):
             known.add(name)
-            if name in namespace and not is_shown(namespace[name]):
-                self._reach(Place(identity, f"{{parent}}[{name!r}]", name), namespace[name])
+            if name in namespace and not is_added(namespace, name):
+                thing = meant_by(namespace[name])
+                self._reach(Place(identity, f"{{parent}}[{name!r}]", name), thing)
             else:
                 self.found.missing.setdefault(identity, set()).add(name)
 
@@ -387,7 +388,9 @@ class Walk:
             library = is_library(name_of(module))
             for name, child in list(vars(module).items()):
                 key = (identity, name)
-                if key in self._looked_at or not names.mentions(name) or is_shown(child):
+                if key in self._looked_at or not names.mentions(name):
+                    continue
+                if is_added(vars(module), name):
                     continue
                 if name in _PYTHONS_OWN and not names.uses(name):
                     continue
@@ -399,7 +402,7 @@ class Walk:
                     is_torch = module.__name__.partition(".")[0] == "torch"
                     self._reach_in_library(place, child, is_torch=is_torch)
                 else:
-                    self._reach(place, child)
+                    self._reach(place, meant_by(child))
 
     def _look_at_left_out(self) -> None:
         for name in filter(self.found.names.uses, [*self._left_out]):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing import tracing
-from funcaot._torch.tracing.seen_classes import SHOWN_NAMES, is_shown
+from funcaot._torch.tracing.seen_classes import is_added, meant_by, shown_in
 from funcaot.aot.closure.children import (
     CONTAINERS,
     MODULE_DICTIONARIES,
@@ -148,7 +148,7 @@ class Snapshots:
         for identity, (holder, access, known) in self._keys.items():
             namespace = objects[holder] if access == "{parent}" else vars(objects[holder])
             new = namespace.keys() - known - self._named.get(identity, set())
-            new = frozenset(name for name in new if not is_shown(namespace[name]))
+            new = frozenset(name for name in new if not is_added(namespace, name))
             if new:
                 self.bags.append(Bag(holder, access, namespace, {}, new, named=True))
 
@@ -253,9 +253,11 @@ def contents_of(
             found = {name: thing[name] for name in names if name in thing}
         else:  # A subclass may have its own way to look items up.
             found = {key: base_of(thing).__getitem__(thing, key) for key in items_of(thing)}
-        for name in SHOWN_NAMES & found.keys():
-            if is_shown(found[name]):  # A capture shows it to code with these globals.
-                del found[name]
+        for name, added in shown_in(thing).items():
+            if added:  # A capture shows it to code with these globals.
+                found.pop(name, None)
+            elif name in found:
+                found[name] = meant_by(found[name])
         found.pop("__warningregistry__", None)  # Python notes there what it has warned of.
         return found
     return {name: value for name in names for value in in_slot(thing, name)}

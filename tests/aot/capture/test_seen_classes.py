@@ -17,6 +17,13 @@ class Marked(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
+KIND, LENGTH = type, len
+
+
+def kept(x, kind):
+    return [(lambda each: kind(each).__name__)(each) for each in (x, 1)]
+
+
 @functools.singledispatch
 def dispatched(thing):
     return type(thing).__qualname__
@@ -54,6 +61,10 @@ WAYS = {
     "subclass": lambda x: issubclass(type(x), torch.nn.Parameter),
     "dispatch": dispatched,
     "match": matched,
+    "global": lambda x: KIND(x).__name__,
+    "default": lambda x, kind=type: kind(x) is torch.Tensor,
+    "keyword": lambda x, *, kind=type: kind(x) is torch.Tensor,
+    "given": lambda x: kept(x, KIND),
     "attribute": lambda x: getattr(x, "__class__").__module__,  # noqa: B009
 }
 MAKES = {
@@ -81,6 +92,38 @@ def test_ways_of_asking(way, make, backend):
     compiled = funcaot.compile(function, backend=backend)
     compiled(make(torch.ones(3)))
     assert seen == [expected]
+
+
+def test_of_builtins_nothing_stays_but_what_was_there():
+    class Holder:
+        kinds = ()
+
+    def function(holder, x, kind=type):
+        holder.own, holder.kinds, holder.given = type, [LENGTH, {1: KIND}], kind
+        holder.made = lambda value, of=kind: of(value)
+        return x * LENGTH(x), type
+
+    compiled, holder = funcaot.compile(function, backend="eager"), Holder()
+    for size in (2, 3, 4):
+        result, kind = compiled(holder, torch.ones(size))
+        assert torch.equal(result, torch.full((size,), float(size)))
+        length, kinds = holder.kinds
+        found = [kind, holder.own, kinds[1], holder.given, KIND, *holder.made.__defaults__]
+        assert all(each is type for each in found)
+        assert length is len and LENGTH is len and "type" not in globals()
+    assert funcaot.report(compiled).cache_misses == 2
+
+
+def test_a_global_by_which_a_class_was_asked_for_is_compared(monkeypatch):
+    @funcaot.compile(backend="eager")
+    def function(x):
+        return x * 2 if KIND(x) is torch.Tensor else x * 3
+
+    assert function(torch.ones(2)).sum() == 4
+    monkeypatch.setitem(globals(), "KIND", lambda x: None)
+    assert function(torch.ones(2)).sum() == 6
+    monkeypatch.undo()
+    assert function(torch.ones(2)).sum() == 4
 
 
 def test_classes_are_told_apart_in_later_calls():

@@ -23,6 +23,7 @@ from funcaot._torch.tensors.pytree import (
     too_deep,
 )
 from funcaot._torch.tensors.sizes.shapes import SYMBOLIC_NUMBERS
+from funcaot._torch.tracing.seen_classes import meant_by
 from funcaot.aot.closure.children import CONTAINERS, base_of, items_of
 from funcaot.aot.closure.constants import is_scalar
 from funcaot.aot.closure.contents import is_array
@@ -148,7 +149,7 @@ class _Search:
         """Whether there is one in the containers that a value consists of."""
         if isinstance(value, torch.Tensor) or is_scalar(value):
             return is_escaped(value)
-        if self._kept(value) is not None:
+        if self._kept(value) is not None or meant_by(value) is not value:
             return True
         if id(value) in self._seen:
             return not isinstance(value, tuple)
@@ -229,8 +230,8 @@ class _Walk:
 
     def ref(self, value: Any, path: str) -> Ref:
         """What is at a place."""
-        if is_scalar(value):
-            return Ref("constant", value)
+        if is_scalar(value) or meant_by(value) is not value:
+            return Ref("constant", meant_by(value))
         known = self._known.get(id(value))
         if known is not None:
             return known
