@@ -11,11 +11,7 @@ GROUP = Group("Hooks and the autograd graph", [])
 case = GROUP.case
 
 
-@case(
-    "retain_grad inside is lost: the results have no .grad.",
-    issue=91468,
-    refuses="a tensor that is returned, used inside, and keeps its gradient isn't supported",
-)
+@case("retain_grad inside is lost: the results have no .grad.", issue=91468)
 def retain_grad_inside(compile):
     def function(x):
         y = x.clone()

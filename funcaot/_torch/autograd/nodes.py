@@ -80,6 +80,35 @@ def leaves_behind(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
             yield leaf
 
 
+def dependents(
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> list[frozenset[int]]:
+    """For each of some tensors, the positions of the outputs that depend on it."""
+    places: dict[tuple[Any, int], int] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.grad_fn is not None:
+            place = tensor.grad_fn, tensor.output_nr
+            places[place] = places.get(place, 0) | 1 << index
+    behind: dict[Any, int] = {}  # The tensors that a node leads to, as bits.
+    graded = {i: output.grad_fn for i, output in enumerate(outputs) if output.grad_fn is not None}
+    pending: list[Any] = list(graded.values()) if places else []
+    while pending:
+        node = pending[-1]
+        following = [edge for edge in node.next_functions if edge[0] is not None]
+        unknown = [parent for parent, _ in following if parent not in behind]
+        if unknown and node not in behind:
+            pending += unknown
+            continue
+        pending.pop()
+        behind[node] = 0
+        for parent, number in following:
+            behind[node] |= behind[parent] | places.get((parent, number), 0)
+    return [
+        frozenset(i for i, node in graded.items() if behind.get(node, 0) >> index & 1)
+        for index in range(len(tensors))
+    ]
+
+
 def set_node_apply(function: type, apply: Callable[..., Any]) -> None:
     """Make the engine call ``apply(ctx, *gradients)`` for this Function's nodes.
 

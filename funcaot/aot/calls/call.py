@@ -20,6 +20,8 @@ from funcaot._torch.tensors.classes.own_functions import functions_of_classes_of
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
+from funcaot.aot.calls.function_class import function_class
+from funcaot.aot.calls.kept_gradients import fill, kept_in
 from funcaot.aot.calls.levels import is_plain_call
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
@@ -73,7 +75,7 @@ class SegmentFunction:
         }
         self._wanting = needing
         self._early: tuple[tuple[int, ...], Early | None] = ((), None)
-        self.function = _generate(self)
+        self.function = function_class(self)
         self.apply = autograd.native_apply(self.function)
         self._constant_outputs = tuple(
             index
@@ -226,10 +228,10 @@ class SegmentFunction:
             moves = functorch.pushes_forward() or any(map(functorch.has_tangent, operands))
         if moves or not wanted:
             return set()  # Tangents pass through what reverse mode takes for constant.
-        return {i for i, found in enumerate(self._dependence) if found.isdisjoint(wanted)}
+        return {i for i, found in enumerate(self.dependence) if found.isdisjoint(wanted)}
 
     @functools.cached_property
-    def _dependence(self) -> tuple[frozenset[int], ...]:
+    def dependence(self) -> tuple[frozenset[int], ...]:
         """The operands with gradients that each output depends on."""
         segment = self.segment
         return tuple(dependent_on(segment.operands, output) for output in segment.graph_outputs)
@@ -271,14 +273,20 @@ class SegmentFunction:
         if ctx.edges and saved and not tracing.backward_keeps_graph():
             ctx.edges = ()
         needs = self.needs(ctx)
+        kept = kept_in(self, ctx, tangents)
+        whole = tuple(position for position, *_ in kept)
         present = [tangent for tangent in tangents if tangent is not None]
         tried: list[Backward] = []
         while True:
-            found = self.derivatives.backward(needs, ctx.edge_indices, tangents, values, tried)
+            found = self.derivatives.backward(
+                needs, ctx.edge_indices, tangents, values, tried, whole
+            )
             is_new = found[0] in tried
             try:
                 with leaving(bool(found[0].premises), self.segment.tape):
-                    return self._run_found(ctx, found, (values, present, edges))
+                    made = self._run_found(ctx, found, (values, present, edges))
+                fill(kept, tangents, made[len(nothing) :])
+                return made[: len(nothing)]
             except PremiseFailed:
                 if is_new or len(tried) >= config.get().backward_layouts:
                     self.derivatives.forget(found[0])
@@ -295,7 +303,7 @@ class SegmentFunction:
         entry, functions = found
         values, present, edges = given
         if entry.segment is None:
-            return (None,) * len(self.segment.operands)
+            return (None,) * len(entry.targets)
         written = getattr(ctx, "watched", ())
         if written:
             epilogue.check_watched(written, entry.reads)
@@ -481,18 +489,3 @@ class SegmentFunctions:
             return self.plain
         differentiated = any(functorch.requires_grad_at_any_level(operand) for operand in operands)
         return self.keeping if differentiated else self.plain
-
-
-def _generate(owner: SegmentFunction) -> type[torch.autograd.Function]:
-    """The Function class of a segment in one form."""
-    members = {
-        "forward": staticmethod(owner.forward),
-        "setup_context": staticmethod(owner.setup_context),
-        "backward": staticmethod(owner.backward),
-        "jvp": staticmethod(owner.jvp),
-        "generate_vmap_rule": True,
-        "funcaot_program": owner,
-        "__module__": __name__,
-        "__doc__": f"The compiled program {owner.segment.name}.",
-    }
-    return type(owner.segment.name, (torch.autograd.Function,), members)

@@ -31,6 +31,7 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.joined import Joined, Left, Source, deriving, separately, source_of
+from funcaot.aot.calls.kept_gradients import kept_in
 from funcaot.aot.calls.parts import Group, Part, Parts, in_turns, parted
 from funcaot.aot.graph import graphs
 
@@ -165,10 +166,11 @@ class Early:
             *saved, link = ctx.saved_tensors
         saved, tangents = tuple(saved), tuple(tangents)
         nothing = (None,) * len(self.owner.segment.operands)
-        if left is None and self._leaves(ctx, saved, tangents):
+        kept = kept_in(self.owner, ctx, tangents)
+        if left is None and not kept and self._leaves(ctx, saved, tangents):
             work = _carrying(Left(self.owner, ctx, saved, tangents))
             return (*nothing, None, work, None)
-        remaining = self._begun(ctx, saved, tangents, left)
+        remaining = None if kept else self._begun(ctx, saved, tangents, left)
         if remaining is None:
             source = None if link is None else Source(self.owner, ctx, link)
             with deriving(source if torch.is_grad_enabled() else None):

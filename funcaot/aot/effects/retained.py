@@ -10,7 +10,6 @@ import torch
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects
-from funcaot.aot.graph import graphs
 from funcaot.errors import UnsupportedError
 
 # Positions among the function's flat outputs, and among its inputs.
@@ -40,28 +39,18 @@ def retain(which: Retained, outputs: Sequence[Any], tensors: Sequence[torch.Tens
 def check_gradients(capture: Capture, effects: Effects, name: str) -> None:
     """Refuse a ``.grad`` that a call can't give to the tensor that it belongs to.
 
-    One node computes all results, so what a result or a written input is used for inside doesn't
-    come back to it. Nor is it known what a tensor that isn't a leaf was made of.
+    In eager, a written input keeps the gradient that it has at the place of ``retain_grad``. Nor is
+    it known what a tensor that isn't a leaf was made of.
 
     Raises:
         UnsupportedError: For ``retain_grad()`` or a ``backward()`` of that kind.
     """
-    outgoing, ingoing = retained(capture)
+    _, ingoing = retained(capture)
     written = {mutation.index for mutation in effects.mutations if mutation.writes}
-    kept = [capture.outputs[i] for i in outgoing]
-    with capture.tape.recording():
-        graded = [result for result in effects.results if result.requires_grad]
-        used = any(
-            result is not tensor and tensor.requires_grad and graphs.leads_to(result, tensor)
-            for tensor in kept
-            for result in graded
-        )
-    if used or not written.isdisjoint(ingoing):
+    if not written.isdisjoint(ingoing):
         raise UnsupportedError(
-            f"{name} calls retain_grad() on a tensor that it "
-            + ("returns and also uses." if used else "is given and writes to."),
-            remedy="return x.clone() for what is to keep its gradient, and call retain_grad() on "
-            "that, or call it outside.",
+            f"{name} calls retain_grad() on a tensor that it is given and writes to.",
+            remedy="write to x.clone() and return that, or call retain_grad() outside.",
         )
     for slot in capture.inputs:
         if slot.tensor is not slot.leaf and slot.leaf.is_leaf and slot.leaf.grad is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from funcaot._torch.autograd import autograd
 
 
-class HiddenLeaf(torch.autograd.Function):
+class _HiddenLeaf(torch.autograd.Function):
     """A tensor as it is, with a derivative that ends at a leaf nobody sees."""
 
     @staticmethod
@@ -21,6 +22,25 @@ class HiddenLeaf(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:  # type: ignore[override]
         """No gradient."""
         return None, None
+
+
+def requiring_grad(
+    results: Sequence[torch.Tensor | None], traced: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """Results as in eager: they require grad, though it leads to nobody's tensor.
+
+    Args:
+        results: What a call computed.
+        traced: The tape's tensors that these are.
+    """
+    hidden = torch.empty(0, requires_grad=True)
+    with torch.enable_grad():
+        return tuple(
+            _HiddenLeaf.apply(hidden, result)
+            if result is not None and of.requires_grad and not result.requires_grad
+            else result
+            for result, of in zip(results, traced, strict=True)
+        )
 
 
 class _Edge(torch.autograd.Function):

@@ -18,6 +18,7 @@ from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot._torch.tracing.own_classes import class_that_acts
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
+from funcaot.aot.calls.kept_gradients import show
 from funcaot.aot.capture.facts import changed_of, hold
 from funcaot.aot.capture.inner_tensors import ways
 from funcaot.aot.capture.nested_data import refuse_nested_data
@@ -27,7 +28,7 @@ from funcaot.aot.effects import epilogue
 from funcaot.aot.effects.effects import Effects, Mutation
 from funcaot.aot.effects.retained import Retained, retain, retained
 from funcaot.aot.graph import graphs
-from funcaot.aot.graph.edges import HiddenLeaf, edge
+from funcaot.aot.graph.edges import edge, requiring_grad
 from funcaot.aot.graph.lru import Derived
 from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.tensor_spec import spec_of
@@ -136,6 +137,7 @@ class Entry:
         own_grad_mode |= self._leads_to_nobody or any(self._retained) or bool(self._unreached)
         return not (
             own_grad_mode
+            or self.forward.segment.shown
             or self.forward.touched.placed
             or self.forward.reachable
             or self.forward.watched
@@ -384,13 +386,15 @@ class Entry:
             epilogue.undo(effects, tensors)
             raise
         if self._leads_to_nobody and not around.transforms:
-            results = self._requiring_grad(results)
+            results = requiring_grad(results, self.forward.segment.outputs)
         outputs = epilogue.finish(effects, tensors, results)
         if not around.transforms:
             if self.forward.watched or self.forward.reachable:
                 epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
             if any(self._retained):
                 retain(self._retained, outputs, tensors)
+            if segment.shown and self.differentiable:
+                show(segment, results, outputs, tensors)
         returned = self.capture.tree.num_leaves
         result = tree_unflatten(outputs[:returned], self.capture.tree)
         if self.capture.gradients is not None:
@@ -438,19 +442,6 @@ class Entry:
             with torch.enable_grad():
                 return segment.assemble(operands, functions.keeping(operands))
         return segment.assemble(operands, functions.plain.forward(*operands))
-
-    def _requiring_grad(
-        self, results: Sequence[torch.Tensor | None]
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Results as in eager: they require grad, though it leads to nobody's tensor."""
-        hidden = torch.empty(0, requires_grad=True)
-        with torch.enable_grad():
-            return tuple(
-                HiddenLeaf.apply(hidden, result)
-                if result is not None and traced.requires_grad and not result.requires_grad
-                else result
-                for result, traced in zip(results, self.forward.segment.outputs, strict=True)
-            )
 
 
 def make_general_entry(

@@ -206,7 +206,7 @@ class LoadedFunction(SegmentFunction):
         """
         self._data, self._loaded, self._owner = data, loaded, owner
         self._captured: SegmentFunction | None = None
-        self._dependence = segment.dependence  # instead of what a tape would say
+        self.dependence = segment.dependence  # instead of what a tape would say
         super().__init__(segment, keeping=keeping)
 
     def _make_program(self) -> GraphProgram:

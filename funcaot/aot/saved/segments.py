@@ -18,7 +18,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.segment.dependence import dependent_on
-from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment
+from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment, Shown
 from funcaot.aot.subclasses.carried import Brought
 from funcaot.aot.tape.closed_over import ClosedOver
 
@@ -120,6 +120,7 @@ def segment_data(segment: Segment) -> Data:
         "dependence": [
             sorted(dependent_on(segment.operands, made)) for made in segment.graph_outputs
         ],
+        "shown": [[sorted(by), *places] for _, by, *places in segment.shown],
         "count": len(segment.output_nodes),
         "effects": len(segment.effect_nodes),
         "places": [[place.output, place.operand] for place in segment.places],
@@ -175,6 +176,8 @@ class LoadedSegment(Segment):
         self.outputs = outputs
         self.graph_outputs = made
         self.dependence = tuple(map(frozenset, data["dependence"]))
+        nothing: Any = None
+        self.shown = tuple(Shown(nothing, frozenset(by), *places) for by, *places in data["shown"])
         self.output_nodes = nodes
         self.settings = settings
         self.name, self.kind, self.order = data["name"], data["kind"], data["order"]

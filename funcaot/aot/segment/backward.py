@@ -46,6 +46,7 @@ class BackwardKey(NamedTuple):
         variant: Counts backwards that differ in what they assume about open sizes.
         dispatch: Settings by which ops on wrappers are dispatched, where there are wrappers.
         pattern: Which things inside of wrappers are one object, where there are wrappers.
+        kept: Positions in ``Segment.shown`` of what the whole gradient is asked for of, too.
     """
 
     needs: tuple[bool, ...]
@@ -57,6 +58,7 @@ class BackwardKey(NamedTuple):
     variant: int = 0
     dispatch: tuple[Any, ...] = ()
     pattern: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,8 @@ class Backward:
     Attributes:
         key: What it is specialized on.
         segment: From residuals, tangents and edges to gradients; None if there are none.
-        targets: For each operand of the forward, which of the segment's outputs is its
-            gradient, or None.
+        targets: For each operand of the forward, and then each output in ``key.kept``, which of
+            the segment's outputs is its gradient, or None.
         mutations: What it overwrites besides.
         premises: Nodes that leave it if values aren't what it was traced for.
         timings: Seconds per stage.
@@ -115,7 +117,7 @@ class Backward:
         return frozenset(map(graphs.view_root, read))
 
     def distribute(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        """One gradient per operand of the forward, None where autograd gives none."""
+        """One gradient per target, None where autograd gives none."""
         return tuple(None if target is None else gradients[target] for target in self.targets)
 
 
@@ -172,7 +174,7 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     """Run autograd on the tape, users' rules included."""
     traced = [index for index in arrived if segment.graph_outputs[index].requires_grad]
     wanted = [index for index, needed in enumerate(key.needs) if needed]
-    if not traced or not wanted:
+    if not traced or not (wanted or key.kept):
         return Pulled()
     outputs = [segment.graph_outputs[index] for index in traced]
     _refuse_once_differentiable(segment, outputs)
@@ -181,12 +183,16 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     with _explained(segment.settings.name):
         gradients = segment.tape.gradients(
             outputs,
-            [segment.operands[index].leaf for index in wanted],  # type: ignore[misc]
+            [
+                *(segment.operands[index].leaf for index in wanted),  # type: ignore[misc]
+                *(segment.shown[index].tensor for index in key.kept),
+            ],
             [arrived[index] for index in traced],
             create_graph=key.create_graph,
         )
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
+    wanted += range(len(key.needs), len(key.needs) + len(key.kept))
     found = zip(wanted, gradients, strict=True)
     present = {
         index: _with_memory(segment, gradient) for index, gradient in found if gradient is not None
@@ -257,9 +263,9 @@ def derived(
     """The segment from residuals, tangents and edges to what was pulled back."""
     present, writes = pulled.gradients, pulled.writes
     if not present and not writes:
-        return Backward(key, None, (None,) * len(key.needs))
+        return Backward(key, None, (None,) * (len(key.needs) + len(key.kept)))
     tangents = list(arrived.values())
-    targets: list[int | None] = [None] * len(key.needs)
+    targets: list[int | None] = [None] * (len(key.needs) + len(key.kept))
     for position, index in enumerate(present):
         targets[index] = position
     made = len(segment.output_nodes)

@@ -1,4 +1,4 @@
-"""Which results of a segment depend on operands whose gradient nobody wants at a level; for calls.
+"""Which results of a segment depend on operands and on each other; calls and ``forward`` ask.
 
 On the tape every operand that some level differentiates is a leaf. Each level wants the gradients
 of some of them only, and what depends on the others alone is a constant there, as in eager.
@@ -7,13 +7,17 @@ of some of them only, and what depends on the others alone is a constant there, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.nodes import leaves_behind
-from funcaot.aot.segment.segment import Operand
+from funcaot._torch.autograd.nodes import dependents, leaves_behind
+from funcaot._torch.tracing import tracing
+from funcaot.aot.capture.capture import Capture
+from funcaot.aot.effects.effects import Effects
+from funcaot.aot.segment.segment import Operand, Segment, Shown
 
-__all__ = ["dependent_on"]
+__all__ = ["dependent_on", "shown_of"]
 
 
 def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset[int]:
@@ -32,3 +36,28 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
     )
     # A view that is made in no_grad requires grad as its base does, and leads nowhere.
     return found or frozenset(leaves)
+
+
+def _has_history(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_leaf
+
+
+def shown_of(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:
+    """The tensors that the caller gets of a segment on which others of its results depend."""
+    at = {i: place.output for i, place in enumerate(segment.places)}
+    none: frozenset[int] = frozenset()
+    seen: list[Shown] = []
+    for index, (value, output) in enumerate(zip(capture.outputs, effects.outputs, strict=True)):
+        own = at[output.result] if output.is_result and output.result is not None else None
+        seen.append(Shown(value, none, own, index))
+    for mutation in effects.mutations:
+        if len(mutation.results) == 1:
+            tensor, own = capture.slots[mutation.index].tensor, at[mutation.results[0]]
+            seen.append(Shown(tensor, none, own, None, mutation.index))
+    if len(segment.graph_outputs) < 2:
+        return ()
+    with capture.tape.recording(), tracing.without_torch_function():
+        seen = [each for each in seen if _has_history(each.tensor)]
+        found = dependents([each.tensor for each in seen], segment.graph_outputs)
+    shown = [each._replace(by=by - {each.own}) for each, by in zip(seen, found, strict=True)]
+    return tuple(each for each in shown if each.by)

@@ -20,6 +20,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.spec_sizes import is_open
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.reader.reader import Reader
+from funcaot.aot.segment.dependence import shown_of
 from funcaot.aot.segment.segment import Operand, Segment
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
@@ -135,7 +136,7 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
     )
     given = {operand.node for operand in operands if operand.by_value}
     computes = any(captured.tape.node_of(result) not in given for result in effects.results)
-    return Segment(
+    segment = Segment(
         captured.tape,
         operands,
         effects.results,
@@ -146,6 +147,8 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         seen=tuple(slot.tensor for slot in captured.slots),
         roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )
+    segment.shown = shown_of(segment, captured, effects)
+    return segment
 
 
 def _carried(captured: Capture) -> tuple[fx.Node, ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -98,6 +98,24 @@ class Place:
     operand: int | None = None
 
 
+class Shown(NamedTuple):
+    """A tensor of the caller's on which outputs of the graph depend.
+
+    Attributes:
+        tensor: The tape's tensor.
+        by: Positions of the outputs of the graph that depend on it, but for its own.
+        own: Position of the output of the graph that it is, if it isn't made of one.
+        output: Position of the function's output that it is; None for new data of an input.
+        input: Position of that input.
+    """
+
+    tensor: torch.Tensor
+    by: frozenset[int]
+    own: int | None
+    output: int | None
+    input: int = 0
+
+
 @dataclass(eq=False)
 class Segment:
     """Outputs on a tape as a function of operands on it.
@@ -119,6 +137,7 @@ class Segment:
         seen: For each operand, the tape's tensor that the program worked with; empty for
             derivatives.
         roles: What becomes of outputs; of gradients and tangents that's left to autograd.
+        shown: What the caller gets of a forward that other outputs of the graph depend on.
     """
 
     tape: Tape
@@ -135,6 +154,7 @@ class Segment:
     executables: Executables | None = None
     seen: tuple[torch.Tensor | None, ...] = ()
     roles: Roles = NO_ROLES
+    shown: tuple[Shown, ...] = ()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)

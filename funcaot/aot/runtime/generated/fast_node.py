@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.call import SegmentFunction
+from funcaot.aot.calls.kept_gradients import kept_in
 from funcaot.aot.graph.source import Source, listed
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.generated.fast_branch import BranchWriter, Case, pattern_of
@@ -193,6 +195,9 @@ class FastNode:
         writer = BranchWriter(source, self.owner, tangents, self._edges)
         writer.write_saved()
         source.line(f"if forward_ad._current_level >= 0: {general}")
+        if self.owner.segment.shown:
+            kept = source.constant(partial(kept_in, self.owner), "kept_in")
+            source.line(f"if {kept}(ctx, ({listed(tangents)},)): {general}")
         source.line("if grad_enabled():")
         self._write_cases(writer, 2, create_graph=True)
         source.line(general, 2)

@@ -88,8 +88,9 @@ SUPPORTED = [
     told,
     read_inside,
     hooked,
+    used_and_returned,
 ]
-REFUSED = [used_and_returned, of_a_written_input, before_a_write]
+REFUSED = [of_a_written_input, before_a_write]
 
 
 def gradients(function, *, leaf):
