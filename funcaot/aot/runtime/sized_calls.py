@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings, Statistics
 from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.state.state_effects import StateEffects
 from funcaot.aot.tape.known.sizes_of_values import Answers, Asked, SizesNeededError, answering
 from funcaot.errors import FuncaotError
 
 if TYPE_CHECKING:
     from funcaot.aot.runtime.compiled import CompiledFunction
 
+# Where the result is in what a captured function returns, before the new values.
+_RESULT = 0
 Make = Callable[[Callable[..., Any], Settings], "CompiledFunction"]
 
 
@@ -103,10 +106,29 @@ def without_effects(entry: Entry) -> Entry:
     if state is not None:
         if state.kept:
             raise NotStagedError
-        state = replace(state, changes=(), in_arguments=(), reach=lambda root: ())
+        state = _that_stores_nothing(state)
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
     bare = replace(forward, capture=capture, effects=effects, in_place=None, state=state)
     return Entry(bare, forward.segment.settings)
+
+
+def _that_stores_nothing(state: StateEffects) -> StateEffects:
+    """The effects of a program that stores nothing, and whose result is what it was."""
+
+    def reach(root: Sequence[Any]) -> Any:
+        things = state.reach(root)
+        return None if things is None else things[len(things) - state.computed :]
+
+    return replace(
+        state,
+        changes=(),
+        in_arguments=(),
+        reach=reach,
+        around=0,
+        read_off=(),
+        returned=tuple(path for path in state.returned if path[0] == _RESULT),
+        written=tuple((path, at) for path, at in state.written if path[0] == _RESULT),
+    )
 
 
 class SizedCalls:
