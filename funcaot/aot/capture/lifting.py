@@ -120,9 +120,7 @@ class Lifting(TorchFunctionMode):
                 found = [self.__torch_function__(each[0], types, *each[1:]) for each in singles]
                 return found if func.__name__.endswith("_") else tuple(found)
             if saw:
-                func, args, keywords = with_written(
-                    func, args, keywords, self.replace, self._bring
-                )
+                func, args, keywords = with_written(func, args, keywords, self.replace, self._bring)
             else:
                 func, args, keywords = with_numbers(func, args, keywords)
         stale: dict[int, torch.Tensor] = {}

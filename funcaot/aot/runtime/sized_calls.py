@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ def without_effects(entry: Entry) -> Entry:
 def _that_stores_nothing(state: StateEffects) -> StateEffects:
     """The effects of a program that stores nothing, and whose result is what it was."""
 
-    def reach(root: Sequence[Any]) -> Any:
+    def reach(root: tuple[Any, ...]) -> Any:
         things = state.reach(root)
         return None if things is None else things[len(things) - state.computed :]
 

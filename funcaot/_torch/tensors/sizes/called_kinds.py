@@ -1,8 +1,9 @@
 """``int(x)`` and ``float(x)`` of a tensor or size in captured code, where the number may stay open.
 
 Python makes a plain number of what ``x.__int__()`` returns, so code that calls ``int`` has to find
-something else by that name. So has code that calls ``min`` or ``max``. It finds it for the one instruction that looks up what is called: what
-``int`` is to ``isinstance``, to ``is`` and to whoever keeps it, it is everywhere else.
+something else by that name. So has code that calls ``min`` or ``max``, which would compare numbers.
+It finds it for the one instruction that looks up what is called: what ``int`` is to
+``isinstance``, to ``is`` and to whoever keeps it, it is everywhere else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["computed", "extreme_of", "kind_of", "marked", "mathematics_of", "number_of", "plain", "stepping"]
+__all__ = [
+    "computed",
+    "extreme_of",
+    "kind_of",
+    "marked",
+    "mathematics_of",
+    "number_of",
+    "plain",
+    "stepping",
+]
 
 _MARK = "_funcaot_number"
 _WHOLE = ("add", "sub", "mul", "rsub", "neg", "abs", "floor_divide", "remainder")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled, settled
+from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, is_written
 from funcaot.aot.capture.handlers.sizes_in_tensors import is_size

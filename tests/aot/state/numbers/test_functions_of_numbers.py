@@ -65,10 +65,13 @@ def test_edges(name):
     agree("closure", RESULTS[name], EDGES if name != "caught" else EDGES[:7])
 
 
-@pytest.mark.parametrize("scale", [
-    math.nan,
-    *(pytest.param(each, marks=LONG) for each in (1.0, 1e4, math.inf)),
-])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        math.nan,
+        *(pytest.param(each, marks=LONG) for each in (1.0, 1e4, math.inf)),
+    ],
+)
 def test_extremes_in_a_step_are_computed_in_the_graph(scale):
     model = torch.nn.Linear(3, 2)
     others = copy.deepcopy(model)
