@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
+
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.seeding import drawing_nothing, generators_among
 from funcaot._torch.tracing import tracing
@@ -99,10 +102,12 @@ def without_effects(entry: Entry) -> Entry:
     forward, state = entry.forward, entry.forward.state
     capture, gradients = entry.capture, entry.capture.gradients
     if gradients is not None:
-        if gradients.hyperparameters or gradients.replaced:
+        steps = gradients.hyperparameters or gradients.replaced
+        if steps and not all(map(_is_taken_over, needed)):
             raise NotStagedError
         read = tuple(replace(each, assigned=False) for each in gradients.gradients)
-        capture = replace(capture, gradients=replace(gradients, gradients=read, of_results=()))
+        bare_gradients = replace(gradients, gradients=read, of_results=(), replaced=())
+        capture = replace(capture, gradients=bare_gradients)
     if state is not None:
         if state.kept:
             raise NotStagedError
@@ -110,6 +115,11 @@ def without_effects(entry: Entry) -> Entry:
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
     bare = replace(forward, capture=capture, effects=effects, in_place=None, state=state)
     return Entry(bare, forward.segment.settings)
+
+
+def _is_taken_over(node: fx.Node) -> bool:
+    """Whether a node is an input, or the same numbers in another dtype: no step changes it."""
+    return node.op == "placeholder" or node.target is torch.ops.aten._to_copy.default
 
 
 def _that_stores_nothing(state: StateEffects) -> StateEffects:

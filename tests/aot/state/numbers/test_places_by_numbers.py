@@ -1,5 +1,6 @@
 """Sizes and places that a number decides which the function reads by itself."""
 
+import copy
 import types
 
 import pytest
@@ -11,6 +12,7 @@ import funcaot
 from tests.aot.state.test_open_settings import agree, sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
+LONG = (pytest.mark.slow, pytest.mark.long)
 TABLE = torch.linspace(-1, 1, 320).reshape(40, 8)
 VECTOR = torch.linspace(0.5, 2, 40)
 STEPS = (3, 4, 5, 6, 1, 0, 7, 8)
@@ -202,20 +204,30 @@ def test_state_on_inductor(name):
     check(name, "inductor")
 
 
-def test_where_an_optimizer_steps_each_value_has_its_program():
+@pytest.mark.parametrize("kind", ["SGD", pytest.param("Adam", marks=LONG)])
+def test_in_a_function_that_steps_an_optimizer(kind):
     model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    own = types.SimpleNamespace(n=0, losses=torch.zeros(8))
+    others = copy.deepcopy(model)
+    own, theirs = (types.SimpleNamespace(n=0, losses=torch.zeros(8)) for _ in range(2))
 
-    @funcaot.compile(backend="eager")
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        own.losses[own.n] = loss.detach()
-        own.n += 1
-        return loss.detach()
+    def stepping(model, own):
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
 
-    found = [step(torch.ones(2, 4)) for _ in range(4)]
-    assert_close(own.losses[:4], torch.stack(found))
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            own.losses[own.n] = loss.detach()
+            own.n += 1
+
+        return step
+
+    eager = stepping(model, own)
+    compiled = funcaot.compile(stepping(others, theirs), backend="eager")
+    for _ in range(6):
+        eager(torch.ones(2, 4))
+        compiled(torch.ones(2, 4))
+        assert_close(vars(theirs), vars(own))
+        assert_close(list(others.parameters()), list(model.parameters()))
+    assert len(funcaot.report(compiled).entries) <= 4
