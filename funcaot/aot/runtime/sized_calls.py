@@ -29,6 +29,7 @@ from funcaot.errors import FuncaotError
 if TYPE_CHECKING:
     from funcaot.aot.runtime.compiled import CompiledFunction
 
+_ATEN = torch.ops.aten
 # Where the result is in what a captured function returns, before the new values.
 _RESULT = 0
 Make = Callable[[Callable[..., Any], Settings], "CompiledFunction"]
@@ -119,7 +120,7 @@ def without_effects(entry: Entry) -> Entry:
 
 def _is_taken_over(node: fx.Node) -> bool:
     """Whether a node is an input, or the same numbers in another dtype: no step changes it."""
-    return node.op == "placeholder" or node.target is torch.ops.aten._to_copy.default
+    return node.op == "placeholder" or node.target is _ATEN._to_copy.default
 
 
 def _that_stores_nothing(state: StateEffects) -> StateEffects:
