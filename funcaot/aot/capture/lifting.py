@@ -20,6 +20,7 @@ from funcaot._torch.tensors.sizes.read_floats import is_read
 from funcaot._torch.tensors.sizes.written_numbers import is_written
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.eager_errors import error_of_eager, refuse_mixed_products
+from funcaot.aot.capture.handlers import python_values
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.table import handled
 from funcaot.aot.capture.numbers.calls import followed, one_by_one, with_numbers, with_written
@@ -119,7 +120,7 @@ class Lifting(TorchFunctionMode):
                 found = [self.__torch_function__(each[0], types, *each[1:]) for each in singles]
                 return found if func.__name__.endswith("_") else tuple(found)
             if saw:
-                func, args, keywords = with_written(func, args, keywords, self.replace)
+                func, args, keywords = with_written(func, args, keywords, self.replace, self._bring)
             else:
                 func, args, keywords = with_numbers(func, args, keywords)
         stale: dict[int, torch.Tensor] = {}
@@ -141,6 +142,10 @@ class Lifting(TorchFunctionMode):
             result = stale.get(id(result), result)
             return self._real.get(id(result), result)
         return result
+
+    def _bring(self, tensor: torch.Tensor) -> Any:
+        """The whole number in a tensor as one that the caller brings, which stays open."""
+        return python_values.whole_number(tensor, self.capture)
 
     def read(self, method: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """What a method reads of the tape's memory, in code that runs while the mode is aside."""
@@ -175,6 +180,7 @@ class Lifting(TorchFunctionMode):
         if type(value) is slice:
             ends = (value.start, value.stop, value.step)
             held = any(isinstance(end, torch.Tensor) for end in ends)
+            self._saw_number = self._saw_number or any(map(is_written, ends))
             return slice(*map(self.replace, ends)) if held else value
         if not isinstance(value, torch.Tensor) or isinstance(value, tracing.FunctionalTensor):
             self._saw_number = self._saw_number or is_written(value) or is_read(value)

@@ -13,18 +13,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
+
 from funcaot._torch.tensors.pytree import tree_flatten
 from funcaot._torch.tensors.seeding import drawing_nothing, generators_among
 from funcaot._torch.tracing import tracing
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.settings import Settings, Statistics
 from funcaot.aot.runtime.entry import Entry
+from funcaot.aot.state.state_effects import StateEffects
 from funcaot.aot.tape.known.sizes_of_values import Answers, Asked, SizesNeededError, answering
 from funcaot.errors import FuncaotError
 
 if TYPE_CHECKING:
     from funcaot.aot.runtime.compiled import CompiledFunction
 
+_ATEN = torch.ops.aten
+# Where the result is in what a captured function returns, before the new values.
+_RESULT = 0
 Make = Callable[[Callable[..., Any], Settings], "CompiledFunction"]
 
 
@@ -96,17 +103,43 @@ def without_effects(entry: Entry) -> Entry:
     forward, state = entry.forward, entry.forward.state
     capture, gradients = entry.capture, entry.capture.gradients
     if gradients is not None:
-        if gradients.hyperparameters or gradients.replaced:
+        steps = gradients.hyperparameters or gradients.replaced
+        if steps and not all(map(_is_taken_over, needed)):
             raise NotStagedError
         read = tuple(replace(each, assigned=False) for each in gradients.gradients)
-        capture = replace(capture, gradients=replace(gradients, gradients=read, of_results=()))
+        bare_gradients = replace(gradients, gradients=read, of_results=(), replaced=())
+        capture = replace(capture, gradients=bare_gradients)
     if state is not None:
         if state.kept:
             raise NotStagedError
-        state = replace(state, changes=(), in_arguments=(), reach=lambda root: ())
+        state = _that_stores_nothing(state)
     effects = replace(forward.effects, mutations=(), flats=(), attached=())
     bare = replace(forward, capture=capture, effects=effects, in_place=None, state=state)
     return Entry(bare, forward.segment.settings)
+
+
+def _is_taken_over(node: fx.Node) -> bool:
+    """Whether a node is an input, or the same numbers in another dtype: no step changes it."""
+    return node.op == "placeholder" or node.target is _ATEN._to_copy.default
+
+
+def _that_stores_nothing(state: StateEffects) -> StateEffects:
+    """The effects of a program that stores nothing, and whose result is what it was."""
+
+    def reach(root: tuple[Any, ...]) -> Any:
+        things = state.reach(root)
+        return None if things is None else things[len(things) - state.computed :]
+
+    return replace(
+        state,
+        changes=(),
+        in_arguments=(),
+        reach=reach,
+        around=0,
+        read_off=(),
+        returned=tuple(path for path in state.returned if path[0] == _RESULT),
+        written=tuple((path, at) for path, at in state.written if path[0] == _RESULT),
+    )
 
 
 class SizedCalls:

@@ -1,8 +1,9 @@
 """``int(x)`` and ``float(x)`` of a tensor or size in captured code, where the number may stay open.
 
 Python makes a plain number of what ``x.__int__()`` returns, so code that calls ``int`` has to find
-something else by that name. It finds it for the one instruction that looks up what is called: what
-``int`` is to ``isinstance``, to ``is`` and to whoever keeps it, it is everywhere else.
+something else by that name. So has code that calls ``min`` or ``max``, which would compare numbers.
+It finds it for the one instruction that looks up what is called: what ``int`` is to
+``isinstance``, to ``is`` and to whoever keeps it, it is everywhere else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.sizes import functions_of_math
+from funcaot._torch.tensors.sizes.number_tensors import extreme_of, stepping
 from funcaot.base.scopes import holding
 
 __all__ = [
@@ -63,7 +65,7 @@ class _Kind:
     """
 
     __slots__ = ()
-    kind: type
+    kind: Any
 
     def __instancecheck__(self, thing: Any) -> bool:
         return isinstance(thing, self.kind)
@@ -134,14 +136,35 @@ def is_one_float(thing: Any) -> bool:
     return thing.layout is torch.strided and all(type(n) is int and n == 1 for n in thing.shape)
 
 
-_STAND_INS: dict[str, Any] = {"int": _Int(), "float": _Float()}
+class _Extreme(_Kind):
+    """What is called in place of ``min`` or ``max``, which would compare open numbers."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def __call__(self, *things: Any, **keywords: Any) -> Any:
+        numbers = things[0] if len(things) == 1 and type(things[0]) in (list, tuple) else things
+        if keywords:
+            return self.kind(*things, **keywords)
+        open_one = next((each for each in numbers if hasattr(type(each), "extreme")), None)
+        if open_one is None:
+            found = extreme_of(self.kind, numbers)
+        else:
+            found = open_one.extreme(self.kind, numbers)
+        return self.kind(*things) if found is NotImplemented else found
+
+
+_EXTREMES: dict[str, Any] = {"min": _Extreme(min), "max": _Extreme(max)}
+_STAND_INS: dict[str, Any] = {"int": _Int(), "float": _Float(), **_EXTREMES}
 
 
 def note_caller(name: str) -> bool:
     """Note the code whose call asks a tensor now; whether there is such code.
 
     Args:
-        name: What it calls: ``int`` or ``float``.
+        name: What it calls, such as ``int``.
     """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_of_torch(frame) and not _is_of_a_layer(frame):
@@ -184,10 +207,11 @@ def kinds_called() -> AbstractContextManager[None]:
 def _note_calls(frame: types.FrameType) -> None:
     """Note where the code of a frame calls a kind of number, whatever it calls it with."""
     code = frame.f_code
-    names = [name for name in _STAND_INS if name in code.co_names]
+    known = _EXTREMES if _is_of_an_optimizer(frame) else _STAND_INS
+    names = [name for name in known if name in code.co_names]
     if (
         not names
-        or (_is_of_torch(frame) and not _is_of_a_layer(frame))
+        or (known is _STAND_INS and _is_of_torch(frame) and not _is_of_a_layer(frame))
         or ((seen := _looked_at.get(id(code))) is not None and seen() is code)
     ):
         return
@@ -201,7 +225,7 @@ def trace_of(frame: types.FrameType) -> Callable[..., Any] | None:
 
     It is one that calls a kind with tensors or sizes, or that keeps a function of ``math``.
     """
-    if _this_thread.any_open:
+    if _this_thread.any_open or stepping.steps:
         _note_calls(frame)
     namespace = frame.f_globals
     places = {at: name for at, name in _places_in(frame.f_code).items() if name not in namespace}
@@ -260,6 +284,10 @@ def _called_at(code: types.CodeType, name: str, *, maps: bool) -> frozenset[int]
 
 def _is_of_a_layer(frame: types.FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(("torch.nn.modules.", "torch.nn.utils."))
+
+
+def _is_of_an_optimizer(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.optim.")
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

@@ -23,6 +23,7 @@ QUESTIONS = ("isfinite", "isnan", "isinf")
 _NAMES = frozenset({
     "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "atan",
     "asin", "acos", "sinh", "cosh", "pow", "fabs", "floor", "ceil", *QUESTIONS,
+    "atan2", "copysign", "degrees", "erf", "erfc", "fmod", "gcd", "hypot", "isclose", "radians",
 })  # fmt: skip
 # Instructions that do nothing.
 _SILENT = ("CACHE", "EXTENDED_ARG", "RESUME", "NOP", "PRECALL")

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["computed", "kind_of", "marked", "mathematics_of", "number_of", "plain", "stepping"]
+__all__ = [
+    "computed",
+    "extreme_of",
+    "kind_of",
+    "marked",
+    "mathematics_of",
+    "number_of",
+    "plain",
+    "stepping",
+]
 
 _MARK = "_funcaot_number"
 _WHOLE = ("add", "sub", "mul", "rsub", "neg", "abs", "floor_divide", "remainder")
@@ -105,6 +114,27 @@ def mathematics_of(name: str, args: tuple[Any, ...]) -> Any:
     if not sound or not _is_finite(result):
         return getattr(math, name)(*map(float, given))
     return result
+
+
+def extreme_of(choose: Callable[..., Any], numbers: Sequence[Any]) -> Any:
+    """What ``min`` or ``max`` gives of numbers in a step; ``NotImplemented`` elsewhere.
+
+    The first one stays where no later one is less, as in Python: NaN isn't.
+    """
+    kinds = {kind_of(value) or type(value) for value in numbers}
+    if not stepping.steps or len(numbers) < 2 or kinds != {float}:
+        return NotImplemented
+    if not any(map(kind_of, numbers)):
+        return NotImplemented
+    found = numbers[0]
+    for other in numbers[1:]:
+        pair = [each.clone() if kind_of(each) else each for each in (other, found)]
+        is_better = pair[0] < pair[1] if choose is min else pair[0] > pair[1]
+        if isinstance(is_better, torch.Tensor):
+            found = torch.where(is_better, *pair)
+        else:
+            found = pair[0] if is_better else pair[1]
+    return marked(found, float)
 
 
 def marked(number: torch.Tensor, kind: type) -> torch.Tensor:

@@ -219,7 +219,9 @@ class OpenFloat(torch.SymFloat):
             return self._asked(name)
         if name == "fabs":
             return abs(self)
-        return self._through(name) if self.is_read and name not in _WHOLE else NotImplemented
+        if not self.is_read or name in _WHOLE or not hasattr(torch, name):
+            return NotImplemented
+        return self._through(name)
 
     def _asked(self, question: str) -> bool:
         now: bool = getattr(math, question)(self._value)

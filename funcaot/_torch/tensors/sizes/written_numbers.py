@@ -8,8 +8,9 @@ and Python's own rounding. What an op needs of it is a tensor that the call make
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -83,7 +84,13 @@ class WrittenLog(NumberLog):
         return len(self.steps) >= _MOST
 
 
-_FOLDING = ("{} % {}", "{} // {}", "{} & {}")
+# What gives a whole number or another, as it comes out.
+_OF_EITHER_KIND = ("pow", "math.pow", "min(", "max(")
+# What gives one number for many.
+_FOLDING = (
+    "{} % {}", "{} // {}", "{} & {}", "{} | {}", "{} >> {}", "min(", "max(", "round(", "int(",
+    "divmod(", "math.floor(", "math.ceil(", "math.trunc(",
+)  # fmt: skip
 
 
 class _Asked:
@@ -174,6 +181,13 @@ class _Written:
         """``float(n)`` or ``int(a)``, written down."""
         return _applied(kind, f"{kind.__name__}({{}})", self)
 
+    def extreme(self, choose: Callable[..., Any], numbers: Sequence[Any]) -> Any:
+        """What ``min`` or ``max`` gives of numbers; ``NotImplemented`` of other things."""
+        if len(numbers) < 2 or any(_operand(number) is None for number in numbers):
+            return NotImplemented
+        places = ", ".join("{}" for _ in numbers)
+        return _applied(choose, f"{choose.__name__}({places})", *numbers)
+
     def __bool__(self) -> bool:
         return self._log.ask(f"bool({self.name})", bool(self.value))
 
@@ -185,6 +199,20 @@ class _Written:
 
     def __abs__(self) -> Any:
         return _applied(abs, "abs({})", self)
+
+    def __trunc__(self) -> Any:
+        return _applied(math.trunc, "math.trunc({})", self)
+
+    def __round__(self, digits: Any = None) -> Any:
+        if digits is None:
+            return _applied(round, "round({})", self)
+        return _applied(round, "round({}, {})", self, digits)
+
+    def __divmod__(self, other: Any) -> Any:
+        return _both(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return _both(other, self)
 
 
 class WrittenFloat(_Written, torch.SymFloat):
@@ -295,15 +323,27 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
         for each in operands:
             _settled(each)
         raise
+    if type(value) is bool and form.startswith("math."):
+        return log.ask(form.format(*texts), value)
     if type(value) not in _KINDS:
         return compute(*map(_settled, operands))
     name = log.name_of(form.format(*texts))
-    if "**" in form or "pow" in form:
+    if "**" in form or form.startswith(_OF_EITHER_KIND):
         log.ask(f"type({name}) is {type(value).__name__}", answer=True)
-    if form in _FOLDING or not log.folded.isdisjoint(texts):
+    if form.startswith(_FOLDING) or not log.folded.isdisjoint(texts):
         log.folded.add(name)
     sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
     return _KINDS[type(value)](log, name, value, sources)
+
+
+def _both(first: Any, second: Any) -> Any:
+    """What ``divmod`` gives."""
+    if _is_elsewhere(first) or _is_elsewhere(second):
+        return NotImplemented
+    return tuple(
+        _applied(lambda *pair, at=at: divmod(*pair)[at], f"divmod({{}}, {{}})[{at}]", first, second)
+        for at in (0, 1)
+    )
 
 
 def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
@@ -372,6 +412,11 @@ for _name, _sign, _compute in (
     ("floordiv", "//", operator.floordiv),
     ("mod", "%", operator.mod),
     ("pow", "**", operator.pow),
+    ("and", "&", operator.and_),
+    ("or", "|", operator.or_),
+    ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift),
+    ("rshift", ">>", operator.rshift),
 ):
     _arithmetic(_name, _sign, _compute)
 for _name, _sign, _compute in COMPARISONS:
@@ -402,7 +447,9 @@ _OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "co
 class _Function(StandIn):
     """It stands for a function of ``math``; for all but written numbers it is that function."""
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if keywords:
+            return self.original(*args, **keywords)
         if any(type(each) in _WRITTEN for each in args):
             places = ", ".join("{}" for _ in args)
             return _applied(self.original, f"math.{self.name}({places})", *args)

@@ -14,7 +14,7 @@ import torch
 from funcaot.aot.capture.handlers.call import Call, InProgress
 from funcaot.aot.capture.handlers.python_values import known_number, whole_number
 
-__all__ = ["INDEXING", "SIZED", "with_numbers", "with_numbers_in_slices"]
+__all__ = ["INDEXING", "SIZED", "is_size", "with_numbers", "with_numbers_in_slices"]
 
 
 class _Sizes(NamedTuple):
@@ -42,16 +42,38 @@ SIZED = {
     "topk": _Sizes(1, 2, ("k",)),
     "pad": _Sizes(1, 2, ("pad",)),
 }
+# What else takes sizes and places, which only numbers are.
+_PLACES = {
+    **dict.fromkeys(("__getitem__", "__setitem__"), _Sizes(1, 2, ())),
+    **dict.fromkeys(("select", "select_scatter"), _Sizes(2, None, ("index",))),
+    "roll": _Sizes(1, 2, ("shifts",)),
+    **dict.fromkeys(("tril", "triu"), _Sizes(1, None, ("diagonal",))),
+    "diagonal": _Sizes(1, 2, ("offset",)),
+    "one_hot": _Sizes(1, None, ("num_classes",)),
+    "split": _Sizes(1, 2, ("split_size", "split_size_or_sections")),
+    "unfold": _Sizes(2, None, ("size", "step")),
+}
 INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+
+
+def is_size(name: str, place: int | str) -> bool:
+    """Whether an argument of a function is a size or a place.
+
+    Args:
+        name: The function's name.
+        place: The argument's position, or its keyword.
+    """
+    sizes = SIZED.get(name) or _PLACES.get(name)
+    if sizes is None or isinstance(place, str):
+        return sizes is not None and place in sizes.keywords
+    return place >= sizes.first and (sizes.end is None or place < sizes.end)
 
 
 def with_numbers(call: Call, capture: InProgress) -> Any:
     """The call with numbers in place of tensors that are sizes."""
     sizes = SIZED[call.name]
     args = tuple(
-        _number(arg, capture)
-        if place >= sizes.first and (sizes.end is None or place < sizes.end)
-        else arg
+        _number(arg, capture) if is_size(call.name, place) else arg
         for place, arg in enumerate(call.args)
     )
     kwargs = {

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
-from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled, settled
+from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled
 from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, is_written
+from funcaot.aot.capture.handlers.sizes_in_tensors import is_size
 from funcaot.aot.capture.numbers import torch_code
 from funcaot.aot.capture.numbers.arithmetic import OF_WHOLE_NUMBERS, PARAMETERS, making
 from funcaot.aot.capture.numbers.given import Call, is_real, name_of
@@ -89,7 +90,11 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def with_written(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lift: Lift
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    lift: Lift,
+    bring: Callable[[torch.Tensor], Any],
 ) -> Call:
     """What to call instead of a function that is given numbers which are written down.
 
@@ -98,19 +103,45 @@ def with_written(
         args: Its arguments, with the tape's tensors.
         kwargs: Its keywords.
         lift: Gives the tape's tensor for a real one.
+        bring: Gives the open number in such a tensor; ``NotImplemented`` if it can't.
     """
+    name = name_of(func)
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    whole = bool(tensors) and all(map(is_real, tensors)) and name_of(func) in OF_WHOLE_NUMBERS
+    takes_floats = RULES.get(name) is not None
+    takes_all = name in OF_WHOLE_NUMBERS
+    whole = takes_all and bool(tensors) and all(map(is_real, tensors))
+
+    def sized(value: Any) -> Any:
+        if type(value) is slice:
+            return slice(*map(sized, (value.start, value.stop, value.step)))
+        if not is_written(value):
+            return value
+        return _as_size(value, lift, bring) if value.kind is int else value.settle()
 
     def opened(value: Any) -> Any:
         if not is_written(value):
             return value
-        found = value.opened(lift) if value.kind is float or whole else None
+        if value.kind is int and takes_all and not whole:
+            return _as_size(value, lift, bring)
+        found = value.opened(lift) if takes_floats and (value.kind is float or whole) else None
         return value.settle() if found is None else found
 
-    computes = RULES.get(name_of(func)) is not None
-    args, kwargs = tree_map(opened if computes else settled, (args, kwargs))
+    def given(value: Any, place: int | str) -> Any:
+        return tree_map(sized if is_size(name, place) else opened, value)
+
+    args = tuple(given(value, place) for place, value in enumerate(args))
+    kwargs = {key: given(value, key) for key, value in kwargs.items()}
     return with_numbers(func, args, kwargs)
+
+
+def _as_size(number: Any, lift: Lift, bring: Callable[[torch.Tensor], Any]) -> Any:
+    """A whole number as one of a program's open sizes, if it can be; else that of this call."""
+    is_negative = number < 0
+    found = (-number if is_negative else number).opened(lift)
+    brought = NotImplemented if found is None else bring(found.tensor().to(torch.int64))
+    if brought is NotImplemented:
+        return number.settle()
+    return -brought if is_negative else brought
 
 
 def followed(
