@@ -202,6 +202,10 @@ class Watch(Protocol):
         """Undo what a rule changed since a look; whether there was something."""
         ...
 
+    def changed_besides(self, looked: Any, roots: Any) -> str | None:
+        """What a thing is that changed since a look and that isn't reached from elsewhere."""
+        ...
+
     def leave(self, looked: Any) -> None:
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
@@ -216,6 +220,10 @@ class Reachable(Protocol):
 
     def entering(self) -> contextlib.AbstractContextManager[object]:
         """While such a backward runs: the capture's own tensors stand in the places of those."""
+        ...
+
+    def replace(self, value: Any) -> Any:
+        """The tape's tensor for a real one, once its capture has ended; else the same."""
         ...
 
     def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:

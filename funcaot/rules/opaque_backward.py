@@ -11,12 +11,14 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import default_generator
 
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
+from funcaot._torch.levels.functorch import pytree
 from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
@@ -24,10 +26,13 @@ from funcaot.classes.context import RecordingContext
 from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
+from funcaot.errors import UnsupportedError
 from funcaot.rules.nested_backward import RefuseOutsideGradients
-from funcaot.rules.operands.flat_call import flatten_values
+from funcaot.rules.operands.closures import Sealed
+from funcaot.rules.operands.kept import entered, flatten_held
 from funcaot.rules.returns import checked_gradients
-from funcaot.rules.stores import is_ours, taken_back, watch_of
+from funcaot.rules.operands.reached import may_hold
+from funcaot.rules.stores import is_ours, leaving_own, taken_back, watch_of
 
 __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -39,6 +44,7 @@ _OURS = frozenset(
         "_funcaot_outputs",
         "_funcaot_layouts",
         "_funcaot_given",
+        "_funcaot_operands",
     }
 )
 
@@ -86,7 +92,8 @@ def traced_or_opaque(
     looked, drawn = watch and watch.look(), _drawn_from(captor)
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
-        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
+        alone = contextlib.nullcontext() if watch is None else _of_one_call(function, ctx)
+        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)), alone:
             result = rule(ctx, *cotangents)
         if watch is None:
             return result
@@ -144,6 +151,14 @@ def _watch_of(function: type, attributes: dict[str, Any]) -> Watch | None:
     return watch_of(reverse_rule(origin_of(function)), function, kept)
 
 
+def _of_one_call(function: type, ctx: Any) -> contextlib.AbstractContextManager[None]:
+    """While a backward runs, which has to leave objects as they are that its call made."""
+    kept = pytree.tree_leaves(_attributes(ctx))
+    objects = tuple(v for v in kept if not isinstance(v, torch.Tensor) and may_hold(v))
+    origin = origin_of(function)
+    return leaving_own(function, objects, (origin, reverse_rule(origin), ctx._funcaot_operands))
+
+
 def _attributes(ctx: Any) -> dict[str, Any]:
     attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
     return attributes.pop("recorded_attributes", attributes)
@@ -173,10 +188,21 @@ class _Recorded:
         self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
-        self.call, self.tensors = flatten_values(given)
+        try:
+            self.call, tensors = flatten_held(given)
+        except Sealed as sealed:
+            raise UnsupportedError(
+                f"The backward of {display_name(function)} runs on real values, and its forward "
+                "keeps a tensor on ctx inside of what can't be looked into: an iterator, or an "
+                "object of an extension in C.",
+                remedy="keep the tensor with ctx.save_for_backward, or in an attribute of ctx.",
+            ) from sealed
+        captor = current_captor()
+        self.tensors = tensors if captor is None else entered(captor, tensors)
         self.records = torch.is_grad_enabled()
         self.seen = tuple((tensor.requires_grad, tensor.is_leaf) for tensor in self.tensors)
         self.given = ctx._funcaot_given
+        self.alone = partial(_of_one_call, function, ctx) if current_watch() is None else None
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -213,7 +239,8 @@ class _Recorded:
         watched = contextlib.nullcontext()
         if self.watched is not None:
             watched = RefuseOutsideGradients(self.watched)
-        with watched, _leaving(self.function, self.given, attributes):
+        alone = contextlib.nullcontext() if self.alone is None else self.alone()
+        with watched, _leaving(self.function, self.given, attributes), alone:
             result = self.rule(ctx, *cotangents)
         checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)
