@@ -30,6 +30,7 @@ __all__ = [
     "Reachable",
     "Watch",
     "capturing",
+    "contiguous_layout",
     "current_captor",
     "current_watch",
     "has_opaque_view",
@@ -89,6 +90,16 @@ class Layout:
 def layout_of(tensor: torch.Tensor) -> Layout:
     """Read a tensor's layout."""
     return Layout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+
+def contiguous_layout(tensor: torch.Tensor) -> Layout:
+    """The layout of a tensor like this whose elements lie side by side."""
+    stride: list[int] = []
+    step = 1
+    for size in reversed(tensor.shape):
+        stride.insert(0, step)
+        step *= max(size, 1)
+    return Layout(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.device)
 
 
 @dataclass

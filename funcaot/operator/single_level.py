@@ -143,7 +143,9 @@ def _enter_kept(captor: Captor, ctx: Any) -> None:
     for name, value in kept.items():
         if _was_there(value):
             setattr(ctx, name, _entered(captor, (value,))[0])
-    inside = tuple(filter(_was_there, data_inside(list(vars(ctx).values()))))
+    call = getattr(ctx, "_funcaot_plan", None)  # Of a forward that took ctx.
+    objects = list(kept.values()) if call is None else call.plan.objects
+    inside = tuple(filter(_was_there, data_inside(objects, parameters=True)))
     if inside:
         entered(captor, inside)
         captor.called_plainly = True  # Their places are taken while the backward is traced.

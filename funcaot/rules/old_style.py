@@ -85,6 +85,12 @@ class SplitPlan:
     held: Held | None = None
 
     @property
+    def objects(self) -> list[Any]:
+        """What was kept that isn't a tensor of the call."""
+        leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
+        return leaves if self.held is None else [*leaves, self.held.holders]
+
+    @property
     def told(self) -> tuple[Any, ...]:
         """What it says besides where tensors are."""
         leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]

@@ -23,15 +23,21 @@ from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
+from funcaot.classes.opaque import (
+    Captor,
+    Layout,
+    Watch,
+    contiguous_layout,
+    current_captor,
+    current_watch,
+    layout_of,
+)
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
-from funcaot.errors import UnsupportedError
 from funcaot.rules.nested_backward import RefuseOutsideGradients
-from funcaot.rules.operands.closures import Sealed
 from funcaot.rules.operands.kept import entered, flatten_held
-from funcaot.rules.returns import checked_gradients
 from funcaot.rules.operands.reached import may_hold
+from funcaot.rules.returns import checked_gradients
 from funcaot.rules.stores import is_ours, leaving_own, taken_back, watch_of
 
 __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
@@ -54,16 +60,7 @@ def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
 
     Its strides aren't known before it is computed, and it is computed once; it is made contiguous.
     """
-    return tuple(_contiguous(v) if isinstance(v, torch.Tensor) else None for v in inputs)
-
-
-def _contiguous(tensor: torch.Tensor) -> Layout:
-    stride: list[int] = []
-    step = 1
-    for size in reversed(tensor.shape):
-        stride.insert(0, step)
-        step *= max(size, 1)
-    return Layout(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.device)
+    return tuple(contiguous_layout(v) if isinstance(v, torch.Tensor) else None for v in inputs)
 
 
 def traced_or_opaque(
@@ -188,15 +185,7 @@ class _Recorded:
         self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
-        try:
-            self.call, tensors = flatten_held(given)
-        except Sealed as sealed:
-            raise UnsupportedError(
-                f"The backward of {display_name(function)} runs on real values, and its forward "
-                "keeps a tensor on ctx inside of what can't be looked into: an iterator, or an "
-                "object of an extension in C.",
-                remedy="keep the tensor with ctx.save_for_backward, or in an attribute of ctx.",
-            ) from sealed
+        self.call, tensors = flatten_held(given, display_name(function))
         captor = current_captor()
         self.tensors = tensors if captor is None else entered(captor, tensors)
         self.records = torch.is_grad_enabled()
@@ -328,7 +317,7 @@ class _Rules:
         saved, known = ctx.saved_tensors, self.of_torch
         differentiable = [_moves(tensor) for tensor in saved]
         pullback = _inside(known, _pullback(self.run, differentiable))
-        layouts = tuple(_contiguous(tensor) for tensor in saved if _moves(tensor))
+        layouts = tuple(contiguous_layout(tensor) for tensor in saved if _moves(tensor))
         if known is not None:
             layouts = _laid(pullback, (*saved, *cotangents)) or layouts
         following = opaque_function(

@@ -54,7 +54,8 @@ def run_rule(
         if not without_levels and not is_batching_failure(error):
             raise
         needs, saved, attributes = ctx.needs_input_grad, ctx.saved_tensors, attributes_of(ctx)
-        call, tensors = flatten_held((saved, attributes, tuple(arguments)))
+        given = (saved, attributes, tuple(arguments))
+        call, tensors = flatten_held(given, display_name(function))
         rule_or_body = rule if body is None else body
     if without_levels:
         captor = current_captor()

@@ -23,7 +23,7 @@ from funcaot.classes.differentiation import is_perturbed
 from funcaot.classes.opaque import current_captor
 from funcaot.rules.operands.reached import held_in_slots, is_filled
 
-__all__ = ["may_hold", "parts_of", "seal_of"]
+__all__ = ["is_iterator", "may_hold", "parts_of", "seal_of"]
 
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, type, Enum),
@@ -66,10 +66,11 @@ def seal_of(value: Any) -> str | None:
         return "a function that torch.func.vjp returned"
     if isinstance(value, types.MappingProxyType):
         return "a view of a dictionary"
-    return "an iterator" if _is_iterator(value) else None
+    return "an iterator" if is_iterator(value) else None
 
 
-def _is_iterator(value: Any) -> bool:
+def is_iterator(value: Any) -> bool:
+    """Whether a value gives its next item once, and can't be copied."""
     return isinstance(value, Iterator) and not hasattr(value, "__dict__")
 
 
@@ -88,7 +89,7 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield from tuple(value.keywords.items())
     elif _is_of_tensor(value):
         yield "", value.__self__
-    elif _is_iterator(value) or isinstance(value, types.MappingProxyType):
+    elif is_iterator(value) or isinstance(value, types.MappingProxyType):
         yield from (("", item) for item in gc.get_referents(value))
     else:
         yield from _of_object(value)

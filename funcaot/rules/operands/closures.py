@@ -34,11 +34,11 @@ _OWN_NEW = (dict, list, deque, types.SimpleNamespace)
 _NOTHING = object()
 
 
+@dataclass(frozen=True, eq=False)
 class _Hole:
     """Stands where a tensor was taken out."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
 
 
 class _Method:

@@ -16,13 +16,24 @@ from torch.overrides import handle_torch_function
 
 from funcaot._torch.levels.functorch import function_mode_active, is_functorch_wrapped_tensor
 from funcaot._torch.tracing.tracing import is_symbolic
-from funcaot.classes.opaque import Captor
-from funcaot.rules.operands.closures import Hollow, hollowed
-from funcaot.rules.operands.copied_writes import Writes
+from funcaot.classes.kept_values import are_same
+from funcaot.classes.opaque import Captor, current_captor
+from funcaot.errors import UnsupportedError
+from funcaot.rules.operands.closure_parts import is_iterator, parts_of
+from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.copied_writes import Original, Writes
 from funcaot.rules.operands.flat_call import OPERAND, FlatCall, flatten_values
 from funcaot.rules.operands.reached import may_hold, reached_from
 
-__all__ = ["HeldCall", "Holders", "Inside", "data_inside", "entered", "flatten_held", "is_of_a_call"]
+__all__ = [
+    "HeldCall",
+    "Holders",
+    "Inside",
+    "data_inside",
+    "entered",
+    "flatten_held",
+    "is_of_a_call",
+]
 
 
 def is_of_a_call(tensor: torch.Tensor) -> bool:
@@ -100,6 +111,26 @@ class Holders:
         """Copies of the holders, with tensors in the places of those taken out."""
         return self.hollow.filled(tensors, written)
 
+    def is_same_as(self, other: Holders) -> bool:
+        """Whether a rule can't tell these from the holders of another call, but for tensors."""
+        return self._alike(self.hollow.roots, other.hollow.roots, set())
+
+    def _alike(self, one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+        if id(one) not in self.hollow.copies:
+            return are_same(one, other)
+        if (id(one), id(other)) in seen:
+            return True
+        seen.add((id(one), id(other)))
+        if type(one) is not type(other):
+            return False
+        if getattr(one, "__code__", None) is not getattr(other, "__code__", None):
+            return False
+        parts = list(parts_of(one)), list(parts_of(other))
+        return len(parts[0]) == len(parts[1]) and all(
+            names[0] == names[1] and self._alike(*values, seen)
+            for names, values in (zip(*pair, strict=True) for pair in zip(*parts, strict=True))
+        )
+
 
 def _may_hold(value: Any) -> bool:
     return not (value is OPERAND or isinstance(value, torch.Tensor)) and may_hold(value)
@@ -129,15 +160,34 @@ class HeldCall:
         return FlatCall(self.flat.specs, leaves).arguments(tensors[self.count :])
 
 
-def flatten_held(values: tuple[Any, ...]) -> tuple[FlatCall | HeldCall, tuple[torch.Tensor, ...]]:
-    """Flatten arguments that are in order, and take the call's tensors out of objects.
+def flatten_held(
+    values: tuple[Any, ...], name: str
+) -> tuple[FlatCall | HeldCall, tuple[torch.Tensor, ...]]:
+    """Flatten what a backward is given, and take the call's tensors out of objects.
+
+    Args:
+        values: Saved tensors, attributes of the ctx by name, cotangents.
+        name: The Function.
 
     Raises:
-        Sealed: A tensor is held by what can't be copied.
+        UnsupportedError: A tensor is held by what can't be copied; or there is an iterator in a
+            capture, whose program would have it give its items to one call after another.
     """
     call, tensors = flatten_values(values)
     leaves = [leaf for each in call.leaves for leaf in each]
-    holders, found, inside = Holders.of(leaves, is_of_a_call)
+    try:
+        split = values[1].get("_funcaot_plan")
+        objects = leaves if split is None else split.plan.objects
+        if current_captor() is not None and any(map(is_iterator, objects)):
+            raise Sealed("There is an iterator.")
+        holders, found, inside = Holders.of(leaves, is_of_a_call)
+    except Sealed as sealed:
+        raise UnsupportedError(
+            f"The backward of {name} can't be run as a Function of what it reads: its forward "
+            "keeps an iterator on ctx, or something else that can't be copied and holds a tensor.",
+            remedy="keep tensors with ctx.save_for_backward or as attributes of ctx, and a list "
+            "instead of an iterator.",
+        ) from sealed
     if holders is None:
         return call, tensors
     rest = iter(found)
@@ -145,18 +195,23 @@ def flatten_held(values: tuple[Any, ...]) -> tuple[FlatCall | HeldCall, tuple[to
     return HeldCall(FlatCall(call.specs, marked), holders, len(inside)), (*inside, *tensors)
 
 
-def data_inside(values: Sequence[Any]) -> list[torch.Tensor]:
-    """Tensors that objects hold as data, however deep; not those of modules and parameters."""
+def data_inside(values: Sequence[Any], *, parameters: bool = False) -> list[torch.Tensor]:
+    """Tensors that objects hold as data, however deep; not those of modules.
+
+    Args:
+        values: Objects, among anything else.
+        parameters: Whether parameters are meant, too.
+    """
     found: dict[int, torch.Tensor] = {}
     seen: set[int] = set()
     waiting = [value for value in values if _may_hold(value)]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen or isinstance(value, torch.nn.Module):
+        if id(value) in seen or isinstance(value, (torch.nn.Module, Original)):
             continue
         seen.add(id(value))
         for part in reached_from(value):
-            if isinstance(part, torch.nn.Parameter):
+            if isinstance(part, torch.nn.Parameter) and not parameters:
                 continue
             if isinstance(part, torch.Tensor):
                 found.setdefault(id(part), part)
