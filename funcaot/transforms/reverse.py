@@ -17,7 +17,7 @@ from funcaot.classes.traits import display_name, has_jvp, origin_of, reverse_rul
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.generated.jvp_from_backward import register_reverse_runner
 from funcaot.rules.operands.flat_call import FlatCall, apart_from, tensors_of
-from funcaot.rules.operands.kept import flatten_held
+from funcaot.rules.operands.kept import HeldCall, flatten_held
 from funcaot.transforms.forms.once import once_at_every_level
 from funcaot.transforms.forms.without_levels import RuleCall, call_without_levels
 
@@ -96,7 +96,7 @@ class BackwardPerExample(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        function: type, rule: Any, needs: tuple[bool, ...], call: FlatCall, *tensors: Any
+        function: type, rule: Any, needs: tuple[bool, ...], call: FlatCall | HeldCall, *tensors: Any
     ) -> Any:
         """Run the rule."""
         saved, attributes, cotangents = call.arguments(tensors)
