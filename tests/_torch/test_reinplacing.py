@@ -173,7 +173,7 @@ COMPLEX = {
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
 @pytest.mark.parametrize("backend", ["inductor", COMPILER], ids=["inductor", "hostile"])
 def test_complex_numbers_are_written_in_memory_that_is_still_theirs(backend):
-    """Inductor has no code for them; what comes after may get the memory of what isn't read again."""
+    """Inductor has no code for them: it gave that memory to what came after."""
 
     def function(x):
         written = [write(x.to(torch.complex128)) for write in COMPLEX.values()]
