@@ -160,3 +160,24 @@ def test_what_is_read_as_another_dtype_is_left(read, backend):
         given = x.clone()
         assert_close(compiled(given), function(x), rtol=0, atol=0)
         assert given.equal(x)
+
+
+COMPLEX = {
+    **WRITTEN,
+    "index_put_": lambda y: y.index_put_((torch.tensor([0]),), y.new_tensor(7)),
+    "where": lambda y: y.__setitem__(y.real > 1, 7) or y,
+    "foreach": lambda y: torch._foreach_mul_([y, y.clone()], 2) or y,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+@pytest.mark.parametrize("backend", ["inductor", COMPILER], ids=["inductor", "hostile"])
+def test_complex_numbers_are_written_in_memory_that_is_still_theirs(backend):
+    """Inductor has no code for them: it gave that memory to what came after."""
+
+    def function(x):
+        written = [write(x.to(torch.complex128)) for write in COMPLEX.values()]
+        return [*written, x.to(torch.complex128)]
+
+    x = torch.arange(4.0, dtype=torch.float64)
+    assert_close(funcaot.compile(function, backend=backend)(x), function(x), rtol=0, atol=0)

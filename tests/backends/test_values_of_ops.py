@@ -199,3 +199,49 @@ def test_gradients_of_means_where_the_last_window_is_cut_off():
     expected = torch.autograd.grad(means_of_windows(*inputs), inputs)
     result = torch.autograd.grad(funcaot.compile(means_of_windows)(*inputs), inputs)
     torch.testing.assert_close(result, expected)
+
+
+def reduced_to_extremes(x):
+    rows = x.view(2, 37)
+    found = [rows.amax(), rows.amin(1), *rows.max(1), *rows.min(0), x.max(), x.min()]
+    return [*found, *torch.aminmax(rows, dim=1)]
+
+
+def reduced_to_places(x):
+    rows = x.view(2, 37)
+    return [x.argmax(), x.argmin(), rows.argmax(1), rows.argmin(1, keepdim=True)]
+
+
+def reduced_to_sums(x):
+    rows, dtype = x.view(2, 37), x.dtype
+    sums = [x.sum(), x.sum(dtype=dtype), rows.sum(1, dtype=dtype), rows.prod(1, dtype=dtype)]
+    return [*sums, x.any(), rows.any(1), rows.all(1), x.sum(dtype=torch.bool)]
+
+
+def reduced(x):
+    found = reduced_to_extremes(x) + reduced_to_sums(x)
+    return found if x.dtype is torch.bool else found + reduced_to_places(x)
+
+
+def some_reduced(bytes_, marks):
+    extremes = bytes_.amax(), bytes_.argmin(), marks.min(0)
+    return *extremes, bytes_.any(0), bytes_.sum(dtype=torch.uint8)
+
+
+def test_some_bytes_are_reduced_without_what_lies_beside_them():
+    """Few of them don't fill a vector, of which all was reduced."""
+    inputs = torch.zeros(37, dtype=torch.uint8), torch.arange(37) != 5
+    assert_close(funcaot.compile(some_reduced)(*inputs), some_reduced(*inputs), rtol=0, atol=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bool], ids=str)
+def test_bytes_are_reduced_without_what_lies_beside_them(dtype):
+    compiled = funcaot.compile(reduced)
+    lowest = 0 if dtype is torch.bool else torch.iinfo(dtype).min
+    for numbers in (torch.arange(74) * 7 % 256, torch.full((74,), lowest), torch.arange(74) != 5):
+        x = numbers.to(dtype)
+        assert_close(compiled(x), reduced(x), rtol=0, atol=0)
+    if dtype is torch.int8:
+        operands = x.view(2, 37), x[:37]
+        assert_close(funcaot.compile(torch.mv)(*operands), torch.mv(*operands), rtol=0, atol=0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from funcaot import config
 from funcaot._torch.autograd.zero_tangents import laid_as
@@ -17,7 +18,8 @@ aten = torch.ops.aten
 
 Table = Mapping[Any, Callable[..., Any]]
 
-_NARROW = (torch.uint8, torch.int8, torch.int16)
+_BYTES = (torch.uint8, torch.int8)
+_NARROW = (*_BYTES, torch.int16)
 _SUMMED_AS_INT64 = (*_NARROW, torch.int32)
 
 
@@ -48,6 +50,12 @@ def corrected(table: Table) -> dict[Any, Callable[..., Any]]:
         found[op] = _first_in_order(op)
     if aten.celu.default in found:
         found[aten.celu.default] = _checked_celu(found[aten.celu.default])
+    for ops, wrap in (
+        (_EXTREMES, _of_wide_integers),
+        (_SUMS, _summed_widely),
+        (_QUESTIONS, _asked_as_booleans),
+    ):
+        found.update({op: wrap(op, found.get(op)) for op in ops})
     return found
 
 
@@ -218,6 +226,60 @@ def _first_in_order(op: Any) -> Callable[..., Any]:
         return found.reshape([1] * x.dim()) if keepdim else found
 
     return position
+
+
+_EXTREMES = (
+    aten.amax.default,
+    aten.amin.default,
+    aten.aminmax.default,
+    aten.max.default,
+    aten.min.default,
+    aten.max.dim,
+    aten.min.dim,
+    aten.argmax.default,
+    aten.argmin.default,
+)
+_SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.prod.default, aten.prod.dim_int)
+_QUESTIONS = (aten.any.default, aten.any.dim, aten.any.dims)
+
+
+def _of_wide_integers(op: Any, decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Inductor loads as many bytes as a vector has floats, and reduces all bytes of the vector.
+
+    What lies in the others is whatever was there: the largest of 37 zeros was 1. The place of the
+    first False was always 0.
+    """
+
+    def reduce(x: torch.Tensor, *args: Any, **settings: Any) -> Any:
+        if x.dtype not in (*_BYTES, torch.bool):
+            return NotImplemented if decomposed is None else decomposed(x, *args, **settings)
+        found = op(x.to(torch.int32), *args, **settings)
+        return tree_map(lambda y: y.to(x.dtype) if y.dtype is torch.int32 else y, found)
+
+    return reduce
+
+
+def _summed_widely(op: Any, decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The same of sums that are asked for in bytes; of some in booleans there is no code."""
+
+    def reduce(x: torch.Tensor, *args: Any, **settings: Any) -> Any:
+        dtype = settings.get("dtype")
+        if dtype not in (*_BYTES, torch.bool):
+            return NotImplemented if decomposed is None else decomposed(x, *args, **settings)
+        return op(x.to(dtype), *args, **{**settings, "dtype": torch.int64}).to(dtype)
+
+    return reduce
+
+
+def _asked_as_booleans(op: Any, decomposed: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Eager's answer about unsigned bytes is one of them; Inductor's is a boolean."""
+
+    def asked(x: torch.Tensor, *args: Any, **settings: Any) -> Any:
+        if x.dtype is not torch.uint8:
+            return NotImplemented if decomposed is None else decomposed(x, *args, **settings)
+        return op(x.to(torch.bool), *args, **settings).to(torch.uint8)
+
+    return asked
 
 
 def _with_its_noise(decomposed: Callable[..., Any]) -> Callable[..., Any]:

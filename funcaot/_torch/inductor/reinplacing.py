@@ -4,7 +4,9 @@ Inductor lets an op such as ``index_put`` work in its first operand's memory whe
 later. It doesn't ask what the op itself reads: ``h.index_copy_(0, i, h[1:].clone())`` lost the
 clone, and then rows were overwritten before they were read. Nor does it ask whether the operand's
 elements have memory of their own: those of an expanded tensor share it. And it takes the result of
-the op that restrides for new memory, which it isn't where the strides are right already.
+the op that restrides for new memory, which it isn't where the strides are right already. Where it
+has no code for what an op computes with, as for complex numbers, it calls torch's op. That one gave
+back its operand's memory, which another buffer got while the result was still to be read.
 
 Where Inductor's scheduler puts loops together, torch 2.13 and 2.14 forget that a loop reads what an
 op has written to memory that was there before, as the wait for a collective does. The loop then ran
@@ -29,7 +31,7 @@ from funcaot.base.scopes import holding
 __all__ = ["TAG", "apart", "restriding_op"]
 
 # What tells modules made with this from others in Inductor's caches.
-TAG = " apart 5"
+TAG = " apart 6"
 
 
 @contextlib.contextmanager
@@ -111,10 +113,14 @@ def _careful(table: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _check(entry: Any) -> Callable[[fx.Node], bool]:
+    from torch._inductor.lowering import fallback_node_due_to_unsupported_type
+
     def check(node: fx.Node) -> bool:
         positions = entry.mutated_arg
         positions = (positions,) if isinstance(positions, int) else positions
         if _reads_what_it_writes(node, positions) or _is_expanded(node, positions):
+            return False
+        if fallback_node_due_to_unsupported_type(node):
             return False
         return entry.extra_check(node)
 
