@@ -30,7 +30,6 @@ __all__ = [
     "Reachable",
     "Watch",
     "capturing",
-    "contiguous_layout",
     "current_captor",
     "current_watch",
     "has_opaque_view",
@@ -90,16 +89,6 @@ class Layout:
 def layout_of(tensor: torch.Tensor) -> Layout:
     """Read a tensor's layout."""
     return Layout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-
-def contiguous_layout(tensor: torch.Tensor) -> Layout:
-    """The layout of a tensor like this whose elements lie side by side."""
-    stride: list[int] = []
-    step = 1
-    for size in reversed(tensor.shape):
-        stride.insert(0, step)
-        step *= max(size, 1)
-    return Layout(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.device)
 
 
 @dataclass
@@ -213,10 +202,6 @@ class Watch(Protocol):
         """Undo what a rule changed since a look; whether there was something."""
         ...
 
-    def changed_besides(self, looked: Any, roots: Any) -> str | None:
-        """What a thing is that changed since a look and that isn't reached from elsewhere."""
-        ...
-
     def leave(self, looked: Any) -> None:
         """What a forward counted or appended that ran for this call isn't the caller's."""
         ...
@@ -231,10 +216,6 @@ class Reachable(Protocol):
 
     def entering(self) -> contextlib.AbstractContextManager[object]:
         """While such a backward runs: the capture's own tensors stand in the places of those."""
-        ...
-
-    def replace(self, value: Any) -> Any:
-        """The tape's tensor for a real one, once its capture has ended; else the same."""
         ...
 
     def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:

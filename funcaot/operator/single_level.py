@@ -28,7 +28,6 @@ from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
-from funcaot.rules.operands.kept import data_inside, entered, is_of_a_call
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 
 __all__ = ["USER_FUNCTION", "RuleRunner", "single_level_class"]
@@ -100,9 +99,7 @@ def _setup_context(function: type) -> Callable[..., None]:
         else:
             ctx._funcaot_layouts = input_layouts(inputs)
             ctx._funcaot_given = ()
-            ctx._funcaot_operands = tuple(v for v in inputs if not isinstance(v, torch.Tensor))
             _keep(function, ctx, inputs, output)
-            _enter_kept(captor, ctx)
             _refuse_constant_inputs(function, captor, ctx.non_differentiable, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
@@ -128,36 +125,6 @@ def _keep(function: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None
         given.put_back()
         raise ChangesGivenError.of(display_name(function), "setup_context")
     ctx._funcaot_given = note_kept(attributes_of(ctx), inputs)
-
-
-def _enter_kept(captor: Captor, ctx: Any) -> None:
-    """Let a ctx keep the tape's tensors for those that were there before the call.
-
-    Nothing computes with such a table before the backward is traced, and by then a variable that
-    held it may hold another one. What is in an object stays there, as others may see the object.
-    """
-    saved = ctx.to_save
-    if saved is not None and any(map(_was_there, saved)):
-        ctx.save_for_backward(*_entered(captor, saved))
-    kept = {name: value for name, value in vars(ctx).items() if not name.startswith("_funcaot_")}
-    for name, value in kept.items():
-        if _was_there(value):
-            setattr(ctx, name, _entered(captor, (value,))[0])
-    call = getattr(ctx, "_funcaot_plan", None)  # Of a forward that took ctx.
-    objects = list(kept.values()) if call is None else call.plan.objects
-    inside = tuple(filter(_was_there, data_inside(objects, parameters=True)))
-    if inside:
-        entered(captor, inside)
-        captor.called_plainly = True  # Their places are taken while the backward is traced.
-
-
-def _was_there(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not is_of_a_call(value)
-
-
-def _entered(captor: Captor, values: tuple[Any, ...]) -> list[Any]:
-    rest = iter(entered(captor, tuple(filter(_was_there, values))))
-    return [next(rest) if _was_there(value) else value for value in values]
 
 
 def _differentiable(ctx: Any, output: Any) -> tuple[Any, ...]:

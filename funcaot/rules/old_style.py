@@ -7,6 +7,7 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +30,9 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
-from funcaot.rules.operands.closures import Sealed
+from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
 from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.flat_call import apart_from
-from funcaot.rules.operands.kept import Holders, Inside, data_inside, is_of_a_call
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
 
@@ -53,16 +53,16 @@ class Reference:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Held:
-    """Objects that forward kept, without the tensors of the call that they hold.
+    """An object that forward kept, without the tensors of the call that it holds.
 
     Attributes:
-        holders: The objects with holes.
+        hollow: The object with holes.
         references: What was in the holes.
     """
 
-    holders: Holders
+    hollow: Hollow
     references: tuple[Any, ...]
 
 
@@ -82,21 +82,12 @@ class SplitPlan:
     single: bool
     outputs: int
     given: tuple[str, ...]
-    held: Held | None = None
-
-    @property
-    def objects(self) -> list[Any]:
-        """What was kept that isn't a tensor of the call."""
-        leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
-        return leaves if self.held is None else [*leaves, self.held.holders]
 
     @property
     def told(self) -> tuple[Any, ...]:
         """What it says besides where tensors are."""
         leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
-        held = () if self.held is None else (self.held,)
-        found = (each for each in (*self.saved, *leaves) if not isinstance(each, Reference))
-        return (*found, *held)
+        return tuple(each for each in (*self.saved, *leaves) if not isinstance(each, Reference))
 
 
 def run_forward(
@@ -117,7 +108,10 @@ def run_forward(
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     found = _Finder(function, _leaves(operands), outputs)
-    attributes, held = found.attributes(ctx.recorded_attributes)
+    attributes = {}
+    for name, value in ctx.recorded_attributes.items():
+        leaves, spec = pytree.tree_flatten(value)
+        attributes[name] = (spec, tuple(map(found.attribute, leaves)))
     forward = ctx.saved_for_forward
     plan = SplitPlan(
         saved=tuple(map(found.reference, ctx.to_save or ())),
@@ -129,7 +123,6 @@ def run_forward(
         single=single,
         outputs=len(outputs),
         given=note_kept(ctx.recorded_attributes, operands),
-        held=held,
     )
     return outputs, tuple(found.intermediates), plan
 
@@ -167,43 +160,34 @@ class _Finder:
         self.intermediates.append(value)
         return Reference("intermediate", len(self.intermediates) - 1)
 
-    def attributes(
-        self, recorded: dict[str, Any]
-    ) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], Held | None]:
-        """Attributes of the ctx with references for tensors, and objects that hold some."""
-        flat = {name: pytree.tree_flatten(value) for name, value in recorded.items()}
-        leaves = [leaf for leaves, _ in flat.values() for leaf in leaves]
-        found, held = self._without_tensors(leaves)
-        rest = (self.reference(leaf) for leaf in found)
-        return {
-            name: (spec, tuple(next(rest) for _ in leaves)) for name, (leaves, spec) in flat.items()
-        }, held
+    def attribute(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self.reference(leaf)
+        inside = self._hidden_tensors(leaf)
+        return self._held(leaf, inside) if inside else leaf
 
-    def _without_tensors(self, leaves: list[Any]) -> tuple[list[Any], Held | None]:
-        """Take the call's tensors out of objects; the rules see copies with a level's own."""
-        given = set(map(id, self.operands))
-        places = [i for i, leaf in enumerate(leaves) if id(leaf) not in given]
-        objects = [leaves[i] for i in places]
-        ours = {id(t) for t in (*data_inside(objects), *self.operands, *self.outputs)}
+    def _hidden_tensors(self, value: Any) -> list[torch.Tensor]:
+        known = (torch.nn.Module, types.FunctionType, types.MethodType, types.ModuleType, type)
+        if isinstance(value, known) or any(value is operand for operand in self.operands):
+            return []
+        fields = getattr(value, "__dict__", None)
+        if not isinstance(fields, dict):
+            return []
+        leaves = pytree.tree_leaves(list(fields.values()))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-        def wanted(tensor: torch.Tensor) -> bool:
-            known = id(tensor) in ours or is_of_a_call(tensor)
-            return known and not isinstance(tensor, torch.nn.Parameter)
-
+    def _held(self, value: Any, inside: list[torch.Tensor]) -> Held:
+        """Take the call's tensors out of an object; the rules see a copy with a level's own."""
+        ours = {id(tensor) for tensor in (*inside, *self.operands, *self.outputs)}
         try:
-            holders, marked, tensors = Holders.of(objects, wanted)
-        except Sealed as sealed:
-            self._refuse("hides tensors of the call on ctx", sealed)
-        if any(id(tensor) not in ours for tensor in tensors):
-            # It isn't found where forward runs on real values, which don't tell what they are of.
-            self._refuse("hides tensors of the call in a module or a global variable")
-        if holders is None:
-            return leaves, None
-        for place, leaf in zip(places, marked, strict=True):
-            leaves[place] = leaf
-        return leaves, Held(holders, tuple(map(self.reference, tensors)))
+            hollow, tensors, _ = hollowed(
+                (value,), lambda t: id(t) in ours and not isinstance(t, torch.nn.Parameter)
+            )
+        except Sealed:
+            self._refuse(f"hides tensors of the call in a {type(value).__name__} on ctx")
+        return Held(hollow, tuple(map(self.reference, tensors)))
 
-    def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
+    def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
             f"{display_name(self.function)} was called under a transform and can't be split into "
             f"forward and setup_context: its forward {what}",
@@ -211,7 +195,7 @@ class _Finder:
             got="a tensor whose level can't be told",
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
             "ctx.save_for_backward.",
-        ) from cause
+        )
 
 
 def split(function: type, mode: str, intermediates: Intermediates) -> type:
@@ -380,8 +364,12 @@ def _is_tensor(value: Any) -> bool:
 
 def _attribute_references(plan: SplitPlan) -> list[Reference]:
     leaves = [leaf for _, leaves in plan.attributes.values() for leaf in leaves]
-    held = () if plan.held is None else plan.held.references
-    return [part for part in (*leaves, *held) if isinstance(part, Reference)]
+    parts = [part for leaf in leaves for part in (leaf.references if _is_held(leaf) else (leaf,))]
+    return [part for part in parts if isinstance(part, Reference)]
+
+
+def _is_held(leaf: Any) -> bool:
+    return isinstance(leaf, Held)
 
 
 def _references(plan: SplitPlan) -> list[Reference]:
@@ -398,19 +386,14 @@ def _filled(
     writes: list[Writes] = []
 
     def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Held):
+            return leaf.hollow.filled(list(map(fill, leaf.references)), writes)[0]
         return next(rest) if isinstance(leaf, Reference) else leaf
 
     tensors = tuple(map(fill, saved))
-    attributes = {name: list(map(fill, leaves)) for name, (_, leaves) in plan.attributes.items()}
-    made: tuple[Any, ...] = ()
-    if plan.held is not None:
-        made = plan.held.holders.filled(list(map(fill, plan.held.references)), writes)
     attributes = {
-        name: pytree.tree_unflatten(
-            [made[leaf.index] if isinstance(leaf, Inside) else leaf for leaf in leaves],
-            plan.attributes[name][0],
-        )
-        for name, leaves in attributes.items()
+        name: pytree.tree_unflatten(list(map(fill, leaves)), spec)
+        for name, (spec, leaves) in plan.attributes.items()
     }
     return tensors, attributes, writes
 

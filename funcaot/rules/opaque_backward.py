@@ -11,34 +11,23 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import default_generator
 
 from funcaot._torch.autograd.autograd import jvp_inside_dual_level
-from funcaot._torch.levels.functorch import pytree
 from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.opaque import (
-    Captor,
-    Layout,
-    Watch,
-    contiguous_layout,
-    current_captor,
-    current_watch,
-    layout_of,
-)
+from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
-from funcaot.rules.operands.kept import entered, flatten_held
-from funcaot.rules.operands.reached import may_hold
+from funcaot.rules.operands.flat_call import flatten_values
 from funcaot.rules.returns import checked_gradients
-from funcaot.rules.stores import is_ours, leaving_own, taken_back, watch_of
+from funcaot.rules.stores import is_ours, taken_back, watch_of
 
 __all__ = ["OfTorch", "input_layouts", "opaque_function", "traced_or_opaque"]
 
@@ -50,7 +39,6 @@ _OURS = frozenset(
         "_funcaot_outputs",
         "_funcaot_layouts",
         "_funcaot_given",
-        "_funcaot_operands",
     }
 )
 
@@ -60,7 +48,16 @@ def input_layouts(inputs: Sequence[Any]) -> tuple[Layout | None, ...]:
 
     Its strides aren't known before it is computed, and it is computed once; it is made contiguous.
     """
-    return tuple(contiguous_layout(v) if isinstance(v, torch.Tensor) else None for v in inputs)
+    return tuple(_contiguous(v) if isinstance(v, torch.Tensor) else None for v in inputs)
+
+
+def _contiguous(tensor: torch.Tensor) -> Layout:
+    stride: list[int] = []
+    step = 1
+    for size in reversed(tensor.shape):
+        stride.insert(0, step)
+        step *= max(size, 1)
+    return Layout(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.device)
 
 
 def traced_or_opaque(
@@ -89,8 +86,7 @@ def traced_or_opaque(
     looked, drawn = watch and watch.look(), _drawn_from(captor)
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
-        alone = contextlib.nullcontext() if watch is None else _of_one_call(function, ctx)
-        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)), alone:
+        with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
             result = rule(ctx, *cotangents)
         if watch is None:
             return result
@@ -148,14 +144,6 @@ def _watch_of(function: type, attributes: dict[str, Any]) -> Watch | None:
     return watch_of(reverse_rule(origin_of(function)), function, kept)
 
 
-def _of_one_call(function: type, ctx: Any) -> contextlib.AbstractContextManager[None]:
-    """While a backward runs, which has to leave objects as they are that its call made."""
-    kept = pytree.tree_leaves(_attributes(ctx))
-    objects = tuple(v for v in kept if not isinstance(v, torch.Tensor) and may_hold(v))
-    origin = origin_of(function)
-    return leaving_own(function, objects, (origin, reverse_rule(origin), ctx._funcaot_operands))
-
-
 def _attributes(ctx: Any) -> dict[str, Any]:
     attributes = {k: v for k, v in vars(ctx).items() if k not in _OURS}
     return attributes.pop("recorded_attributes", attributes)
@@ -185,13 +173,10 @@ class _Recorded:
         self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
-        self.call, tensors = flatten_held(given, display_name(function))
-        captor = current_captor()
-        self.tensors = tensors if captor is None else entered(captor, tensors)
+        self.call, self.tensors = flatten_values(given)
         self.records = torch.is_grad_enabled()
         self.seen = tuple((tensor.requires_grad, tensor.is_leaf) for tensor in self.tensors)
         self.given = ctx._funcaot_given
-        self.alone = partial(_of_one_call, function, ctx) if current_watch() is None else None
         layouts = ctx._funcaot_layouts
         self.wanted = tuple(
             bool(need) and layout is not None
@@ -228,8 +213,7 @@ class _Recorded:
         watched = contextlib.nullcontext()
         if self.watched is not None:
             watched = RefuseOutsideGradients(self.watched)
-        alone = contextlib.nullcontext() if self.alone is None else self.alone()
-        with watched, _leaving(self.function, self.given, attributes), alone:
+        with watched, _leaving(self.function, self.given, attributes):
             result = self.rule(ctx, *cotangents)
         checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)
@@ -317,7 +301,7 @@ class _Rules:
         saved, known = ctx.saved_tensors, self.of_torch
         differentiable = [_moves(tensor) for tensor in saved]
         pullback = _inside(known, _pullback(self.run, differentiable))
-        layouts = tuple(contiguous_layout(tensor) for tensor in saved if _moves(tensor))
+        layouts = tuple(_contiguous(tensor) for tensor in saved if _moves(tensor))
         if known is not None:
             layouts = _laid(pullback, (*saved, *cotangents)) or layouts
         following = opaque_function(

@@ -12,9 +12,8 @@ from typing import Any
 
 from funcaot.classes.opaque import Watch
 from funcaot.classes.traits import defines_setup_context, display_name, origin_of
-from funcaot.errors import UnsupportedError
 
-__all__ = ["again", "is_ours", "leaving_own", "register_watches", "taken_back", "watch_of"]
+__all__ = ["again", "is_ours", "register_watches", "taken_back", "watch_of"]
 
 _Make = Callable[[tuple[Any, ...], str], Watch]
 _watches: list[_Make] = []
@@ -50,37 +49,6 @@ def taken_back(watch: Watch | None) -> Iterator[None]:
             yield
     finally:
         watch.take_back(looked)
-
-
-@contextlib.contextmanager
-def leaving_own(function: type, objects: tuple[Any, ...], others: Any) -> Iterator[None]:
-    """While a backward runs that is given objects which its forward made for one call.
-
-    A program has one of each for all calls, so that a change would be seen by the next one.
-
-    Args:
-        function: The Function.
-        objects: What its ctx keeps, objects that others see among that.
-        others: Through what others see them.
-
-    Raises:
-        UnsupportedError: It changes one that nobody else sees.
-    """
-    watch = watch_of(objects[0], function, objects[1:]) if objects else None
-    if watch is None:
-        yield
-        return
-    looked = watch.look()
-    with watch.following():
-        yield
-    changed = watch.changed_besides(looked, others)
-    if changed is not None:
-        watch.take_back(looked)
-        raise UnsupportedError(
-            f"backward of {display_name(function)} changes a {changed} that its forward made and "
-            "kept on ctx, inside a compiled function.",
-            remedy="count in an attribute of ctx, return what it computes, or change a copy.",
-        )
 
 
 def again(

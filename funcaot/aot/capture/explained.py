@@ -113,10 +113,9 @@ def _what_torch_cannot(error: Exception, name: str) -> UnsupportedError | None:
     if any(each in text for each in tracing_errors.WITHOUT_MODES):
         return EagerOnlyError(
             f"{name} makes a tensor of another class out of one, by as_subclass or in C++ that "
-            "no mode of torch sees; or it meets one that a Function stored while it was traced, "
-            f"as in a cache{_line_of(error)}.",
+            f"no mode of torch sees{_line_of(error)}.",
             remedy="compute with plain tensors inside, and make what comes out one of that "
-            "class; fill a cache before; or keep that part outside of the compiled function.",
+            "class; or keep that part outside of the compiled function.",
         )
     if tracing_errors.MIXED in text:
         return EagerOnlyError(

@@ -69,24 +69,6 @@ class OfFunctions:
             state.put_back(changed)
         return bool(changed)
 
-    def changed_besides(self, looked: list[Contents], roots: Any) -> str | None:
-        """What a thing is that changed since a look and that isn't reached from elsewhere.
-
-        Args:
-            looked: What everything held at the look.
-            roots: Where to look for it besides.
-        """
-        with untraced():
-            changed = [bag for _, bag in self._since(looked) if self._changes.has_changed(bag)]
-            if not changed:
-                return None
-            known = {id(bag.thing) for bag in Snapshots(scan(roots)).bags}
-            for bag in changed:
-                if id(bag.thing) not in known:
-                    holder = self._environment.objects.get(bag.holder, bag.thing)
-                    return type(holder).__name__
-        return None
-
     def leave(self, looked: list[Contents]) -> None:
         """What a forward counted or appended that ran for this call isn't the caller's."""
         with untraced():

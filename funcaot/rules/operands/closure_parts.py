@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
@@ -21,9 +20,9 @@ from funcaot._torch.levels.functorch import (
 from funcaot.base.python_modules import is_pythons
 from funcaot.classes.differentiation import is_perturbed
 from funcaot.classes.opaque import current_captor
-from funcaot.rules.operands.reached import held_in_slots, is_filled
+from funcaot.rules.operands.reached import is_filled
 
-__all__ = ["is_iterator", "may_hold", "parts_of", "seal_of"]
+__all__ = ["may_hold", "parts_of", "seal_of"]
 
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, type, Enum),
@@ -40,15 +39,9 @@ _NOT_USERS = frozenset(("torch", "numpy", "funcaot", "optree"))
 def may_hold(value: Any) -> bool:
     """Whether there may be tensors inside of a value."""
     if isinstance(value, _FIXED):
-        return _is_of_tensor(value)
+        return False
     package = type(value).__module__.partition(".")[0]
     return package in _HOLDERS or not is_pythons(package)
-
-
-def _is_of_tensor(value: Any) -> bool:
-    """Whether a value is a method of a tensor."""
-    method = isinstance(value, types.BuiltinMethodType)
-    return method and isinstance(value.__self__, torch.Tensor)
 
 
 class _Namespace:
@@ -64,13 +57,10 @@ def seal_of(value: Any) -> str | None:
         return "an attribute of a class or a module"
     if isinstance(value, types.FunctionType) and is_pullback(value):
         return "a function that torch.func.vjp returned"
-    if isinstance(value, types.MappingProxyType):
-        return "a view of a dictionary"
-    return "an iterator" if is_iterator(value) else None
+    return "an iterator" if _is_iterator(value) else None
 
 
-def is_iterator(value: Any) -> bool:
-    """Whether a value gives its next item once, and can't be copied."""
+def _is_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and not hasattr(value, "__dict__")
 
 
@@ -87,9 +77,7 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.func
         yield from (("", item) for item in value.args)
         yield from tuple(value.keywords.items())
-    elif _is_of_tensor(value):
-        yield "", value.__self__
-    elif is_iterator(value) or isinstance(value, types.MappingProxyType):
+    elif _is_iterator(value):
         yield from (("", item) for item in gc.get_referents(value))
     else:
         yield from _of_object(value)
@@ -163,7 +151,7 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
 def _of_object(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in tuple(value.items()))
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+    elif isinstance(value, (list, tuple, set, frozenset)):
         yield from (("", item) for item in tuple(value))
     kind = type(value)
     if kind.__module__.startswith("funcaot.aot"):
@@ -175,4 +163,8 @@ def _of_object(value: Any) -> Iterator[tuple[str, Any]]:
         for base in kind.__mro__:
             held = [name for name, item in vars(base).items() if isinstance(item, torch.Tensor)]
             yield from _of_namespace(base, held) if held else ()
-    yield from held_in_slots(value)
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)

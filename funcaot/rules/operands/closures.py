@@ -25,27 +25,18 @@ from funcaot.rules.operands.copied_writes import (
     original_of,
     refresh,
 )
-from funcaot.rules.operands.reached import held_in_slots
 
 __all__ = ["Hollow", "Sealed", "hollowed"]
 
 _MOST = 1_000_000
-_OWN_NEW = (dict, list, deque, types.SimpleNamespace)
 _NOTHING = object()
 
 
-@dataclass(frozen=True, eq=False)
 class _Hole:
     """Stands where a tensor was taken out."""
 
-    index: int
-
-
-class _Method:
-    """Stands for a method of a tensor that was taken out."""
-
-    def __init__(self, owner: _Hole, name: str) -> None:
-        self.__self__, self.__name__ = owner, name
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 class Sealed(UnsupportedError):
@@ -253,9 +244,6 @@ class _Copier:
             return self._function(value)
         if isinstance(value, types.MethodType):
             return types.MethodType(self._copy(value.__func__), self._copy(value.__self__))
-        if isinstance(value, (types.BuiltinMethodType, _Method)):
-            owner, name = self._copy(value.__self__), value.__name__
-            return _Method(owner, name) if isinstance(owner, _Hole) else getattr(owner, name)
         if isinstance(value, functools.partial):
             keywords = {name: self._copy(item) for name, item in value.keywords.items()}
             return functools.partial(
@@ -325,7 +313,7 @@ class _Copier:
         if wrapped is not None and kind.__module__.startswith("funcaot.aot"):
             return self._copy(wrapped)  # a compiled function, which finds its closure by identity
         try:
-            new: Any = kind.__new__ if isinstance(value, _OWN_NEW) else object.__new__
+            new: Any = kind.__new__ if isinstance(value, (dict, list)) else object.__new__
             made = new(kind)
         except TypeError:
             raise Sealed(
@@ -344,10 +332,18 @@ class _Copier:
                 dict.__setitem__(made, key, self._copy(item))
         elif isinstance(value, list):
             list.extend(made, map(self._copy, value))
-        elif isinstance(value, deque):
-            deque.__init__(made, map(self._copy, value), value.maxlen)
         for name, item in getattr(value, "__dict__", {}).items():
             made.__dict__[name] = self._copy(item)
-        for name, item in held_in_slots(value):
-            object.__setattr__(made, name, self._copy(item))
+        for name in _slots(kind):
+            if hasattr(value, name):
+                object.__setattr__(made, name, self._copy(getattr(value, name)))
         return made
+
+
+def _slots(kind: type) -> list[str]:
+    slots = [name for base in kind.__mro__ for name in _as_tuple(base.__dict__.get("__slots__"))]
+    return [name for name in slots if name not in ("__dict__", "__weakref__")]
+
+
+def _as_tuple(slots: Any) -> tuple[str, ...]:
+    return () if slots is None else (slots,) if isinstance(slots, str) else tuple(slots)
