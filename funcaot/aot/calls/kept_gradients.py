@@ -38,11 +38,7 @@ def show(
         )
 
 
-def kept_in(
-    owner: Any,
-    ctx: Any,
-    tangents: Sequence[torch.Tensor | None],
-) -> Kept:
+def kept_in(owner: Any, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Kept:
     """The results whose own gradient lacks a part that somebody is going to see.
 
     Args:

@@ -39,7 +39,10 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
 
 
 def _has_history(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_leaf
+    try:
+        return isinstance(value, torch.Tensor) and value.grad_fn is not None
+    except RuntimeError:
+        return False  # Eager forbids to ask for the history of such a view, too.
 
 
 def shown_of(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:

@@ -117,6 +117,19 @@ def test_the_whole_gradient_is_kept(function, loss, run):
         torch.testing.assert_close(grads(compiled, loss, run), wanted)
 
 
+def test_a_view_whose_history_nobody_may_ask_for():
+    def function(x, w):
+        with torch.no_grad():
+            view = x.view(3)
+        x.mul_(2)
+        return view, x * w
+
+    x, w = torch.ones(3, requires_grad=True) * 1, torch.ones(3, requires_grad=True)
+    view, result = funcaot.compile(function, backend="eager")(x, w)
+    result.sum().backward()
+    assert torch.equal(w.grad, torch.full((3,), 2.0)) and torch.equal(view, w.grad)
+
+
 def test_where_nothing_was_kept_at_first():
     compiled = funcaot.compile(used)
     for keeps in (False, False, True, False, True):
