@@ -218,6 +218,10 @@ class Reachable(Protocol):
         """While such a backward runs: the capture's own tensors stand in the places of those."""
         ...
 
+    def replace(self, value: Any) -> Any:
+        """The tape's tensor for a real one, once its capture has ended; else the same."""
+        ...
+
     def add_reader(self, reader: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         """Take note of a backward that finds tensors by itself."""
         ...

@@ -28,6 +28,7 @@ from funcaot.errors import MissingRuleError, RuleError, UnsupportedError
 from funcaot.rules.generated.complete import completed
 from funcaot.rules.generated.linearity import refuse_severed
 from funcaot.rules.opaque_backward import input_layouts, traced_or_opaque
+from funcaot.rules.operands.entered import enter_kept
 from funcaot.rules.returns import checked_gradients, checked_tangents, shapes_of
 
 __all__ = ["USER_FUNCTION", "RuleRunner", "single_level_class"]
@@ -100,6 +101,7 @@ def _setup_context(function: type) -> Callable[..., None]:
             ctx._funcaot_layouts = input_layouts(inputs)
             ctx._funcaot_given = ()
             _keep(function, ctx, inputs, output)
+            enter_kept(captor, ctx)
             _refuse_constant_inputs(function, captor, ctx.non_differentiable, inputs, output)
         if ctx._funcaot_shapes is not shapes:
             raise _clash(function, _SHAPES)
