@@ -80,6 +80,15 @@ def leaves_behind(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
             yield leaf
 
 
+def has_grad_fn(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a history that one may look at."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        # A view made in no_grad whose base was written to: autograd forbids to look.
+        return False
+
+
 def dependents(
     tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> list[frozenset[int]]:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from funcaot._torch.autograd import autograd
+from funcaot._torch.autograd.nodes import has_grad_fn
 from funcaot._torch.tensors.classes.own_functions import is_own_class
 from funcaot._torch.tracing import tracing
 from funcaot._torch.tracing.own_classes import class_of
@@ -233,7 +234,7 @@ class Aliases:
         owner = self.owners.get(key) or self.wrapped.part_with(value)
         if owner is None:
             return self._own(key, value)
-        if _has_grad_fn(value) and self.wrapped.shows_part(value):
+        if has_grad_fn(value) and self.wrapped.shows_part(value):
             return Origin(result=self.results.of(value))
         return self._alias(*owner, value)
 
@@ -306,7 +307,7 @@ class Aliases:
         before, after = (None, None)
         if start.source is not None:
             before, after = attribute_changes(self.slots[index])
-        if (before is not None or start.leaf) and recorded and not _has_grad_fn(value):
+        if (before is not None or start.leaf) and recorded and not has_grad_fn(value):
             what = "a tensor that it made" if start.leaf else describe(self.slots, index)
             raise UnsupportedError(
                 f"{self.name} returns a view that it made before {what} began to require grad.",
@@ -319,7 +320,7 @@ class Aliases:
                 remedy="use x.detach() instead of x.detach_().",
             )
         # A view made with grad mode on of one that was made with grad mode off.
-        mixed = _has_grad_fn(value) and base.requires_grad and not self._leads_back(value)
+        mixed = has_grad_fn(value) and base.requires_grad and not self._leads_back(value)
         # Views of an op with several results can't be written to, however they are made again.
         several = meta == autograd.CreationMeta.MULTI_OUTPUT_NODE
         view = views.View(steps, recorded or mixed, mixed, several)
@@ -490,11 +491,3 @@ def _is_reshaped(slot: Input) -> bool:
 
 def _same_strides(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     return all(a == b for size, a, b in zip(shape, first, second, strict=True) if size > 1)
-
-
-def _has_grad_fn(tensor: torch.Tensor) -> bool:
-    try:
-        return tensor.grad_fn is not None
-    except RuntimeError:
-        # A view made in no_grad whose base was written to: autograd forbids to look.
-        return False

@@ -7,11 +7,10 @@ of some of them only, and what depends on the others alone is a constant there, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from funcaot._torch.autograd.nodes import dependents, leaves_behind
+from funcaot._torch.autograd.nodes import dependents, has_grad_fn, leaves_behind
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects
@@ -38,13 +37,6 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
     return found or frozenset(leaves)
 
 
-def _has_history(value: Any) -> bool:
-    try:
-        return isinstance(value, torch.Tensor) and value.grad_fn is not None
-    except RuntimeError:
-        return False  # Eager forbids to ask for the history of such a view, too.
-
-
 def shown_of(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:
     """The tensors that the caller gets of a segment on which others of its results depend."""
     at = {i: place.output for i, place in enumerate(segment.places)}
@@ -60,7 +52,8 @@ def shown_of(segment: Segment, capture: Capture, effects: Effects) -> tuple[Show
     if len(segment.graph_outputs) < 2:
         return ()
     with capture.tape.recording(), tracing.without_torch_function():
-        seen = [each for each in seen if _has_history(each.tensor)]
+        tensors = [each for each in seen if isinstance(each.tensor, torch.Tensor)]
+        seen = [each for each in tensors if has_grad_fn(each.tensor)]
         found = dependents([each.tensor for each in seen], segment.graph_outputs)
     shown = [each._replace(by=by - {each.own}) for each, by in zip(seen, found, strict=True)]
     return tuple(each for each in shown if each.by)

@@ -15,7 +15,7 @@ from funcaot._torch.levels.functorch import function_mode_active, is_functorch_w
 from funcaot._torch.tracing.tracing import is_symbolic
 from funcaot.classes.opaque import Captor
 
-__all__ = ["enter_kept"]
+__all__ = ["enter_kept", "is_of_a_call"]
 
 
 def enter_kept(captor: Captor, ctx: Any) -> None:
@@ -32,12 +32,13 @@ def enter_kept(captor: Captor, ctx: Any) -> None:
             setattr(ctx, name, _entered(captor, (value,))[0])
 
 
+def is_of_a_call(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for that of each call: one of a tape, or one of a level."""
+    return is_symbolic(tensor) or is_functorch_wrapped_tensor(tensor)
+
+
 def _was_there(value: Any) -> bool:
-    """Whether a value is a tensor that stands for itself, and not for that of each call."""
-    is_of_call = isinstance(value, torch.Tensor) and (
-        is_symbolic(value) or is_functorch_wrapped_tensor(value)
-    )
-    return isinstance(value, torch.Tensor) and not is_of_call
+    return isinstance(value, torch.Tensor) and not is_of_a_call(value)
 
 
 def _entered(captor: Captor, values: tuple[Any, ...]) -> list[Any]:

@@ -23,12 +23,10 @@ from funcaot._torch.calls.interception import past_interception
 from funcaot._torch.levels.functorch import (
     FakeTensor,
     function_mode_active,
-    is_functorch_wrapped_tensor,
     pytree,
 )
 from funcaot._torch.tensors.classes.wrapping import is_wrapper_subclass
 from funcaot._torch.tensors.sizes.number_log import all_settled
-from funcaot._torch.tracing.tracing import is_symbolic
 from funcaot.base.scopes import holding
 from funcaot.classes.containers import (
     ChangesGivenError,
@@ -46,6 +44,7 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.operator.plan import CallPlan
 from funcaot.rules.operands.closures import Sealed, hollowed
 from funcaot.rules.operands.copied_writes import Writes
+from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
@@ -120,7 +119,7 @@ def call_in_backward(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) 
     objects = [leaf for leaf in _leaves(operands) if may_hold(leaf)]
     if any(map(is_wrapper_subclass, pytree.tree_leaves(operands))):
         return _plainly(plan, operands)
-    if objects and any(map(_is_traced, tensors_reached(objects))):
+    if objects and any(map(is_of_a_call, tensors_reached(objects))):
         return _plainly(plan, operands)
     try:
         return _with_containers(plan, operands, operands, otherwise)
@@ -134,7 +133,7 @@ def _with_objects(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -> 
     if not objects:
         return otherwise()
     reached = list(tensors_reached(objects))
-    if any(map(_is_traced, reached)):
+    if any(map(is_of_a_call, reached)):
         filled, written = _with_parameters(plan, operands, reached)
         result = _plainly(plan, filled, operands)
         for writes in written:
@@ -297,7 +296,7 @@ def _with_parameters(
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and not _is_traced(tensor)
+    return tensor.requires_grad and not is_of_a_call(tensor)
 
 
 def _as_entered(operands: tuple[Any, ...]) -> tuple[tuple[Any, ...]]:
@@ -317,10 +316,6 @@ def _fields(value: Any) -> dict[str, Any] | None:
         return None
     fields = getattr(value, "__dict__", None)
     return fields if isinstance(fields, dict) else None
-
-
-def _is_traced(tensor: torch.Tensor) -> bool:
-    return is_symbolic(tensor) or is_functorch_wrapped_tensor(tensor)
 
 
 custom_function_call.register("in_capture")(call_in_capture)
