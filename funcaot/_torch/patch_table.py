@@ -144,6 +144,15 @@ PATCHES: tuple[Patch, ...] = (
         "tests/_torch/test_torchscript.py",
     ),
     Patch(
+        "captured gradients",
+        "funcaot/_torch/calls/captured.py",
+        (Target("torch.autograd.graph:_engine_run_backward", ("t_outputs", "args", "kwargs")),),
+        "Nobody tells a node which gradients ``torch.autograd.grad`` takes out of the engine.",
+        "backwards of functions that return what other results depend on take more programs",
+        "tests/aot/calls/test_own_nodes.py::test_without_the_patch",
+        for_time=True,
+    ),
+    Patch(
         "node hooks",
         "funcaot/_torch/autograd/node_hooks.py",
         (

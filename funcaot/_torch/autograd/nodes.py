@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -116,6 +118,48 @@ def dependents(
         frozenset(i for i, node in graded.items() if behind.get(node, 0) >> index & 1)
         for index in range(len(tensors))
     ]
+
+
+def reached_around(outputs: Sequence[torch.Tensor], ends: Sequence[torch.Tensor]) -> set[int]:
+    """Ids of the leaves to which gradients of some outputs come on ways not through some ends."""
+    closed = {(end.grad_fn, end.output_nr) for end in ends}
+    pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen, found = {*pending}, set()
+    while pending:
+        node = pending.pop()
+        found.add(id(getattr(node, "variable", None)))
+        for parent, number in node.next_functions:
+            if parent is not None and parent not in seen and (parent, number) not in closed:
+                seen.add(parent)
+                pending.append(parent)
+    return found
+
+
+def prepare_hooks(tensor: torch.Tensor) -> None:
+    """Make the dictionary that ``register_hook`` makes of a tensor with a history, still empty."""
+    tensor._backward_hooks = OrderedDict()
+    tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def stopping_at(ends: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor | None]]:
+    """Inside, a backward finds no gradient beyond some tensors; theirs are in the list then."""
+    found: list[torch.Tensor | None] = [None] * len(ends)
+
+    def stop(place: int, gradient: torch.Tensor) -> torch.Tensor:
+        found[place] = gradient
+        return torch.zeros_like(gradient)
+
+    handles = []
+    try:
+        for place, end in enumerate(ends):
+            handles.append(end.register_hook(functools.partial(stop, place)))
+            # What the function registered is called with all that arrives, by another node.
+            end._backward_hooks.move_to_end(handles[-1].id, last=False)  # type: ignore[union-attr]
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def set_node_apply(function: type, apply: Callable[..., Any]) -> None:

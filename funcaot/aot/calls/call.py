@@ -21,8 +21,8 @@ from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
 from funcaot.aot.calls.function_class import function_class
-from funcaot.aot.calls.kept_gradients import fill, kept_in
 from funcaot.aot.calls.levels import is_plain_call
+from funcaot.aot.calls.own_nodes import added, refuse_seen, taken
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.calls.samples import are_batched_wrappers, gradients_of_samples
@@ -242,14 +242,21 @@ class SegmentFunction:
         return self.backward_of(ctx, self.saved(ctx), tangents)
 
     def backward_of(
-        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[torch.Tensor | None, ...]
+        self,
+        ctx: Any,
+        saved: tuple[Any, ...],
+        tangents: tuple[torch.Tensor | None, ...],
+        stops: tuple[int, ...] = (),
     ) -> tuple[Any, ...]:
-        """The same for what a ctx saved: to read that again would call the user's hooks again."""
+        """The same for what a ctx saved: to read that again would call the user's hooks again.
+
+        No gradient goes beyond the tensors of ``Segment.shown`` in ``stops``; it is returned last.
+        """
         if functorch.under_transforms(tangents) and are_batched_wrappers(self.segment, tangents):
             return gradients_of_samples(self, ctx, saved, tangents)
         try:
             with functions_of_classes_off(), given_objects(getattr(ctx, "objects", ())):
-                return self._run_backward(ctx, saved, tangents)
+                return self._run_backward(ctx, saved, tangents, stops)
         except PremiseFailed as failure:
             raise UnsupportedError(
                 f"A backward of {self.segment.settings.name} was traced for values that the same "
@@ -262,31 +269,32 @@ class SegmentFunction:
             self.segment.tape.forget_values()
 
     def _run_backward(
-        self, ctx: Any, saved: tuple[Any, ...], tangents: tuple[Any, ...]
+        self,
+        ctx: Any,
+        saved: tuple[Any, ...],
+        tangents: tuple[Any, ...],
+        stops: tuple[int, ...],
     ) -> tuple[Any, ...]:
         tangents = tangents[: len(self.segment.output_nodes)]
-        nothing = (None,) * len(self.segment.operands)
+        refuse_seen(self, ctx, tangents)
+        tangents, left = (tangents, []) if stops else taken(ctx, tangents)
         if all(tangent is None for tangent in tangents):
-            return nothing
+            return added((None,) * len(self.segment.operands), left)
         count = len(self.form.residuals)
         values, edges = saved[:count], saved[count:] if ctx.edges is None else ctx.edges
-        if ctx.edges and saved and not tracing.backward_keeps_graph():
+        if ctx.edges and saved and not stops and not tracing.backward_keeps_graph():
             ctx.edges = ()
         needs = self.needs(ctx)
-        kept = kept_in(self, ctx, tangents)
-        whole = tuple(position for position, *_ in kept)
         present = [tangent for tangent in tangents if tangent is not None]
         tried: list[Backward] = []
         while True:
             found = self.derivatives.backward(
-                needs, ctx.edge_indices, tangents, values, tried, whole
+                needs, ctx.edge_indices, tangents, values, tried, stops
             )
             is_new = found[0] in tried
             try:
                 with leaving(bool(found[0].premises), self.segment.tape):
-                    made = self._run_found(ctx, found, (values, present, edges))
-                fill(kept, tangents, made[len(nothing) :])
-                return made[: len(nothing)]
+                    return added(self._run_found(ctx, found, (values, present, edges)), left)
             except PremiseFailed:
                 if is_new or len(tried) >= config.get().backward_layouts:
                     self.derivatives.forget(found[0])

@@ -100,7 +100,7 @@ class Derivatives(Generic[Made]):
         tangents: Sequence[torch.Tensor | None],
         values: Sequence[torch.Tensor],
         tried: list[Backward] | None = None,
-        kept: tuple[int, ...] = (),
+        stops: tuple[int, ...] = (),
     ) -> tuple[Backward, Made]:
         """The backward for tangents like these, traced if there is none.
 
@@ -111,7 +111,8 @@ class Derivatives(Generic[Made]):
             values: What the forward kept.
             tried: Backwards that were made for other values. One that is traced now is added:
                 no other one can be better.
-            kept: Positions in ``Segment.shown``: the whole gradient of these is asked for too.
+            stops: Positions in ``Segment.shown`` of tensors beyond which no gradient goes; theirs
+                are asked for too.
         """
         tried = [] if tried is None else tried
         if self._segment.tape.wrappers.used and functorch.under_transforms(tangents):
@@ -122,7 +123,9 @@ class Derivatives(Generic[Made]):
             specs = self.sizes.general(specs, sizes)
         create_graph = autograd.gradients_are_differentiated()
         asked_by = _asked_by() if self._segment.calls_functions else ""
-        key = BackwardKey(needs, specs, create_graph, edges, autocast_state(), asked_by, kept=kept)
+        key = BackwardKey(
+            needs, specs, create_graph, edges, autocast_state(), asked_by, stops=stops
+        )
         if self._segment.tape.wrappers.used or any(map(is_wrapper, tangents)):
             pattern = pattern_of(tangents, lambda: _objects_of_this_call(values))
             key = key._replace(dispatch=how_it_dispatches(), pattern=pattern)

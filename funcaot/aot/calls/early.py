@@ -31,7 +31,6 @@ from funcaot._torch.levels.thread_state import StateKept
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.joined import Joined, Left, Source, deriving, separately, source_of
-from funcaot.aot.calls.kept_gradients import kept_in
 from funcaot.aot.calls.parts import Group, Part, Parts, in_turns, parted
 from funcaot.aot.graph import graphs
 
@@ -166,7 +165,7 @@ class Early:
             *saved, link = ctx.saved_tensors
         saved, tangents = tuple(saved), tuple(tangents)
         nothing = (None,) * len(self.owner.segment.operands)
-        kept = kept_in(self.owner, ctx, tangents)
+        kept = hasattr(ctx, "left") or hasattr(ctx, "rest")
         if left is None and not kept and self._leaves(ctx, saved, tangents):
             work = _carrying(Left(self.owner, ctx, saved, tangents))
             return (*nothing, None, work, None)

@@ -16,9 +16,9 @@ from funcaot._torch.distributed.collectives import place_in
 from funcaot._torch.levels.situation import Situation, situation
 from funcaot._torch.tensors.pytree import tree_unflatten
 from funcaot._torch.tracing.own_classes import class_that_acts
+from funcaot.aot.calls import own_nodes
 from funcaot.aot.calls.call import SegmentFunctions
 from funcaot.aot.calls.in_place_call import InPlace
-from funcaot.aot.calls.kept_gradients import show
 from funcaot.aot.capture.facts import changed_of, hold
 from funcaot.aot.capture.inner_tensors import ways
 from funcaot.aot.capture.nested_data import refuse_nested_data
@@ -137,7 +137,7 @@ class Entry:
         own_grad_mode |= self._leads_to_nobody or any(self._retained) or bool(self._unreached)
         return not (
             own_grad_mode
-            or self.forward.segment.shown
+            or any(self.forward.segment.links[1:])
             or self.forward.touched.placed
             or self.forward.reachable
             or self.forward.watched
@@ -387,14 +387,15 @@ class Entry:
             raise
         if self._leads_to_nobody and not around.transforms:
             results = requiring_grad(results, self.forward.segment.outputs)
-        outputs = epilogue.finish(effects, tensors, results)
+        if self.differentiable and any(segment.links) and not around.derives:
+            outputs = own_nodes.finish(self.functions.keeping, effects, tensors, results)
+        else:
+            outputs = epilogue.finish(effects, tensors, results)
         if not around.transforms:
             if self.forward.watched or self.forward.reachable:
                 epilogue.attach(self.forward.watched, self.forward.reachable, tensors, results)
             if any(self._retained):
                 retain(self._retained, outputs, tensors)
-            if segment.shown and self.differentiable:
-                show(segment, results, outputs, tensors)
         returned = self.capture.tree.num_leaves
         result = tree_unflatten(outputs[:returned], self.capture.tree)
         if self.capture.gradients is not None:

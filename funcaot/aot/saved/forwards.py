@@ -305,7 +305,7 @@ class _Writer:
         for holds, what in (
             (backward.mutations, "it writes to tensors"),
             (backward.premises, "it reads values"),
-            (key.kept, "it fills the .grad of a result"),
+            (key.stops, "it stops at a result"),
             (backward.segment is not None and not functions.made, "it hasn't run yet"),
         ):
             if holds:

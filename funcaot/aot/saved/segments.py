@@ -18,7 +18,16 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.saved.codec import Data, scalar_data, scalar_from
 from funcaot.aot.saved.errors import NotSavedError
 from funcaot.aot.segment.dependence import dependent_on
-from funcaot.aot.segment.segment import Form, Operand, Place, Residual, Segment, Shown
+from funcaot.aot.segment.segment import (
+    Form,
+    Link,
+    Links,
+    Operand,
+    Place,
+    Residual,
+    Segment,
+    Shown,
+)
 from funcaot.aot.subclasses.carried import Brought
 from funcaot.aot.tape.closed_over import ClosedOver
 
@@ -121,6 +130,7 @@ def segment_data(segment: Segment) -> Data:
             sorted(dependent_on(segment.operands, made)) for made in segment.graph_outputs
         ],
         "shown": [[sorted(by), *places] for _, by, *places in segment.shown],
+        "links": [[list(link) for link in links] for links in segment.links],
         "count": len(segment.output_nodes),
         "effects": len(segment.effect_nodes),
         "places": [[place.output, place.operand] for place in segment.places],
@@ -178,6 +188,12 @@ class LoadedSegment(Segment):
         self.dependence = tuple(map(frozenset, data["dependence"]))
         nothing: Any = None
         self.shown = tuple(Shown(nothing, frozenset(by), *places) for by, *places in data["shown"])
+        self.links = Links(
+            *(
+                tuple(Link(output, tuple(on), tuple(places)) for output, on, places in links)
+                for links in data["links"]
+            )
+        )
         self.output_nodes = nodes
         self.settings = settings
         self.name, self.kind, self.order = data["name"], data["kind"], data["order"]

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.autograd.nodes import autograd_nodes
+from funcaot._torch.autograd.nodes import autograd_nodes, reached_around, stopping_at
 from funcaot._torch.distributed.asked import Asked, as_it_was
 from funcaot._torch.distributed.settings import loss_is_parallel
 from funcaot._torch.tracing import tracing
@@ -46,7 +46,8 @@ class BackwardKey(NamedTuple):
         variant: Counts backwards that differ in what they assume about open sizes.
         dispatch: Settings by which ops on wrappers are dispatched, where there are wrappers.
         pattern: Which things inside of wrappers are one object, where there are wrappers.
-        kept: Positions in ``Segment.shown`` of what the whole gradient is asked for of, too.
+        stops: Positions in ``Segment.shown`` of tensors beyond which no gradient goes; theirs are
+            asked for too.
     """
 
     needs: tuple[bool, ...]
@@ -58,7 +59,7 @@ class BackwardKey(NamedTuple):
     variant: int = 0
     dispatch: tuple[Any, ...] = ()
     pattern: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Backward:
     Attributes:
         key: What it is specialized on.
         segment: From residuals, tangents and edges to gradients; None if there are none.
-        targets: For each operand of the forward, and then each output in ``key.kept``, which of
+        targets: For each operand of the forward, and then each of ``key.stops``, which of
             the segment's outputs is its gradient, or None.
         mutations: What it overwrites besides.
         premises: Nodes that leave it if values aren't what it was traced for.
@@ -174,25 +175,27 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     """Run autograd on the tape, users' rules included."""
     traced = [index for index in arrived if segment.graph_outputs[index].requires_grad]
     wanted = [index for index, needed in enumerate(key.needs) if needed]
-    if not traced or not (wanted or key.kept):
+    if not traced or not (wanted or key.stops):
         return Pulled()
     outputs = [segment.graph_outputs[index] for index in traced]
     _refuse_once_differentiable(segment, outputs)
     snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
-    with _explained(segment.settings.name):
+    ends = [segment.shown[index].tensor for index in key.stops]
+    leaves: list[Any] = [segment.operands[index].leaf for index in wanted]
+    if ends:
+        around = reached_around(outputs, ends)
+        leaves = [leaf if not leaf.is_leaf or id(leaf) in around else None for leaf in leaves]
+    wanted = [index for index, leaf in zip(wanted, leaves, strict=True) if leaf is not None]
+    inputs = [*(leaf for leaf in leaves if leaf is not None), *ends]
+    with _explained(segment.settings.name), stopping_at(ends) as stopped:
         gradients = segment.tape.gradients(
-            outputs,
-            [
-                *(segment.operands[index].leaf for index in wanted),  # type: ignore[misc]
-                *(segment.shown[index].tensor for index in key.kept),
-            ],
-            [arrived[index] for index in traced],
-            create_graph=key.create_graph,
+            outputs, inputs, [arrived[index] for index in traced], create_graph=key.create_graph
         )
+    gradients = (*gradients[: len(wanted)], *stopped)
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
-    wanted += range(len(key.needs), len(key.needs) + len(key.kept))
+    wanted += range(len(key.needs), len(key.needs) + len(key.stops))
     found = zip(wanted, gradients, strict=True)
     present = {
         index: _with_memory(segment, gradient) for index, gradient in found if gradient is not None
@@ -263,9 +266,9 @@ def derived(
     """The segment from residuals, tangents and edges to what was pulled back."""
     present, writes = pulled.gradients, pulled.writes
     if not present and not writes:
-        return Backward(key, None, (None,) * (len(key.needs) + len(key.kept)))
+        return Backward(key, None, (None,) * (len(key.needs) + len(key.stops)))
     tangents = list(arrived.values())
-    targets: list[int | None] = [None] * (len(key.needs) + len(key.kept))
+    targets: list[int | None] = [None] * (len(key.needs) + len(key.stops))
     for position, index in enumerate(present):
         targets[index] = position
     made = len(segment.output_nodes)

@@ -116,6 +116,37 @@ class Shown(NamedTuple):
     input: int = 0
 
 
+class Link(NamedTuple):
+    """An output of the graph that depends on what the caller gets besides.
+
+    Attributes:
+        output: Its position among the graph's outputs.
+        on: Positions in the segment's ``shown`` of what it depends on.
+        places: Where it is among the segment's outputs, or among the function's.
+    """
+
+    output: int
+    on: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+class Links(NamedTuple):
+    """Outputs that depend on others, in an order in which each comes after what it depends on.
+
+    Attributes:
+        results: Those that depend on other outputs of the graph, as these are.
+        outputs: Those that the function returns and that depend on something made of an output.
+        rest: All others.
+    """
+
+    results: tuple[Link, ...] = ()
+    outputs: tuple[Link, ...] = ()
+    rest: tuple[Link, ...] = ()
+
+
+NO_LINKS = Links()
+
+
 @dataclass(eq=False)
 class Segment:
     """Outputs on a tape as a function of operands on it.
@@ -138,6 +169,7 @@ class Segment:
             derivatives.
         roles: What becomes of outputs; of gradients and tangents that's left to autograd.
         shown: What the caller gets of a forward that other outputs of the graph depend on.
+        links: Those other outputs.
     """
 
     tape: Tape
@@ -155,6 +187,7 @@ class Segment:
     seen: tuple[torch.Tensor | None, ...] = ()
     roles: Roles = NO_ROLES
     shown: tuple[Shown, ...] = ()
+    links: Links = NO_LINKS
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -395,6 +428,10 @@ class Segment:
         needed = graphs.closure(self.output_nodes, operands)
         once = [n for n in needed if graphs.is_random(n) or graphs.is_function_node(n)]
         return (*demands, *(Demand(node, "CopySlices") for node in (*operands, *once)))
+
+    def place_of(self, output: int) -> int:
+        """The first place where an output of the graph is among the segment's outputs."""
+        return next(i for i, place in enumerate(self.places) if place.output == output)
 
     def assemble(
         self, operands: Sequence[torch.Tensor | None], made: Sequence[torch.Tensor]

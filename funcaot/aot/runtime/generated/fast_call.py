@@ -18,6 +18,7 @@ from funcaot._torch.autograd.autograd import is_zero_tensor, set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.in_place_call import are_apart
+from funcaot.aot.calls.own_nodes import between
 from funcaot.aot.capture.facts import fact_of
 from funcaot.aot.effects.effects import Effects, Output
 from funcaot.aot.graph.source import Source, listed, unpacked
@@ -388,6 +389,9 @@ class _Writer:
             run = f"{source.constant(node.apply, 'apply')}({listed(operands)})"
             single = early is None and len(made) == 1
             source.line(f"{made[0]} = {run}" if single else unpacked(made, run))
+            if segment.links.results:
+                own = source.constant(partial(between, entry.functions.keeping, made=True), "own")
+                source.line(unpacked(made, f"{own}(({listed(made)},))"))
         else:
             run = run_expression(source, entry.functions.plain, operands)
             self._write_inference(unpacked(made, run))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot._torch.tracing import tracing
 from funcaot.aot.calls.call import SegmentFunction
-from funcaot.aot.calls.kept_gradients import kept_in
 from funcaot.aot.graph.source import Source, listed
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.generated.fast_branch import BranchWriter, Case, pattern_of
@@ -69,6 +67,7 @@ class FastNode:
         members = {
             "forward": staticmethod(self._write_forward()),
             "backward": staticmethod(owner.backward),
+            "complete": staticmethod(self._complete),
             "__module__": __name__,
             "__doc__": f"The compiled program {owner.segment.name}, below all transforms.",
         }
@@ -110,15 +109,20 @@ class FastNode:
         source.line(f"return {returned[0] if self.returns_one else listed(returned) + ','}")
         return source.build(f"forward(ctx, {listed(operands)})")
 
+    def _complete(self, ctx: Any) -> None:
+        """Give a node what the general path asks of it."""
+        if not self._edges:
+            ctx.edges = ()
+        ctx.edge_indices = self._edges
+
     def _general(
         self, ctx: Any, saved: tuple[torch.Tensor, ...], *tangents: torch.Tensor | None
     ) -> tuple[Any, ...]:
         """What means the same as the generated branches, for any tangents."""
-        if not self._edges:
-            ctx.edges = ()
-        ctx.edge_indices = self._edges
+        self._complete(ctx)
         gradients = self.owner.backward_of(ctx, saved, tangents)
-        self._learn(ctx, saved, tangents)
+        if not hasattr(ctx, "left"):
+            self._learn(ctx, saved, tangents)
         return gradients
 
     def _learn(
@@ -196,8 +200,7 @@ class FastNode:
         writer.write_saved()
         source.line(f"if forward_ad._current_level >= 0: {general}")
         if self.owner.segment.shown:
-            kept = source.constant(partial(kept_in, self.owner), "kept_in")
-            source.line(f"if {kept}(ctx, ({listed(tangents)},)): {general}")
+            source.line(f"if hasattr(ctx, 'left') or hasattr(ctx, 'rest'): {general}")
         source.line("if grad_enabled():")
         self._write_cases(writer, 2, create_graph=True)
         source.line(general, 2)

@@ -1,0 +1,70 @@
+"""Gradients that backwards in progress hand out, by the edges they arrive at; own nodes ask.
+
+``torch.autograd.grad(loss, features)`` takes the gradient by ``features`` out of the engine, which
+tells no node of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.autograd import graph
+
+from funcaot._torch.calls.code_swap import CodeSwap
+from funcaot._torch.patches import is_usable
+
+__all__ = ["hands_out", "is_watching"]
+
+_NAME = "captured gradients"
+# Of each backward that hands out gradients. Its nodes may run in other threads.
+_in_progress: dict[object, frozenset[tuple[Any, int]]] = {}
+
+
+def _run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """What runs in place of the function of torch that starts its engine."""
+    inputs = args[3] if len(args) > 3 else kwargs.get("inputs")
+    edges = frozenset(edge for edge in map(_edge, inputs or ()) if edge is not None)
+    if not edges:
+        return _swap().original(outputs, *args, **kwargs)
+    token = object()
+    _in_progress[token] = edges
+    try:
+        return _swap().original(outputs, *args, **kwargs)
+    finally:
+        del _in_progress[token]
+
+
+def _edge(given: Any) -> tuple[Any, int] | None:
+    """Where the gradient by a tensor or an edge arrives; None for a leaf."""
+    if not isinstance(given, torch.Tensor):
+        return given.node, given.output_nr
+    with torch._C.DisableTorchFunction():
+        try:
+            node = given.grad_fn
+        except RuntimeError:
+            return None  # The engine says of it what there is to say.
+        return None if node is None else (node, given.output_nr)
+
+
+@functools.cache
+def _swap() -> CodeSwap:
+    return CodeSwap(graph._engine_run_backward, _run, "_funcaot_run")
+
+
+@functools.cache
+def is_watching() -> bool:
+    """See from now on what backwards hand out; False if that can't be seen."""
+    if is_usable(_NAME):
+        _swap().install()
+        return True
+    return False
+
+
+def hands_out(node: Any, number: int) -> bool:
+    """Whether a backward in progress may hand out the gradient that arrives at an edge."""
+    if not is_watching():
+        return True
+    edge = (node, number)
+    return any(edge in edges for edges in [*_in_progress.values()])
