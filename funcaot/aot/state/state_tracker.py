@@ -21,6 +21,7 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.look import is_steps_own
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
@@ -33,7 +34,7 @@ from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
-from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.optimizer_step import FirstStepError, StateReadError, names_state
 from funcaot.aot.state.results.built_objects import Known, taken_apart
 from funcaot.aot.state.results.plans import Parts
 from funcaot.aot.state.results.returned_floats import Written, computed_in, read_off
@@ -132,6 +133,8 @@ class StateTracker:
             reaches them otherwise too, and asks which things are one object.
         open: Numbers that the function reads besides its arguments, and that are left open.
         classes: Users' classes of tensors that it meets.
+        reads_states: Whether code other than a step names the state of optimizers, which then is
+            what dictionaries of other objects are.
     """
 
     function: Callable[..., Any]
@@ -155,6 +158,8 @@ class StateTracker:
     as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
     classes: Classes = field(default_factory=lambda: Classes(""))
+    reads_states: bool = False
+    _names_states: bool = False
     _before: Sequence[Bag] = ()
     _classes: Sequence[tuple[Any, type]] = ()
 
@@ -196,7 +201,8 @@ class StateTracker:
         self.take_back()
         self._start()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
-        walk = Walk(self.root, waits=True)
+        walk, follows_states = Walk(self.root, waits=True), self.reads_states
+        walk.found.names.reads_states = follows_states
         walk.go()
         self.environment = environment = walk.found
         self.open.put(environment)
@@ -211,6 +217,11 @@ class StateTracker:
             snapshots.update(code)
             held.update()
             draws.update()
+            self._names_states = self._names_states or names_state(code)
+            if self._names_states and not follows_states:
+                self.reads_states = any(map(is_steps_own, environment.objects.values()))
+                if self.reads_states:
+                    raise StateReadError
 
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
@@ -227,9 +238,12 @@ class StateTracker:
         remembering = Remembering(everything.look, everything.has_changed, everything.made)
         recorder = Recorder(started, Outside(remembering))
         self.ran = recorder.ran
+        self.ran.reads_states = follows_states
         try:
             with self._watched(recorder, remembering, of_functions):
                 result = self.function(*args, **kwargs)
+            if self.reads_states and not follows_states:
+                raise StateReadError  # The function caught it.
             snapshots.note_new_globals()
             environment.names.add_run(self.ran.asked, self.ran.whole, self.ran.users)
             if reads_unseen(environment):
