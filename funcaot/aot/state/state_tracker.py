@@ -201,9 +201,7 @@ class StateTracker:
         self.take_back()
         self._start()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
-        walk, follows_states = Walk(self.root, waits=True), self.reads_states
-        walk.found.names.reads_states = follows_states
-        walk.go()
+        walk = self._walk()
         self.environment = environment = walk.found
         self.open.put(environment)
         snapshots = state.Snapshots(environment)
@@ -217,11 +215,7 @@ class StateTracker:
             snapshots.update(code)
             held.update()
             draws.update()
-            self._names_states = self._names_states or names_state(code)
-            if self._names_states and not follows_states:
-                self.reads_states = any(map(is_steps_own, environment.objects.values()))
-                if self.reads_states:
-                    raise StateReadError
+            self._look_for_states(code)
 
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
@@ -238,12 +232,9 @@ class StateTracker:
         remembering = Remembering(everything.look, everything.has_changed, everything.made)
         recorder = Recorder(started, Outside(remembering))
         self.ran = recorder.ran
-        self.ran.reads_states = follows_states
         try:
             with self._watched(recorder, remembering, of_functions):
                 result = self.function(*args, **kwargs)
-            if self.reads_states and not follows_states:
-                raise StateReadError  # The function caught it.
             snapshots.note_new_globals()
             environment.names.add_run(self.ran.asked, self.ran.whole, self.ran.users)
             if reads_unseen(environment):
@@ -266,6 +257,29 @@ class StateTracker:
         self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
+    def _walk(self) -> Walk:
+        """Walk before the function runs, with the state of optimizers if it is known to be read."""
+        walk = Walk(self.root, waits=True)
+        walk.found.names.reads_states = self.reads_states
+        walk.go()
+        return walk
+
+    def _look_for_states(self, code: types.CodeType) -> None:
+        """Have the call captured once more if code reads the state of an optimizer.
+
+        Raises:
+            StateReadError: If it may, and nobody has looked at what the state was before.
+        """
+        environment = self.environment
+        self._names_states = self._names_states or names_state(code)
+        if self._names_states and not environment.names.reads_states:
+            self.reads_states = any(map(is_steps_own, environment.objects.values()))
+            self._check_states()
+
+    def _check_states(self) -> None:
+        if self.reads_states and not self.environment.names.reads_states:
+            raise StateReadError
+
     def _note_changes(
         self, bags: Sequence[Bag], copies: Sequence[tuple[arguments.Path, Bag]], changes: Changes
     ) -> None:
@@ -282,6 +296,8 @@ class StateTracker:
 
     def _refuse(self, draws: Draws, held: Held, snapshots: state.Snapshots) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
+        self._check_states()  # The function may have caught what said so.
+        self.ran.reads_states = self.reads_states
         draws.refuse_drawn(self.name)
         self.resting = draws.resting(self.ran.resumed)
         held.refuse_changed(self.name)
