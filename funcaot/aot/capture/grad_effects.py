@@ -214,6 +214,8 @@ class GradientTracker(TorchFunctionMode):
         leaves: Sequence[Any],
         name: str,
         as_they_are: frozenset[int] = frozenset(),
+        *,
+        follows_state: bool = False,
     ) -> None:
         """Wrap a function that is about to be captured.
 
@@ -222,8 +224,10 @@ class GradientTracker(TorchFunctionMode):
             leaves: Flat leaves of the call.
             name: The user's function, for messages.
             as_they_are: Tensors among the leaves that it is given themselves, by ``id``.
+            follows_state: Whether the state of optimizers is followed as other objects are.
         """
         super().__init__()
+        self._follows_state = follows_state
         self.themselves = {id(leaf): leaf for leaf in leaves if id(leaf) in as_they_are}
         self._function = function
         self._leaves = leaves
@@ -234,7 +238,7 @@ class GradientTracker(TorchFunctionMode):
         self._seen: dict[int, tuple[torch.Tensor, int | None]] = {}
         self._slots: dict[int, _Slot] = {}
         self._active = False
-        self._steps = StepWatcher(self._name)
+        self._steps = StepWatcher(self._name, self._follows_state)
         self._results: list[tuple[_Slot, bool, int | None]] = []
         self._of_results: list[tuple[int, int]] = []
         self._replaced: tuple[tuple[StateTensor, int], ...] = ()

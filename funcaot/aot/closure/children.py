@@ -25,9 +25,9 @@ from funcaot.aot.closure.hidden.bound import METHODS, gets_any, held_by
 from funcaot.aot.closure.hidden.kept_results import MOST, Finder, KeptResults, results_of, see
 from funcaot.aot.closure.look import (
     dictionary_of,
-    has_plain_state,
     in_context,
     in_slot,
+    is_steps_own,
     module_of,
     weakly,
 )
@@ -142,7 +142,7 @@ def children(holder: Any, names: ReadNames, kept: KeptResults | None = None) -> 
         if isinstance(holder, functools._lru_cache_wrapper):
             yield from _of_kept(holder, kept)
         own = dictionary_of(holder) or {}
-        if isinstance(holder, torch.optim.Optimizer) and has_plain_state(holder):
+        if is_steps_own(holder) and not names.reads_states:
             # A step finds its state by itself (see optimizer_step).
             own = {name: value for name, value in own.items() if name != "state"}
         if isinstance(holder, WRAPPED):

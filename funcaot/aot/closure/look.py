@@ -164,6 +164,11 @@ def logged_levels(logger: logging.Logger) -> tuple[int, int, bool]:
     return logging.Logger.getEffectiveLevel(logger), logger.manager.disable, logger.disabled
 
 
+def is_steps_own(thing: Any) -> bool:
+    """Whether something is an optimizer whose step needs nobody's help to find its state."""
+    return isinstance(thing, torch.optim.Optimizer) and has_plain_state(thing)
+
+
 def has_plain_state(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer's state is tensors by name, of each parameter."""
     return all(

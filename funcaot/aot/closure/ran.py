@@ -207,6 +207,7 @@ class Ran:
         owners: Objects whose methods ran as hooks of tensors, which nothing else may lead to.
         closures: What functions closed over that users' code ran for.
         kept: Which results functions gave that they kept.
+        reads_states: Whether code other than a step names the state of an optimizer.
     """
 
     users: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
@@ -224,6 +225,7 @@ class Ran:
     owners: list[Any] = field(default_factory=list)
     closures: Closures = field(default_factory=Closures)
     kept: KeptResults = field(default_factory=KeptResults)
+    reads_states: bool = False
     _seen: set[types.CodeType] = field(default_factory=set)
 
     def note(self, code: types.CodeType, namespace: dict[str, Any]) -> bool:

@@ -37,6 +37,7 @@ class RanCode:
         called: What libraries hold that it went through.
         hashed: Classes whose objects it may have told apart by a hash.
         whole: Classes of whose objects it was shown all attributes.
+        reads_states: Whether code other than a step names the state of an optimizer.
     """
 
     users: tuple[tuple[types.CodeType, str | None], ...]
@@ -46,6 +47,7 @@ class RanCode:
     called: Called = field(default_factory=Called)
     hashed: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+    reads_states: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def kept(ran: Ran) -> RanCode:
     called.update(ran.called)
     variables.update(ran.variables)
     seen = frozenset(ran.asked), called, frozenset(ran.hashed), frozenset(ran.whole)
-    return RanCode(tuple(users), tuple(ran.libraries), variables, *seen)
+    return RanCode(tuple(users), tuple(ran.libraries), variables, *seen, ran.reads_states)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -80,6 +80,7 @@ def scan_what_ran(
     """
     names = ReadNames.of(ran.users, ran.libraries)
     names.add_run(ran.asked, ran.whole)
+    names.reads_states = ran.reads_states
     if names.is_dynamic:
         names.add_exact(texts)
     while True:

@@ -22,7 +22,7 @@ from funcaot.aot.graph.observed.stages import Stages
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import SizeError
-from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.optimizer_step import FirstStepError, StateReadError
 from funcaot.aot.state.state_tracker import StateTracker
 from funcaot.aot.state.torch_random import refuse_new_generators
 from funcaot.errors import UnsupportedError
@@ -134,8 +134,10 @@ def _captured(
         UnsupportedError: For what can't be captured.
         Exception: Whatever the function raises, unchanged.
     """
-    gradients = GradientTracker(tracker, tracker.leaves, tracker.name, tracker.as_they_are)
-    captured = capture(gradients, signature, tracker.leaves, tracker.name, sharing, opening)
+    try:
+        gradients, captured = _run_on_tape(tracker, signature, sharing, opening)
+    except StateReadError:
+        gradients, captured = _run_on_tape(tracker, signature, sharing, opening)
     arrays = [array for _, array in tracker.environment.arrays]
     captured.tape.outside_memory.refuse_changed(tracker.name)
     captured.tape.outside_memory.refuse_reached(arrays, tracker.name)
@@ -143,3 +145,19 @@ def _captured(
     refuse_new_generators(tracker.name, tracker.environment, captured.tape.root, tracker.leaves)
     graded = gradients.effects(captured.lifted)
     return replace(captured, gradients=graded, attached=attached)
+
+
+def _run_on_tape(
+    tracker: StateTracker,
+    signature: Signature,
+    sharing: Sharing | None,
+    opening: Opening | None,
+) -> tuple[GradientTracker, Capture]:
+    gradients = GradientTracker(
+        tracker,
+        tracker.leaves,
+        tracker.name,
+        tracker.as_they_are,
+        follows_state=tracker.reads_states,
+    )
+    return gradients, capture(gradients, signature, tracker.leaves, tracker.name, sharing, opening)

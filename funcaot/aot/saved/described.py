@@ -428,6 +428,7 @@ def code_data(reader: Reader) -> dict[str, Any]:
         "asked": sorted(reader.ran.asked),
         "hashed": sorted(reader.ran.hashed),
         "whole": sorted(reader.ran.whole),
+        "reads_states": reader.ran.reads_states,
         "called": [
             [module, sorted(names)] for module, names in names_called(reader.ran.called).items()
         ],
@@ -451,6 +452,7 @@ def code_from(data: Any) -> Ran:
     ran.asked.update(data["asked"])
     ran.hashed.update(data["hashed"])
     ran.whole.update(data["whole"])
+    ran.reads_states = data["reads_states"]
     ran.called.names.update((module, set(names)) for module, names in data["called"])
     ran.called.kinds.update((module, name) for module, name in data["kinds"])
     return ran

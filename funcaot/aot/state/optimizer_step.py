@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from funcaot._torch.tensors.sizes.number_tensors import computed, kind_of, numbe
 from funcaot._torch.tensors.sizes.written_numbers import holds_written, mathematics
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.look import has_plain_state
+from funcaot.aot.closure.named.code_names import names_of
 from funcaot.base.scopes import holding
 from funcaot.errors import UnsupportedError
 
@@ -38,7 +40,16 @@ class FirstStepError(Exception):
     optimizer: Optimizer | None = None
 
 
+class StateReadError(FirstStepError):
+    """Code that isn't a step reads the state of an optimizer: the call is captured once more."""
+
+
 STEPS_FIRST = "steps an optimizer for the first time, which makes its state"
+
+
+def names_state(code: types.CodeType) -> bool:
+    """Whether code that isn't a part of a step may read or change the state of an optimizer."""
+    return not stepping.steps and "state" in names_of(code).used
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +183,13 @@ class StepWatcher:
     Attributes:
         hyperparameters: Of each optimizer that stepped.
         state: State tensors of each optimizer that stepped, by ``id``.
+        follows_state: Whether state is followed as what other objects hold is.
         depth: How many steps are running now.
         replaced: What a step put in place of tensors of the state, once the function has run.
     """
 
     name: str
+    follows_state: bool = False
     hyperparameters: list[Hyperparameters] = field(default_factory=list)
     state: dict[int, StateTensor] = field(default_factory=dict)
     depth: int = 0
@@ -217,7 +230,7 @@ class StepWatcher:
         here = weakref.ref(optimizer)
         self.hyperparameters.append(Hyperparameters(here, hyperparameters(optimizer)))
         before = None
-        if has_plain_state(optimizer):
+        if has_plain_state(optimizer) and not self.follows_state:
             before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
             states = [(key, state, dict(state)) for key, state in optimizer.state.items()]
             self._first.setdefault(id(optimizer), (optimizer, states))

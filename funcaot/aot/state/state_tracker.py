@@ -21,6 +21,7 @@ from funcaot.aot.closure.alike import alike, kept_in, keys_in, may_be_another, r
 from funcaot.aot.closure.children import LOOKED_INTO, reads_unseen
 from funcaot.aot.closure.constants import is_scalar, is_setting
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.look import is_steps_own
 from funcaot.aot.closure.outside.remembering import RememberedError, Remembering
 from funcaot.aot.closure.outside.watching import Outside
 from funcaot.aot.closure.ran import ImportedError, Ran, Recorder
@@ -33,7 +34,7 @@ from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
-from funcaot.aot.state.optimizer_step import FirstStepError
+from funcaot.aot.state.optimizer_step import FirstStepError, StateReadError, names_state
 from funcaot.aot.state.results.built_objects import Known, taken_apart
 from funcaot.aot.state.results.plans import Parts
 from funcaot.aot.state.results.returned_floats import Written, computed_in, read_off
@@ -132,6 +133,8 @@ class StateTracker:
             reaches them otherwise too, and asks which things are one object.
         open: Numbers that the function reads besides its arguments, and that are left open.
         classes: Users' classes of tensors that it meets.
+        reads_states: Whether code other than a step names the state of optimizers, which then is
+            what dictionaries of other objects are.
     """
 
     function: Callable[..., Any]
@@ -155,6 +158,8 @@ class StateTracker:
     as_they_are: frozenset[int] = frozenset()
     open: OpenSettings = field(default_factory=lambda: OpenSettings(NumbersRead()))
     classes: Classes = field(default_factory=lambda: Classes(""))
+    reads_states: bool = False
+    _names_states: bool = False
     _before: Sequence[Bag] = ()
     _classes: Sequence[tuple[Any, type]] = ()
 
@@ -196,8 +201,7 @@ class StateTracker:
         self.take_back()
         self._start()
         self.root = (self.function, *[self.leaves[index] for index in self.holders()])
-        walk = Walk(self.root, waits=True)
-        walk.go()
+        walk = self._walk()
         self.environment = environment = walk.found
         self.open.put(environment)
         snapshots = state.Snapshots(environment)
@@ -211,6 +215,7 @@ class StateTracker:
             snapshots.update(code)
             held.update()
             draws.update()
+            self._look_for_states(code)
 
         given = [
             (path, thing, arguments.parts(thing) if arguments.is_own(thing) else None)
@@ -252,6 +257,29 @@ class StateTracker:
         self._check_own(given, copies)
         return self._outcome(result, changes, _Kept(bags, given, environment))
 
+    def _walk(self) -> Walk:
+        """Walk before the function runs, with the state of optimizers if it is known to be read."""
+        walk = Walk(self.root, waits=True)
+        walk.found.names.reads_states = self.reads_states
+        walk.go()
+        return walk
+
+    def _look_for_states(self, code: types.CodeType) -> None:
+        """Have the call captured once more if code reads the state of an optimizer.
+
+        Raises:
+            StateReadError: If it may, and nobody has looked at what the state was before.
+        """
+        environment = self.environment
+        self._names_states = self._names_states or names_state(code)
+        if self._names_states and not environment.names.reads_states:
+            self.reads_states = any(map(is_steps_own, environment.objects.values()))
+            self._check_states()
+
+    def _check_states(self) -> None:
+        if self.reads_states and not self.environment.names.reads_states:
+            raise StateReadError
+
     def _note_changes(
         self, bags: Sequence[Bag], copies: Sequence[tuple[arguments.Path, Bag]], changes: Changes
     ) -> None:
@@ -268,6 +296,8 @@ class StateTracker:
 
     def _refuse(self, draws: Draws, held: Held, snapshots: state.Snapshots) -> None:
         """Refuse what would happen once: draws, changes in extensions, states, other threads."""
+        self._check_states()  # The function may have caught what said so.
+        self.ran.reads_states = self.reads_states
         draws.refuse_drawn(self.name)
         self.resting = draws.resting(self.ran.resumed)
         held.refuse_changed(self.name)

@@ -156,6 +156,7 @@ class ReadNames:
         self.compares_identity = False
         self.matches_places = False
         self.sees_all = False
+        self.reads_states = False
 
     @classmethod
     def of(cls, users: Users, libraries: Iterable[types.CodeType]) -> ReadNames:
