@@ -8,6 +8,7 @@ the program reads the number of each call, and makes the tensors that stand for 
 from __future__ import annotations
 
 import ast
+import gc
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict
@@ -17,13 +18,15 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.sizes.number_log import NumberLog
+from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.sizes.number_log import NumberLog, WrittenLog
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import (
-    WrittenLog,
     holds_written,
     is_written,
     written,
+    written_argument,
 )
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
@@ -38,6 +41,7 @@ from funcaot.aot.state.state import Bag
 
 __all__ = ["ITEM", "Number", "OpenSettings", "numbers_at"]
 
+_OPEN = (OpenFloat, OpenInt)
 ITEM = "{parent}[{0}]"  # How an item of such a container is reached, by a key among the constants.
 _WHOLE = (
     list,
@@ -261,6 +265,16 @@ class OpenSettings:
         self._looked_at = 0
         self.log.restart()
 
+    def put_arguments(self, call: Any) -> Any:
+        """A call's arguments with what is written down in place of their open numbers."""
+        return tree_map(self._of_argument, call)
+
+    def _of_argument(self, leaf: Any) -> Any:
+        position = getattr(leaf, "argument", None) if type(leaf) in _OPEN else None
+        if position is None:
+            return leaf
+        return written_argument(self.log, f"argument_{position}", leaf.present, leaf)
+
     def put(self, environment: Environment) -> None:
         """Put what is written down in place of numbers that were reached since."""
         if not self.may_open:
@@ -377,11 +391,11 @@ class OpenSettings:
         self.reads.end()
         if self.reads.are_kept():
             raise SizeError("The function keeps a number.", remedy="open_numbers=False.")
-        if not self.opened:
-            return
         self._known.strike(self.names_fixed())
         self.log.end()
         self._rows.clear()
+        if self.log.are_kept():
+            gc.collect()  # A frame may be part of a cycle.
         if self.log.are_kept():
             raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")
 

@@ -140,6 +140,12 @@ COMPUTED: dict[str, Callable[[Any, float], Any]] = {
     "base": lambda x, a: (a * a + 0.5) ** x,
     "power": lambda x, a: (x.abs() ** (a + 7.25), x.abs().pow_(exponent=a + 4.1)),
     "momentum": normalized,
+    "sine": lambda x, a: x * math.sin(a),
+    "square": lambda x, a: x * a**2,
+    "round": lambda x, a: x * round(a, 1),
+    "floor": lambda x, a: x * (a // 0.2) + a % 0.2,
+    "returned": lambda x, a: (x * a, a),
+    "inner": funcaot.compile(lambda x, a: x * math.cos(a), backend="eager"),
 }
 BRANCHES: dict[str, Callable[[Any, float], Any]] = {
     "branch": lambda x, a: x * a if a > 0.5 else x - a,
@@ -149,9 +155,7 @@ BRANCHES: dict[str, Callable[[Any, float], Any]] = {
     "equal": lambda x, a: x if a == 0.25 else x * a,
 }
 SETTLED: dict[str, Callable[[Any, float], Any]] = {
-    "sine": lambda x, a: x * math.sin(a),
     "easy_power": lambda x, a: x.abs() ** a,
-    "square": lambda x, a: x * a**2,
     "format": lambda x, a: x * len(f"{a:.6f}"),
     "text": lambda x, a: x * len(str(a)),
     "repr": lambda x, a: x * len(repr(a)),
@@ -160,8 +164,6 @@ SETTLED: dict[str, Callable[[Any, float], Any]] = {
     "set": lambda x, a: x * (2 if a in {0.25, 0.5} else 1),
     "own_key": lambda x, a: x * {a: 2.0}[a],
     "index": lambda x, a: x[int(a * 4) :],
-    "round": lambda x, a: x * round(a, 1),
-    "floor": lambda x, a: x * (a // 0.2) + a % 0.2,
     "numpy": lambda x, a: x * float(np.sqrt(np.abs(a))),
     "array": lambda x, a: x * float((np.ones(2) * a).sum()),
     "numpy_scalar": lambda x, a: x * float(a * np.float64(2.0)),
@@ -176,8 +178,6 @@ SETTLED: dict[str, Callable[[Any, float], Any]] = {
     "celu": lambda x, a: torch.nn.functional.celu(x, a),
     "linspace": lambda x, a: torch.linspace(0, a, 3) + x[:3],
     "arange": lambda x, a: torch.arange(0, a, 0.05).sum() + x,
-    "returned": lambda x, a: (x * a, a),
-    "inner": funcaot.compile(lambda x, a: x * math.cos(a), backend="eager"),
 }
 WHOLE: dict[str, tuple[Callable[[Any, int], Any], int | None]] = {
     "factor": (lambda x, n: x * n - n, 2),
@@ -196,11 +196,11 @@ WHOLE: dict[str, tuple[Callable[[Any, int], Any], int | None]] = {
     "text": (lambda x, n: x * len(f"{n}") + int(str(n)), None),
     "key": (lambda x, n: x * {3: 2}.get(n, 3), None),
     "quotient": (lambda x, n: x * (1 / n), 2),
-    "power": (lambda x, n: x * n**3, None),
+    "power": (lambda x, n: x * n**3, 2),
     "bits": (lambda x, n: x * (n & 1) + n.bit_length(), None),
     "type": (lambda x, n: x * 2 if type(n) is int else x, 2),
     "dimension": (lambda x, n: x.reshape(2, 3, 2, 2).sum(n % 3), None),
-    "float": (lambda x, n: x * float(n), None),
+    "float": (lambda x, n: x * float(n), 2),
     "function": (lambda x, n: Scaled.apply(x, n) * n, None),
     "array": (lambda x, n: x * float(np.arange(n).sum()), None),
 }

@@ -73,14 +73,19 @@ class OpenFloat(torch.SymFloat):
     """A float that a function may compute with.
 
     It says that it is a ``float``. Torch's code takes it for one too, as it does a ``SymFloat``.
+
+    Attributes:
+        argument: Which of the user's arguments it is, if it is one.
     """
+
+    argument: int | None = None
 
     def __init__(
         self,
         log: NumberLog,
         value: float,
         text: str,
-        positions: frozenset[int],
+        positions: frozenset[Any],
         tensor: Callable[[], torch.Tensor],
     ) -> None:
         """Stand for a number.
@@ -109,6 +114,11 @@ class OpenFloat(torch.SymFloat):
         made = cls(log, math.nan, "", frozenset(), lambda: tensor)
         made._asks = asks
         return made
+
+    @property
+    def present(self) -> float:
+        """The number of this call, where it isn't read off a tensor."""
+        return self._value
 
     @property
     def is_read(self) -> bool:
@@ -261,7 +271,7 @@ class OpenFloat(torch.SymFloat):
         positions = self._positions.union(*(other._positions for other in others))
         if len(text) > LONGEST:
             self._log.refuse_late()
-            self._log.fixed |= positions
+            self._log.fix(positions)
             return value
         return OpenFloat(self._log, value, text, positions, tensor)
 

@@ -11,7 +11,6 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
 from typing import Any
 
 import torch
@@ -19,69 +18,23 @@ import torch
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.called_kinds import is_one_float
 from funcaot._torch.tensors.sizes.functions_of_math import StandIn, replaced_by
-from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
+from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, Argument, WrittenLog
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
+from funcaot._torch.tensors.sizes.open_numbers import OpenInt, extreme
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
+__all__ = [
+    "WrittenFloat",
+    "WrittenInt",
+    "is_written",
+    "mathematics",
+    "written",
+    "written_argument",
+]
 
-_MOST = 1000
 _EXACT = 2**53
 _PLAIN = (int, float, bool)
-
-
-class WrittenLog(NumberLog):
-    """What one capture computes of numbers that it reads, and assumes about them.
-
-    Attributes:
-        steps: Python expressions by the name of what they compute, in order.
-        tensors: Tensors that stand for numbers in ops, by ``id``, each with the number's name.
-        folded: Names of numbers of which some are computed from many others, as remainders are.
-    """
-
-    def __init__(self, make: Callable[[float], torch.Tensor]) -> None:
-        """Nothing is computed yet.
-
-        Args:
-            make: Makes a real tensor of a number, whatever mode is active.
-        """
-        super().__init__()
-        self._make = make
-        self.steps: dict[str, str] = {}
-        self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
-        self.folded: set[str] = set()
-        self._names: dict[str, str] = {}
-        self._made_tensors: dict[str, torch.Tensor] = {}
-
-    def name_of(self, expression: str) -> str:
-        """The name of what an expression computes."""
-        name = self._names.get(expression)
-        if name is None:
-            name = self._names[expression] = f"number_{len(self._names)}"
-            self.steps[name] = expression
-        return name
-
-    def tensor_of(self, name: str, value: float) -> torch.Tensor:
-        """A real tensor of no dimensions, in double precision, that stands for a number."""
-        found = self._made_tensors.get(name)
-        if found is None:
-            found = self._made_tensors[name] = self._make(value)
-            self.tensors[id(found)] = found, name
-        return found
-
-    def pin(self, name: str, value: float, sources: frozenset[int]) -> None:
-        """Have the program be for one value; many numbers give a place in a ring of rows."""
-        if name not in self.folded or not isfinite(value) or str(value) == "-0.0":
-            super().pin(name, value, sources)
-        elif value:
-            self.ask(f"{name} == {value!r}", answer=True)
-        else:
-            self.ask(f"str({name})[0] == '0' and not {name}", answer=True)
-
-    def is_full(self) -> bool:
-        """Whether no more should be written down."""
-        return len(self.steps) >= _MOST
 
 
 # What gives a whole number or another, as it comes out.
@@ -91,6 +44,11 @@ _FOLDING = (
     "{} % {}", "{} // {}", "{} & {}", "{} | {}", "{} >> {}", "min(", "max(", "round(", "int(",
     "divmod(", "math.floor(", "math.ceil(", "math.trunc(",
 )  # fmt: skip
+
+
+# What open sizes compute as well, and that by a plain number alone.
+_BY_A_NUMBER = ("{} // {}", "{} % {}")
+_OF_SIZES_TOO = ("{} + {}", "{} - {}", "{} * {}", "-{}", *_BY_A_NUMBER)
 
 
 class _Asked:
@@ -126,12 +84,17 @@ class _Written:
     _log: WrittenLog
     name: str
     value: Any
-    sources: frozenset[int]
+    sources: frozenset[Any]
     kind: type
+    _open: Callable[[], Any] | None = None
 
-    def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[int]) -> None:
+    def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[Any]) -> None:
         self._log, self.name, self.value, self.sources = log, name, value, sources
         log.note(self)
+
+    def given(self) -> Any:
+        """The same as what the program is given of arguments; None for what it isn't."""
+        return None if self._open is None else self._open()
 
     @property
     def node(self) -> Any:
@@ -151,6 +114,8 @@ class _Written:
             lift: Gives the tape's tensor for a real one.
         """
         self._log.refuse_late()
+        if self._open is not None and self.kind is float:
+            return self._open()
         if self.kind is int:
             if abs(self.value) >= _EXACT:
                 return None
@@ -186,7 +151,10 @@ class _Written:
         if len(numbers) < 2 or any(_operand(number) is None for number in numbers):
             return NotImplemented
         places = ", ".join("{}" for _ in numbers)
-        return _applied(choose, f"{choose.__name__}({places})", *numbers)
+        made = _applied(choose, f"{choose.__name__}({places})", *numbers)
+        if type(made) is WrittenInt and all(map(_is_size, numbers)):
+            made._open = lambda: extreme(choose, list(map(_given, numbers)))
+        return made
 
     def __bool__(self) -> bool:
         return self._log.ask(f"bool({self.name})", bool(self.value))
@@ -220,7 +188,7 @@ class WrittenFloat(_Written, torch.SymFloat):
 
     kind = float
 
-    def __init__(self, log: WrittenLog, name: str, value: float, sources: frozenset[int]) -> None:
+    def __init__(self, log: WrittenLog, name: str, value: float, sources: frozenset[Any]) -> None:
         """Stand for a number.
 
         Args:
@@ -242,7 +210,7 @@ class WrittenInt(_Written, torch.SymInt):
 
     kind = int
 
-    def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[int]) -> None:
+    def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[Any]) -> None:
         """Stand for a number, as `WrittenFloat` does."""
         self._start(log, name, value, sources)
 
@@ -277,6 +245,20 @@ def written(log: WrittenLog, name: str, value: float, source: int) -> Any:
         source: Which of the numbers that the function reads it is.
     """
     return _KINDS[type(value)](log, name, value, frozenset({source}))
+
+
+def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> Any:
+    """What stands for a number among the arguments.
+
+    Args:
+        log: Where steps and assumptions go.
+        name: What a call's own number will be called.
+        value: The number.
+        stands: The same as an open float or an open size of the program.
+    """
+    made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands)}))
+    made._open = lambda: stands
+    return made
 
 
 def _operand(value: Any) -> str | None:
@@ -333,7 +315,25 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
     if form.startswith(_FOLDING) or not log.folded.isdisjoint(texts):
         log.folded.add(name)
     sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
-    return _KINDS[type(value)](log, name, value, sources)
+    made = _KINDS[type(value)](log, name, value, sources)
+    if _is_open_too(form, operands):
+        made._open = lambda: compute(*map(_given, operands))
+    return made
+
+
+def _is_open_too(form: str, operands: Sequence[Any]) -> bool:
+    """Whether a result is a size that is computed of sizes."""
+    if form not in _OF_SIZES_TOO or not all(map(_is_size, operands)):
+        return False
+    return form not in _BY_A_NUMBER or (type(operands[1]) is int and operands[1] > 0)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int or (type(value) is WrittenInt and value._open is not None)
+
+
+def _given(value: Any) -> Any:
+    return value.given() if type(value) is WrittenInt else value
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -355,11 +355,15 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         if modulo:
             return pow(self.settle(), _settled(other), *modulo)
+        if _is_beside_a_size(self, other):
+            return compute(self.given(), other)
         return _applied(compute, form, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         if _is_elsewhere(other):
             return NotImplemented
+        if _is_beside_a_size(self, other):
+            return compute(other, self.given())
         return _applied(compute, form, other, self)
 
     for kind in _WRITTEN:
@@ -370,6 +374,11 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
 def _is_elsewhere(other: Any) -> bool:
     """Whether the other operand knows what to do: a tensor, or a number that is read off one."""
     return isinstance(other, torch.Tensor) or (type(other) is OpenFloat and other.is_read)
+
+
+def _is_beside_a_size(number: Any, other: Any) -> bool:
+    """Whether a number of the program is computed with one of its sizes."""
+    return type(other) in (torch.SymInt, OpenInt) and _is_size(number)
 
 
 # What compares itself with a plain number; an open size does so by a guard.
@@ -383,6 +392,8 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
         if _is_elsewhere(other):
             return NotImplemented
         text = _operand(other)
+        if _is_beside_a_size(self, other):
+            return compute(self.given(), other)
         if text is None:
             if isinstance(other, _NUMBERS) or hasattr(other, "dtype"):
                 return compute(self.settle(), other)
