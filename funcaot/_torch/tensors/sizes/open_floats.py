@@ -18,7 +18,7 @@ from funcaot._torch.tensors.sizes.functions_of_math import QUESTIONS
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
+__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat", "given_of"]
 
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
@@ -283,6 +283,12 @@ class OpenFloat(torch.SymFloat):
         return pow(other, self.settle())
 
 
+def given_of(other: Any) -> Any:
+    """What a program is given of a number that is written down; anything else as it is."""
+    found = other.given() if hasattr(type(other), "given") else None
+    return other if found is None else found
+
+
 def _operand(other: Any) -> tuple[float, str, Callable[[], Any]] | None:
     """A number as operand of an open one; None for what isn't one or can't be one exactly."""
     kind = type(other)
@@ -338,6 +344,7 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         if (pair := _with_a_read_one(self, other)) is not None:
             return computed(*pair, reflected=reflected)
+        other = given_of(other)
         given = _operand(other)
         if given is None:
             self.settle()
@@ -372,7 +379,7 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             read, beside = pair[0], _beside(pair[0], other)
             if read._asks is not None and beside is not None:
                 return read._asks.answer(lambda: compute(self.tensor(), beside))
-        given = _operand(other)
+        given = _operand(given_of(other))
         if given is None or self.is_read:
             if isinstance(other, (int, complex)) or hasattr(other, "dtype"):
                 return getattr(self.settle(), f"__{name}__")(other)

@@ -20,7 +20,7 @@ from funcaot._torch.tensors.sizes.number_log import (
     settle_the_rest,
     settled,
 )
-from funcaot._torch.tensors.sizes.open_floats import EXACT, LONGEST, OpenFloat
+from funcaot._torch.tensors.sizes.open_floats import EXACT, LONGEST, OpenFloat, given_of
 
 __all__ = ["Known", "NumberLog", "OpenFloat", "OpenInt", "all_settled", "settled"]
 
@@ -150,12 +150,6 @@ class OpenInt(torch.SymInt):
         return self._log.ask(f"abs({known.text}) < {limit}", answer=True)
 
 
-def _given(other: Any) -> Any:
-    """What a program is given of a number that is written down; anything else as it is."""
-    found = other.given() if hasattr(type(other), "given") else None
-    return other if found is None else found
-
-
 def extreme(choose: Callable[..., Any], numbers: Sequence[Any]) -> Any:
     """The least or the largest of whole numbers, some of which are open.
 
@@ -209,7 +203,7 @@ def _whole_arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) 
     """Give open whole numbers an operator and its reflection."""
 
     def run(self: OpenInt, other: Any, *, reflected: bool) -> Any:
-        other = _given(other)
+        other = given_of(other)
         if isinstance(other, (torch.Tensor, OpenFloat)):
             return NotImplemented
         if type(other) is torch.SymInt:
@@ -247,12 +241,12 @@ def _whole_division() -> None:
     def forward(self: OpenInt, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
-        return self.as_float() / other
+        return self.as_float() / given_of(other)
 
     def reflected(self: OpenInt, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
-        return other / self.as_float()
+        return given_of(other) / self.as_float()
 
     setattr(OpenInt, "__truediv__", forward)  # noqa: B010 (a type checker sees torch's)
     setattr(OpenInt, "__rtruediv__", reflected)  # noqa: B010
@@ -267,7 +261,7 @@ def _whole_comparison(name: str, compute: Callable[[Any, Any], Any]) -> None:
 
     def run(self: OpenInt, other: Any) -> Any:
         self._log.refuse_late()
-        other = _given(other)
+        other = given_of(other)
         if isinstance(other, (torch.Tensor, OpenFloat)):
             return NotImplemented
         if type(other) in (int, bool, OpenInt, torch.SymInt):

@@ -46,9 +46,9 @@ _FOLDING = (
 )  # fmt: skip
 
 
-# What open sizes compute as well, and that by a plain number alone.
+# What open numbers and sizes compute as well, and what sizes compute by a plain number alone.
+_OPEN_TOO = ("{} + {}", "{} - {}", "{} * {}", "{} / {}", "-{}", "abs({})")
 _BY_A_NUMBER = ("{} // {}", "{} % {}")
-_OF_SIZES_TOO = ("{} + {}", "{} - {}", "{} * {}", "-{}", *_BY_A_NUMBER)
 
 
 class _Asked:
@@ -87,6 +87,7 @@ class _Written:
     sources: frozenset[Any]
     kind: type
     _open: Callable[[], Any] | None = None
+    _is_argument = False
 
     def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[Any]) -> None:
         self._log, self.name, self.value, self.sources = log, name, value, sources
@@ -114,8 +115,8 @@ class _Written:
             lift: Gives the tape's tensor for a real one.
         """
         self._log.refuse_late()
-        if self._open is not None and self.kind is float:
-            return self._open()
+        if self._is_argument and self.kind is float:
+            return self.given()
         if self.kind is int:
             if abs(self.value) >= _EXACT:
                 return None
@@ -257,7 +258,7 @@ def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> A
         stands: The same as an open float or an open size of the program.
     """
     made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands)}))
-    made._open = lambda: stands
+    made._open, made._is_argument = lambda: stands, True
     return made
 
 
@@ -322,18 +323,23 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
 
 
 def _is_open_too(form: str, operands: Sequence[Any]) -> bool:
-    """Whether a result is a size that is computed of sizes."""
-    if form not in _OF_SIZES_TOO or not all(map(_is_size, operands)):
-        return False
-    return form not in _BY_A_NUMBER or (type(operands[1]) is int and operands[1] > 0)
+    """Whether a result can be computed of what the program is given of its operands."""
+    if form in _BY_A_NUMBER:
+        return _is_size(operands[0]) and type(operands[1]) is int and operands[1] > 0
+    plain = (type(each) in (int, float) for each in operands)
+    return form in _OPEN_TOO and all(map(operator.or_, plain, map(_is_given, operands)))
 
 
 def _is_size(value: Any) -> bool:
     return type(value) is int or (type(value) is WrittenInt and value._open is not None)
 
 
+def _is_given(value: Any) -> bool:
+    return type(value) in _WRITTEN and value._open is not None
+
+
 def _given(value: Any) -> Any:
-    return value.given() if type(value) is WrittenInt else value
+    return value.given() if type(value) in _WRITTEN else value
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -377,8 +383,10 @@ def _is_elsewhere(other: Any) -> bool:
 
 
 def _is_beside_a_size(number: Any, other: Any) -> bool:
-    """Whether a number of the program is computed with one of its sizes."""
-    return type(other) in (torch.SymInt, OpenInt) and _is_size(number)
+    """Whether a number of the program meets one of its sizes, or one that is read off a tensor."""
+    return _is_given(number) and (
+        type(other) is OpenInt or (type(other) is torch.SymInt and number.kind is int)
+    )
 
 
 # What compares itself with a plain number; an open size does so by a guard.
