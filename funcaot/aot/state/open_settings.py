@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.pytree import tree_map
+from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
 from funcaot._torch.tensors.sizes.number_log import NumberLog, WrittenLog
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.shapes import SizeError
@@ -41,7 +41,6 @@ from funcaot.aot.state.state import Bag
 
 __all__ = ["ITEM", "Number", "OpenSettings", "numbers_at"]
 
-_OPEN = (OpenFloat, OpenInt)
 ITEM = "{parent}[{0}]"  # How an item of such a container is reached, by a key among the constants.
 _WHOLE = (
     list,
@@ -172,6 +171,10 @@ def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:
         step = places[0]
 
 
+def _is_argument(leaf: Any) -> bool:
+    return type(leaf) in (OpenFloat, OpenInt) and leaf.argument is not None
+
+
 def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
     """What a place is in, with its key there; None for what can't be set."""
     parent, access = environment.objects[place.parent], place.access
@@ -267,13 +270,15 @@ class OpenSettings:
 
     def put_arguments(self, call: Any) -> Any:
         """A call's arguments with what is written down in place of their open numbers."""
-        return tree_map(self._of_argument, call)
+        leaves, tree = tree_flatten(call)
+        if not any(map(_is_argument, leaves)):
+            return call
+        return tree_unflatten([self._of_argument(leaf) for leaf in leaves], tree)
 
     def _of_argument(self, leaf: Any) -> Any:
-        position = getattr(leaf, "argument", None) if type(leaf) in _OPEN else None
-        if position is None:
+        if not _is_argument(leaf):
             return leaf
-        return written_argument(self.log, f"argument_{position}", leaf.present, leaf)
+        return written_argument(self.log, f"argument_{leaf.argument}", leaf.present, leaf)
 
     def put(self, environment: Environment) -> None:
         """Put what is written down in place of numbers that were reached since."""

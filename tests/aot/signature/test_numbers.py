@@ -93,7 +93,10 @@ def test_whole_numbers(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["arithmetic", "rdiv", "written", "bfloat16", "int64", "lerp"])
+@pytest.mark.parametrize(
+    "name",
+    ["arithmetic", "rdiv", "written", "bfloat16", "int64", "lerp", "sine", "returned", "clipped"],
+)
 def test_on_inductor(name):
     compiled = funcaot.compile(COMPUTED[name])
     agree(COMPUTED[name], compiled, (0.25, 0.5, 0.75, -0.1))
