@@ -170,6 +170,22 @@ def test_numbers_in_containers_and_by_name():
     assert programs(compiled) == 2
 
 
+BY_A_SIZE = {
+    "divided": lambda x, a: x * (a / x.shape[0]),
+    "computed": lambda x, a: x * (1 - a**2 / x.shape[0]) + x[: min(x.shape[0], 3)].sum(),
+    "whole": lambda x, a: x * (int(a * 4) / x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("name", BY_A_SIZE)
+def test_a_number_by_a_size_that_is_open_too(name):
+    compiled = funcaot.compile(BY_A_SIZE[name], backend="eager")
+    for size, value in ((5, 1.5), (6, 2.25), (7, 0.75), (9, 3.5)):
+        x = torch.randn(size)
+        assert_close(compiled(x, value), BY_A_SIZE[name](x, value))
+    assert programs(compiled) == 2
+
+
 def counts(x, state):
     state["step"] += 1
     state["rates"][0] *= 0.5

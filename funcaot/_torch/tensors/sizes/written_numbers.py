@@ -49,6 +49,7 @@ _FOLDING = (
 # What open numbers and sizes compute as well, and what sizes compute by a plain number alone.
 _OPEN_TOO = ("{} + {}", "{} - {}", "{} * {}", "{} / {}", "-{}", "abs({})")
 _BY_A_NUMBER = ("{} // {}", "{} % {}")
+_OF_FLOATS = ("+", "-", "*", "/")
 
 
 class _Asked:
@@ -361,15 +362,21 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         if modulo:
             return pow(self.settle(), _settled(other), *modulo)
+        other = _as_float(self, other, sign)
         if _is_beside_a_size(self, other):
             return compute(self.given(), other)
+        if _is_elsewhere(other):
+            return compute(self, other)
         return _applied(compute, form, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         if _is_elsewhere(other):
             return NotImplemented
+        other = _as_float(self, other, sign)
         if _is_beside_a_size(self, other):
             return compute(other, self.given())
+        if _is_elsewhere(other):
+            return compute(other, self)
         return _applied(compute, form, other, self)
 
     for kind in _WRITTEN:
@@ -380,6 +387,13 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
 def _is_elsewhere(other: Any) -> bool:
     """Whether the other operand knows what to do: a tensor, or a number that is read off one."""
     return isinstance(other, torch.Tensor) or (type(other) is OpenFloat and other.is_read)
+
+
+def _as_float(number: Any, other: Any, sign: str) -> Any:
+    """A size as a float of the graph, where a float is computed of it; anything else as it is."""
+    if type(other) is not torch.SymInt or sign not in _OF_FLOATS:
+        return other
+    return _float_of_size(other) if sign == "/" or number.kind is float else other
 
 
 def _is_beside_a_size(number: Any, other: Any) -> bool:
@@ -463,6 +477,11 @@ _SIZES = (torch.SymInt, torch.SymFloat)
 _OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "cos", "atan")
 
 
+def _float_of_size(size: torch.SymInt) -> Any:
+    """A size as a float that is read off a tensor, which stays in the graph."""
+    return torch.full((), size, dtype=torch.float64, device="cpu").item()
+
+
 class _Function(StandIn):
     """It stands for a function of ``math``; for all but written numbers it is that function."""
 
@@ -481,7 +500,7 @@ class _Function(StandIn):
             if self.name == "sqrt" and args[0] >= 0:
                 return torch.sym_sqrt(*args)
             if self.name in _OF_SIZES:  # Read off a tensor, it may stay in the graph.
-                args = (torch.full((), args[0], dtype=torch.float64, device="cpu").item(),)
+                args = (_float_of_size(*args),)
         if args and type(args[0]) is OpenFloat:
             found = args[0].in_mathematics(self.name, args[1:])
             if found is not NotImplemented:
