@@ -17,6 +17,7 @@ __all__ = [
     "COMPARISONS",
     "SETTLED",
     "Argument",
+    "Asked",
     "NumberLog",
     "WrittenLog",
     "all_settled",
@@ -103,6 +104,33 @@ class NumberLog:
         self.refuse_late()
         self.answers[condition] = answer
         return answer
+
+
+class Asked:
+    """What torch's own code sees of such a number: one that can be told and nothing else."""
+
+    def __init__(self, number: Any, kind: type) -> None:
+        self._number, self._kind = number, kind
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self._number.settle()
+
+    guard_float = guard_int
+
+    def is_float(self) -> bool:
+        return self._kind is float
+
+    def is_int(self) -> bool:
+        return self._kind is int
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def maybe_as_int(self) -> None:
+        return None
 
 
 class Argument:

@@ -18,7 +18,13 @@ import torch
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.called_kinds import is_one_float
 from funcaot._torch.tensors.sizes.functions_of_math import StandIn, replaced_by
-from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, Argument, WrittenLog
+from funcaot._torch.tensors.sizes.number_log import (
+    COMPARISONS,
+    SETTLED,
+    Argument,
+    Asked,
+    WrittenLog,
+)
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
 from funcaot._torch.tensors.sizes.open_numbers import OpenInt, extreme
@@ -52,33 +58,6 @@ _BY_A_NUMBER = ("{} // {}", "{} % {}")
 _OF_FLOATS = ("+", "-", "*", "/")
 
 
-class _Asked:
-    """What torch's own code sees of such a number: one that can be told and nothing else."""
-
-    def __init__(self, number: Any, kind: type) -> None:
-        self._number, self._kind = number, kind
-
-    def guard_int(self, file: str, line: int) -> int:
-        return self._number.settle()
-
-    guard_float = guard_int
-
-    def is_float(self) -> bool:
-        return self._kind is float
-
-    def is_int(self) -> bool:
-        return self._kind is int
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def maybe_as_int(self) -> None:
-        return None
-
-
 class _Written:
     """What both kinds of number have."""
 
@@ -101,7 +80,7 @@ class _Written:
     @property
     def node(self) -> Any:
         """What torch's C++ code asks."""
-        return _Asked(self, self.kind)
+        return Asked(self, self.kind)
 
     def settle(self) -> Any:
         """The number of this call, for which the program is then."""
@@ -477,7 +456,7 @@ _SIZES = (torch.SymInt, torch.SymFloat)
 _OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "cos", "atan")
 
 
-def _float_of_size(size: torch.SymInt) -> Any:
+def _float_of_size(size: Any) -> Any:
     """A size as a float that is read off a tensor, which stays in the graph."""
     return torch.full((), size, dtype=torch.float64, device="cpu").item()
 
