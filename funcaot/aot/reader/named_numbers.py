@@ -83,7 +83,7 @@ def named_numbers(
     """
     numbers = tracker.open
     reads = numbers.reads.is_used
-    if not numbers.opened:
+    if not (numbers.opened or numbers.log.is_used):
         return NamedNumbers(reads=reads)
     places = {number.name: number.place for number in numbers.opened}
     keys: dict[Any, NumberKey] = {}

@@ -35,7 +35,12 @@ from funcaot.aot.reader.reader_identity import (
     write_identities,
     write_shared,
 )
-from funcaot.aot.reader.reader_numbers import take_out, tensor_of, write_numbers
+from funcaot.aot.reader.reader_numbers import (
+    arguments_needed,
+    take_out,
+    tensor_of,
+    write_numbers,
+)
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.reader.reader_tensors import (
     require_argument,
@@ -70,7 +75,8 @@ class Reader:
             the closed-over tensors, or None if the environment isn't as it was.
         why: Takes the same and says what has changed; empty if nothing has.
         positions: Leaves of the arguments that belong to the environment: objects that hold
-            tensors or settings, and tensors that are also reached otherwise.
+            tensors or settings, tensors that are also reached otherwise, and numbers of which
+            something is computed.
         checks: What is compared, a line each.
         ran: The code that ran, from which a reader is made again in another process.
         keys: Where each of the closed-over tensors was found.
@@ -215,7 +221,7 @@ def _stored(
         elif isinstance(place, Place):
             things.append(finder.at(place))
     if tracker.computed:
-        write_numbers(finder, tracker.open, tracker.computed)
+        write_numbers(finder, tracker.open, tracker.computed, positions)
     changed = [*finder.variables]
     around = _around(finder, environment) if tracker.in_arguments else []
     stored = StateEffects(
@@ -360,8 +366,11 @@ def _written(
             arguments.append(f"root[{len(root) + offset}]")
     made = tracker.open.log.tensors
     computed = [made[id(tensor)][1] for tensor in tensors if id(tensor) in made]
-    if tracker.open.opened:
-        write_numbers(writer, tracker.open, [*computed, *tracker.computed])
+    computed += tracker.computed
+    given = arguments_needed(tracker.open, computed)
+    positions = (*tracker.holders(), *reached.values(), *given)
+    if tracker.open.opened or given:
+        write_numbers(writer, tracker.open, computed, positions)
     values = [
         tensor_of(writer, made[id(tensor)][1])
         if id(tensor) in made
@@ -371,11 +380,11 @@ def _written(
     write_unread_tensors(writer, tensors)
     write_absent_of_tensors(writer)
     if tracker.ran.users:
-        given = any(isinstance(leaf, torch.nn.Parameter) for leaf in leaves)
-        write_identities(writer, arguments, parameters=given)
+        parameters = any(isinstance(leaf, torch.nn.Parameter) for leaf in leaves)
+        write_identities(writer, arguments, parameters=parameters)
     write_functions_of_modules(writer)
     write_kept_as(writer)
-    return writer, values, (*tracker.holders(), *reached.values())
+    return writer, values, positions
 
 
 def _seen_twice(tracker: StateTracker, reached: dict[int, int]) -> dict[int, int]:

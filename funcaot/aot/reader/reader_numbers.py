@@ -15,7 +15,8 @@ from funcaot.aot.closure.where import text_of
 from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.state.open_settings import ITEM, Number, OpenSettings, numbers_at
 
-_NAME = re.compile(r"\b(?:setting|number)_\d+\b")
+_NAME = re.compile(r"\b(?:setting|number|argument)_\d+\b")
+_ARGUMENT = "argument_"
 
 
 def take_out(environment: Environment, numbers: OpenSettings) -> None:
@@ -69,19 +70,39 @@ def _others_in_rows(place: Place, found: Sequence[Number]) -> list[tuple[Place, 
     return kept
 
 
-def write_numbers(writer: EnvironmentWriter, numbers: OpenSettings, names: Sequence[str]) -> None:
+def arguments_needed(numbers: OpenSettings, names: Iterable[str]) -> list[int]:
+    """Positions of the arguments of which a reader computes something or asks.
+
+    Args:
+        numbers: What is left open.
+        names: What has to be computed besides what is asked about.
+    """
+    needed = _needed(numbers.log.steps, [*numbers.log.answers, *names])
+    return sorted(int(name[len(_ARGUMENT) :]) for name in needed if name.startswith(_ARGUMENT))
+
+
+def write_numbers(
+    writer: EnvironmentWriter,
+    numbers: OpenSettings,
+    names: Sequence[str],
+    positions: Sequence[int],
+) -> None:
     """Write what reads the open numbers, what is computed of them and what has to be true.
 
     Args:
         writer: The reader being written.
         numbers: What is left open.
         names: What has to be computed besides what is asked about.
+        positions: Leaves of the arguments that the reader is given.
 
     Raises:
         SizeError: If a number isn't among what the code that ran can have read.
     """
     log = numbers.log
     needed = _needed(log.steps, [*log.answers, *names])
+    for position in arguments_needed(numbers, names):
+        place = 1 + positions.index(position)
+        writer.line(f"{_ARGUMENT}{position} = root[{place}]", "a number among the arguments")
     written: list[Number] = []
     for index, number in enumerate(numbers.opened):
         name = f"setting_{index}"

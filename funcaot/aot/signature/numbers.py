@@ -119,12 +119,15 @@ class Numbers:
         asked = list(self.log.answers.items())
         return tuple(text if answer else f"not ({text})" for text, answer in asked)
 
-    def write(self, source: Source, names: Sequence[str]) -> None:
+    def write(self, source: Source, names: Sequence[str]) -> list[str]:
         """Write the lines that compare a call's numbers and make their tensors.
 
         Args:
             source: The function being written; it leaves by ``MISS``.
             names: The variable that holds each leaf.
+
+        Returns:
+            The variables with tensors in place of these numbers.
         """
         asked = " and ".join(self.conditions())
         for position, kind in self.kinds.items():
@@ -137,10 +140,13 @@ class Numbers:
         if asked:
             source.namespace["math"] = math
             source.line(f"if not ({asked}): return MISS")
+        opened = list(names)
         for position, kind in self.kinds.items():
             make = source.constant(tensor_of_float if kind is float else tensor_of_int)
             added = "" if kind is float else f" + {self.added(position)}"
-            source.line(f"{names[position]} = {make}({names[position]}{added})")
+            opened[position] = source.name("n")
+            source.line(f"{opened[position]} = {make}({names[position]}{added})")
+        return opened
 
     def close(self, values: Sequence[Any]) -> None:
         """Take note that the capture is over, for which the function was called.

@@ -8,6 +8,7 @@ the program reads the number of each call, and makes the tensors that stand for 
 from __future__ import annotations
 
 import ast
+import gc
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict
@@ -17,13 +18,15 @@ from typing import Any
 
 import torch
 
-from funcaot._torch.tensors.sizes.number_log import NumberLog
+from funcaot._torch.tensors.pytree import tree_flatten, tree_unflatten
+from funcaot._torch.tensors.sizes.number_log import NumberLog, WrittenLog
+from funcaot._torch.tensors.sizes.open_numbers import OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot._torch.tensors.sizes.written_numbers import (
-    WrittenLog,
     holds_written,
     is_written,
     written,
+    written_argument,
 )
 from funcaot._torch.tracing import tracing
 from funcaot.aot.closure.alike import may_be_another
@@ -168,6 +171,10 @@ def _way_to(environment: Environment, place: Place) -> tuple[Any, ...]:
         step = places[0]
 
 
+def _is_argument(leaf: Any) -> bool:
+    return type(leaf) in (OpenFloat, OpenInt) and leaf.argument is not None
+
+
 def _holder(environment: Environment, place: Place) -> tuple[Any, Any] | None:
     """What a place is in, with its key there; None for what can't be set."""
     parent, access = environment.objects[place.parent], place.access
@@ -260,6 +267,18 @@ class OpenSettings:
         """Forget which settings a former run reached; names stay."""
         self._looked_at = 0
         self.log.restart()
+
+    def put_arguments(self, call: Any) -> Any:
+        """A call's arguments with what is written down in place of their open numbers."""
+        leaves, tree = tree_flatten(call)
+        if not any(map(_is_argument, leaves)):
+            return call
+        return tree_unflatten([self._of_argument(leaf) for leaf in leaves], tree)
+
+    def _of_argument(self, leaf: Any) -> Any:
+        if not _is_argument(leaf):
+            return leaf
+        return written_argument(self.log, f"argument_{leaf.argument}", leaf.present, leaf)
 
     def put(self, environment: Environment) -> None:
         """Put what is written down in place of numbers that were reached since."""
@@ -377,11 +396,11 @@ class OpenSettings:
         self.reads.end()
         if self.reads.are_kept():
             raise SizeError("The function keeps a number.", remedy="open_numbers=False.")
-        if not self.opened:
-            return
         self._known.strike(self.names_fixed())
         self.log.end()
         self._rows.clear()
+        if self.log.are_kept():
+            gc.collect()  # A frame may be part of a cycle.
         if self.log.are_kept():
             raise SizeError("The function keeps an open number.", remedy="open_numbers=False.")
 

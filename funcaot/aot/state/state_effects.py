@@ -181,7 +181,7 @@ class StateEffects:
         for change, thing in zip(self.changes, things, strict=False):
             change.apply(thing, values, numbers)
         for (_, change), thing in zip(self.in_arguments, given, strict=True):
-            change.apply(thing, values)
+            change.apply(thing, values, numbers)
         return result
 
     def _kept_at(self, path: arguments.Path | None, reached: Iterator[Any], call: Call) -> Any:

@@ -170,9 +170,10 @@ class StateTracker:
             return self._run_open(args, kwargs)
 
     def _run_open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self.open.may_open:
-            return self._run(args, kwargs)
         self.open.start()
+        args, kwargs = self.open.put_arguments((args, kwargs))
+        if not (self.open.may_open or self.open.log.is_used):
+            return self._run(args, kwargs)
         try:
             with kinds_called():
                 return self._run(args, kwargs)

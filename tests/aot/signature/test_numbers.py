@@ -4,13 +4,14 @@ import gc
 import math
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
 import funcaot
-from tests.aot.signature.numbers_table import BRANCHES, COMPUTED, SETTLED, WHOLE
+from tests.aot.signature.numbers_table import BRANCHES, COMPUTED, SETTLED, WHOLE, Scaled, hooked
 from tests.hostile import COMPILER
 
 FLOATS = (0.25, 0.5, 0.75, 0.1, 1.25, 0.0, -0.5, 0.25, 2.0, 3.5)
@@ -92,7 +93,10 @@ def test_whole_numbers(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["arithmetic", "rdiv", "written", "bfloat16", "int64", "lerp"])
+@pytest.mark.parametrize(
+    "name",
+    ["arithmetic", "rdiv", "written", "bfloat16", "int64", "lerp", "sine", "returned", "clipped"],
+)
 def test_on_inductor(name):
     compiled = funcaot.compile(COMPUTED[name])
     agree(COMPUTED[name], compiled, (0.25, 0.5, 0.75, -0.1))
@@ -137,6 +141,16 @@ def test_generated_code_takes_calls_of_other_numbers():
     assert compiled(torch.ones(3), 6.0).tolist() == [1.0] * 3
 
 
+def test_generated_code_computes_with_the_number_of_its_call():
+    function = lambda x, a: (x * a**2, round(a, 1), {"a": a})  # noqa: E731
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (1.25, 2.5, 3.5, 3.75):
+        compiled(torch.ones(3), value)
+    with funcaot.config.patch(fast_path=True):
+        found = compiled._cache.first((torch.ones(3), 4.125), {})
+    assert repr(found) == repr(function(torch.ones(3), 4.125))
+
+
 def test_transforms_over_a_compiled_function():
     compiled = funcaot.compile(lambda x, a: (x.sin() * a).sum(), backend="eager")
     for value in (1.0, 2.0, 3.0, 4.0):
@@ -154,6 +168,104 @@ def test_numbers_in_containers_and_by_name():
     for value in (1.5, 2.5, 3.5, 4.5):
         assert compiled(torch.ones(1), s={"a": [value], "b": 2.0}).item() == value + 2
     assert programs(compiled) == 2
+
+
+BY_A_SIZE = {
+    "divided": lambda x, a: x * (a / x.shape[0]),
+    "computed": lambda x, a: x * (1 - a**2 / x.shape[0]) + x[: min(x.shape[0], 3)].sum(),
+    "whole": lambda x, a: x * (int(a * 4) / x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("name", BY_A_SIZE)
+def test_a_number_by_a_size_that_is_open_too(name):
+    compiled = funcaot.compile(BY_A_SIZE[name], backend="eager")
+    for size, value in ((5, 1.5), (6, 2.25), (7, 0.75), (9, 3.5)):
+        x = torch.randn(size)
+        assert_close(compiled(x, value), BY_A_SIZE[name](x, value))
+    assert programs(compiled) == 2
+
+
+def counts(x, state):
+    state["step"] += 1
+    state["rates"][0] *= 0.5
+    return x * state["step"] * state["rates"][0] ** 2
+
+
+def test_numbers_that_change_in_an_argument():
+    compiled = funcaot.compile(counts, backend="eager")
+    x, found, wanted = torch.ones(2), {"step": 2, "rates": [64.0]}, {"step": 2, "rates": [64.0]}
+    for _ in range(4):
+        assert torch.equal(compiled(x, found), counts(x, wanted))
+        assert repr(found) == repr(wanted)
+    assert programs(compiled) == 2
+
+
+def late(x, n):
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z):
+            ctx.factor = n * 2
+            return z * n
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.factor * 0.9**n
+
+    return Late.apply(x.sin()) * n**2
+
+
+def given(x, n):
+    return Scaled.apply(x.sin(), n) * 0.9**n
+
+
+def checkpointed(x, n):
+    body = lambda z: z.sin() * 0.9**n * n  # noqa: E731
+    return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)
+
+
+LATE = {"closed over": late, "kept": given, "hook": hooked, "checkpoint": checkpointed}
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
+@pytest.mark.parametrize("name", LATE)
+def test_each_backward_has_the_number_of_its_own_call(name):
+    function, found, wanted = LATE[name], [], []
+    compiled = funcaot.compile(function, backend="eager")
+    for call, kept in ((compiled, found), (function, wanted)):
+        inputs = [torch.linspace(0, 1, 4, requires_grad=True) for _ in range(4)]
+        results = [call(x, n) for x, n in zip(inputs, (3, 4, 2.5, 4), strict=True)]
+        for x, result in reversed([*zip(inputs, results, strict=True)]):
+            kept.extend(torch.autograd.grad(result.sum(), x))
+    assert_close(found, wanted)
+
+
+KINDS = {
+    "power": lambda x, n: x * 0.9 ** min(n, 9) + (n % 7 if abs(n) < math.inf else 0),
+    "kind": lambda x, n: x * [isinstance(n, k) for k in (bool, int, float)].index(True),
+    "returned": lambda x, n: (x * float(n), n, n * n),
+    "looked up": lambda x, n: x * {1: 2.0, 2.5: 3.0}.get(n, 5.0),
+    "caught": lambda x, n: x * (math.sqrt(n) if n >= 0 else -1) * (1 if n == n else 2),
+    "tensor": lambda x, n: (x + torch.tensor(n), torch.tensor([n, 1]).dtype),
+}
+SPECIAL = (3, 4, 5, 1, True, 2.5, 3.5, 1.0, -2, -3, 0, False, -0.0, 0.0, math.nan, math.inf, 1.5)
+HUGE = (2**31, 2**53 + 1, 2**70, np.float64(1.5), np.int64(4), 6, 4.5)
+
+
+@pytest.mark.filterwarnings("ignore::funcaot.errors.RecompileWarning")
+@pytest.mark.parametrize("values", [SPECIAL, HUGE], ids=["special", "huge"])
+@pytest.mark.parametrize("name", KINDS)
+def test_numbers_of_all_kinds_one_after_another(name, values):
+    compiled = funcaot.compile(KINDS[name], backend="eager")
+
+    def said(function, value):
+        try:
+            return repr(function(torch.ones(2), value))
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            return type(error)
+
+    for value in values:
+        assert said(compiled, value) == said(KINDS[name], value), value
 
 
 class Kept(torch.nn.Module):

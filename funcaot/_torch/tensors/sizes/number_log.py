@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Set
+from collections.abc import Callable, Set
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,7 +13,17 @@ import torch
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["COMPARISONS", "SETTLED", "NumberLog", "all_settled", "settle_the_rest", "settled"]
+__all__ = [
+    "COMPARISONS",
+    "SETTLED",
+    "Argument",
+    "Asked",
+    "NumberLog",
+    "WrittenLog",
+    "all_settled",
+    "settle_the_rest",
+    "settled",
+]
 
 COMPARISONS = (
     ("eq", "==", operator.eq),
@@ -29,6 +40,7 @@ _PARTS = {"real", "imag", "numerator", "denominator"}
 
 # Classes of numbers that can be told for the value of a call: each file that has one adds it.
 SETTLED: set[type] = set()
+_MOST = 1000
 
 
 class NumberLog:
@@ -79,8 +91,12 @@ class NumberLog:
                 remedy="set funcaot.config's open_numbers to False.",
             )
 
-    def pin(self, name: str, value: float, sources: Set[int]) -> None:
+    def pin(self, name: str, value: float, sources: Set[Any]) -> None:
         """Have the program be for one value of a number that is computed from some."""
+        self.fix(sources)
+
+    def fix(self, sources: Set[Any]) -> None:
+        """Have the program be for one value of each of some numbers."""
         self.fixed |= sources
 
     def ask(self, condition: str, answer: bool) -> bool:
@@ -88,6 +104,106 @@ class NumberLog:
         self.refuse_late()
         self.answers[condition] = answer
         return answer
+
+
+class Asked:
+    """What torch's own code sees of such a number: one that can be told and nothing else."""
+
+    def __init__(self, number: Any, kind: type) -> None:
+        self._number, self._kind = number, kind
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self._number.settle()
+
+    guard_float = guard_int
+
+    def is_float(self) -> bool:
+        return self._kind is float
+
+    def is_int(self) -> bool:
+        return self._kind is int
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def maybe_as_int(self) -> None:
+        return None
+
+
+class Argument:
+    """A number among the arguments, as a source of others.
+
+    Attributes:
+        stands: The same as an open float or an open size of the program.
+    """
+
+    def __init__(self, stands: Any) -> None:
+        """Keep it."""
+        self.stands = stands
+
+
+class WrittenLog(NumberLog):
+    """What one capture computes of numbers that it reads, and assumes about them.
+
+    Attributes:
+        steps: Python expressions by the name of what they compute, in order.
+        tensors: Tensors that stand for numbers in ops, by ``id``, each with the number's name.
+        folded: Names of numbers of which some are computed from many others, as remainders are.
+    """
+
+    def __init__(self, make: Callable[[float], torch.Tensor]) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            make: Makes a real tensor of a number, whatever mode is active.
+        """
+        super().__init__()
+        self._make = make
+        self.steps: dict[str, str] = {}
+        self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
+        self.folded: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._made_tensors: dict[str, torch.Tensor] = {}
+
+    def name_of(self, expression: str) -> str:
+        """The name of what an expression computes."""
+        name = self._names.get(expression)
+        if name is None:
+            name = self._names[expression] = f"number_{len(self._names)}"
+            self.steps[name] = expression
+        return name
+
+    def tensor_of(self, name: str, value: float) -> torch.Tensor:
+        """A real tensor of no dimensions, in double precision, that stands for a number."""
+        found = self._made_tensors.get(name)
+        if found is None:
+            found = self._made_tensors[name] = self._make(value)
+            self.tensors[id(found)] = found, name
+        return found
+
+    def pin(self, name: str, value: float, sources: Set[Any]) -> None:
+        """Have the program be for one value; many numbers give a place in a ring of rows."""
+        if name not in self.folded or not isfinite(value) or str(value) == "-0.0":
+            super().pin(name, value, sources)
+        elif value:
+            self.ask(f"{name} == {value!r}", answer=True)
+        else:
+            self.ask(f"str({name})[0] == '0' and not {name}", answer=True)
+
+    def fix(self, sources: Set[Any]) -> None:
+        """The same; an argument is fixed with what else stands for it."""
+        for source in sources:
+            if isinstance(source, Argument):
+                source.stands.settle()
+            else:
+                self.fixed.add(source)
+
+    def is_full(self) -> bool:
+        """Whether no more should be written down."""
+        return len(self.steps) >= _MOST
 
 
 def settled(value: Any) -> Any:

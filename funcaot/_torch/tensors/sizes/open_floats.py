@@ -18,7 +18,7 @@ from funcaot._torch.tensors.sizes.functions_of_math import QUESTIONS
 from funcaot._torch.tensors.sizes.number_log import COMPARISONS, NumberLog, settle_the_rest
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat"]
+__all__ = ["EXACT", "LONGEST", "Asks", "OpenFloat", "given_of"]
 
 # Longer texts belong to programs for one value, and so do whole numbers that a float isn't exactly.
 LONGEST = 400
@@ -73,14 +73,19 @@ class OpenFloat(torch.SymFloat):
     """A float that a function may compute with.
 
     It says that it is a ``float``. Torch's code takes it for one too, as it does a ``SymFloat``.
+
+    Attributes:
+        argument: Which of the user's arguments it is, if it is one.
     """
+
+    argument: int | None = None
 
     def __init__(
         self,
         log: NumberLog,
         value: float,
         text: str,
-        positions: frozenset[int],
+        positions: frozenset[Any],
         tensor: Callable[[], torch.Tensor],
     ) -> None:
         """Stand for a number.
@@ -109,6 +114,11 @@ class OpenFloat(torch.SymFloat):
         made = cls(log, math.nan, "", frozenset(), lambda: tensor)
         made._asks = asks
         return made
+
+    @property
+    def present(self) -> float:
+        """The number of this call, where it isn't read off a tensor."""
+        return self._value
 
     @property
     def is_read(self) -> bool:
@@ -261,7 +271,7 @@ class OpenFloat(torch.SymFloat):
         positions = self._positions.union(*(other._positions for other in others))
         if len(text) > LONGEST:
             self._log.refuse_late()
-            self._log.fixed |= positions
+            self._log.fix(positions)
             return value
         return OpenFloat(self._log, value, text, positions, tensor)
 
@@ -271,6 +281,12 @@ class OpenFloat(torch.SymFloat):
             if found is not None:
                 return found
         return pow(other, self.settle())
+
+
+def given_of(other: Any) -> Any:
+    """What a program is given of a number that is written down; anything else as it is."""
+    found = other.given() if hasattr(type(other), "given") else None
+    return other if found is None else found
 
 
 def _operand(other: Any) -> tuple[float, str, Callable[[], Any]] | None:
@@ -328,6 +344,7 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         if (pair := _with_a_read_one(self, other)) is not None:
             return computed(*pair, reflected=reflected)
+        other = given_of(other)
         given = _operand(other)
         if given is None:
             self.settle()
@@ -362,7 +379,7 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             read, beside = pair[0], _beside(pair[0], other)
             if read._asks is not None and beside is not None:
                 return read._asks.answer(lambda: compute(self.tensor(), beside))
-        given = _operand(other)
+        given = _operand(given_of(other))
         if given is None or self.is_read:
             if isinstance(other, (int, complex)) or hasattr(other, "dtype"):
                 return getattr(self.settle(), f"__{name}__")(other)

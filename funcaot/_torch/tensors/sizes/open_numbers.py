@@ -6,8 +6,9 @@ values is answered for that of the call, and then the program is for that value 
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from funcaot._torch.tensors.sizes.number_log import (
     settle_the_rest,
     settled,
 )
-from funcaot._torch.tensors.sizes.open_floats import EXACT, LONGEST, OpenFloat
+from funcaot._torch.tensors.sizes.open_floats import EXACT, LONGEST, OpenFloat, given_of
 
 __all__ = ["Known", "NumberLog", "OpenFloat", "OpenInt", "all_settled", "settled"]
 
@@ -39,7 +40,12 @@ class OpenInt(torch.SymInt):
     """A whole number that a function may compute with, of a `SizeEnvironment`'s symbols.
 
     It says that it is an ``int``.
+
+    Attributes:
+        argument: Which of the user's arguments it is, if it is one.
     """
+
+    argument: int | None = None
 
     def __init__(
         self,
@@ -67,6 +73,11 @@ class OpenInt(torch.SymInt):
     def __class__(self) -> type:  # type: ignore[override]
         """What ``isinstance`` and dispatch by class are told."""
         return int
+
+    @property
+    def present(self) -> int | None:
+        """The number of this call, if it follows from arguments alone."""
+        return None if self._known is None else self._known.value
 
     @property
     def plain(self) -> torch.SymInt:
@@ -139,6 +150,23 @@ class OpenInt(torch.SymInt):
         return self._log.ask(f"abs({known.text}) < {limit}", answer=True)
 
 
+def extreme(choose: Callable[..., Any], numbers: Sequence[Any]) -> Any:
+    """The least or the largest of whole numbers, some of which are open.
+
+    Args:
+        choose: ``min`` or ``max``.
+        numbers: Open ones and plain ones.
+    """
+    first = next(each for each in numbers if type(each) is OpenInt)
+    plain = [each.plain if type(each) is OpenInt else each for each in numbers]
+    largest = max(each._largest if type(each) is OpenInt else abs(each) for each in numbers)
+    pair = torch.sym_min if choose is min else torch.sym_max
+    form = f"{choose.__name__}({', '.join('{}' for _ in numbers)})"
+    known = _known_of(choose, form, *numbers)
+    others = [each for each in numbers if type(each) is OpenInt]
+    return first.made(functools.reduce(pair, plain), largest, known, *others)
+
+
 def _largest_of(name: str, number: OpenInt, other: Any) -> int | None:
     """What a result's size doesn't exceed; None if it may not be one of 64 bits."""
 
@@ -154,20 +182,28 @@ def _largest_of(name: str, number: OpenInt, other: Any) -> int | None:
     return None
 
 
-def _known_of(compute: Callable[[Any, Any], Any], sign: str, *pair: Any) -> Known | None:
-    """How a result follows from arguments, if it does from them alone and in few words."""
-    known = [each._known if type(each) is OpenInt else Known(each, repr(each)) for each in pair]
-    left, right = known
-    if left is None or right is None:
+def _known_of(compute: Callable[..., Any], form: str, *numbers: Any) -> Known | None:
+    """How a result follows from arguments, if it does from them alone and in few words.
+
+    Args:
+        compute: What is computed.
+        form: The expression, with a place for each number.
+        numbers: Open ones and plain ones.
+    """
+    known = [each._known if type(each) is OpenInt else Known(each, repr(each)) for each in numbers]
+    if None in known:
         return None
-    text = f"({left.text} {sign} {right.text})"
-    return Known(compute(left.value, right.value), text) if len(text) <= LONGEST else None
+    texts = [each.text for each in known if each is not None]
+    text = form.format(*texts)
+    values = [each.value for each in known if each is not None]
+    return Known(compute(*values), text) if len(text) <= LONGEST else None
 
 
 def _whole_arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> None:
     """Give open whole numbers an operator and its reflection."""
 
     def run(self: OpenInt, other: Any, *, reflected: bool) -> Any:
+        other = given_of(other)
         if isinstance(other, (torch.Tensor, OpenFloat)):
             return NotImplemented
         if type(other) is torch.SymInt:
@@ -184,7 +220,7 @@ def _whole_arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) 
                 plain: Any = others[0].plain if others else other
                 left, right = (plain, self.plain) if reflected else (self.plain, plain)
                 pair = (other, self) if reflected else (self, other)
-                known = _known_of(compute, sign, *pair)
+                known = _known_of(compute, f"({{}} {sign} {{}})", *pair)
                 return self.made(compute(left, right), largest, known, *others)
         value, other = self.settle(), settled(other)
         return _of_values(value, other, compute, reflected=reflected)
@@ -205,12 +241,12 @@ def _whole_division() -> None:
     def forward(self: OpenInt, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
-        return self.as_float() / other
+        return self.as_float() / given_of(other)
 
     def reflected(self: OpenInt, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return NotImplemented
-        return other / self.as_float()
+        return given_of(other) / self.as_float()
 
     setattr(OpenInt, "__truediv__", forward)  # noqa: B010 (a type checker sees torch's)
     setattr(OpenInt, "__rtruediv__", reflected)  # noqa: B010
@@ -225,6 +261,7 @@ def _whole_comparison(name: str, compute: Callable[[Any, Any], Any]) -> None:
 
     def run(self: OpenInt, other: Any) -> Any:
         self._log.refuse_late()
+        other = given_of(other)
         if isinstance(other, (torch.Tensor, OpenFloat)):
             return NotImplemented
         if type(other) in (int, bool, OpenInt, torch.SymInt):

@@ -11,7 +11,6 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
 from typing import Any
 
 import torch
@@ -19,69 +18,29 @@ import torch
 from funcaot._torch.patches import is_usable
 from funcaot._torch.tensors.sizes.called_kinds import is_one_float
 from funcaot._torch.tensors.sizes.functions_of_math import StandIn, replaced_by
-from funcaot._torch.tensors.sizes.number_log import COMPARISONS, SETTLED, NumberLog
+from funcaot._torch.tensors.sizes.number_log import (
+    COMPARISONS,
+    SETTLED,
+    Argument,
+    Asked,
+    WrittenLog,
+)
 from funcaot._torch.tensors.sizes.number_tensors import mathematics_of
 from funcaot._torch.tensors.sizes.open_floats import OpenFloat
+from funcaot._torch.tensors.sizes.open_numbers import OpenInt, extreme
 from funcaot._torch.tensors.sizes.shapes import SizeError
 
-__all__ = ["WrittenFloat", "WrittenInt", "WrittenLog", "is_written", "mathematics", "written"]
+__all__ = [
+    "WrittenFloat",
+    "WrittenInt",
+    "is_written",
+    "mathematics",
+    "written",
+    "written_argument",
+]
 
-_MOST = 1000
 _EXACT = 2**53
 _PLAIN = (int, float, bool)
-
-
-class WrittenLog(NumberLog):
-    """What one capture computes of numbers that it reads, and assumes about them.
-
-    Attributes:
-        steps: Python expressions by the name of what they compute, in order.
-        tensors: Tensors that stand for numbers in ops, by ``id``, each with the number's name.
-        folded: Names of numbers of which some are computed from many others, as remainders are.
-    """
-
-    def __init__(self, make: Callable[[float], torch.Tensor]) -> None:
-        """Nothing is computed yet.
-
-        Args:
-            make: Makes a real tensor of a number, whatever mode is active.
-        """
-        super().__init__()
-        self._make = make
-        self.steps: dict[str, str] = {}
-        self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
-        self.folded: set[str] = set()
-        self._names: dict[str, str] = {}
-        self._made_tensors: dict[str, torch.Tensor] = {}
-
-    def name_of(self, expression: str) -> str:
-        """The name of what an expression computes."""
-        name = self._names.get(expression)
-        if name is None:
-            name = self._names[expression] = f"number_{len(self._names)}"
-            self.steps[name] = expression
-        return name
-
-    def tensor_of(self, name: str, value: float) -> torch.Tensor:
-        """A real tensor of no dimensions, in double precision, that stands for a number."""
-        found = self._made_tensors.get(name)
-        if found is None:
-            found = self._made_tensors[name] = self._make(value)
-            self.tensors[id(found)] = found, name
-        return found
-
-    def pin(self, name: str, value: float, sources: frozenset[int]) -> None:
-        """Have the program be for one value; many numbers give a place in a ring of rows."""
-        if name not in self.folded or not isfinite(value) or str(value) == "-0.0":
-            super().pin(name, value, sources)
-        elif value:
-            self.ask(f"{name} == {value!r}", answer=True)
-        else:
-            self.ask(f"str({name})[0] == '0' and not {name}", answer=True)
-
-    def is_full(self) -> bool:
-        """Whether no more should be written down."""
-        return len(self.steps) >= _MOST
 
 
 # What gives a whole number or another, as it comes out.
@@ -93,31 +52,10 @@ _FOLDING = (
 )  # fmt: skip
 
 
-class _Asked:
-    """What torch's own code sees of such a number: one that can be told and nothing else."""
-
-    def __init__(self, number: Any, kind: type) -> None:
-        self._number, self._kind = number, kind
-
-    def guard_int(self, file: str, line: int) -> int:
-        return self._number.settle()
-
-    guard_float = guard_int
-
-    def is_float(self) -> bool:
-        return self._kind is float
-
-    def is_int(self) -> bool:
-        return self._kind is int
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def maybe_as_int(self) -> None:
-        return None
+# What open numbers and sizes compute as well, and what sizes compute by a plain number alone.
+_OPEN_TOO = ("{} + {}", "{} - {}", "{} * {}", "{} / {}", "-{}", "abs({})")
+_BY_A_NUMBER = ("{} // {}", "{} % {}")
+_OF_FLOATS = ("+", "-", "*", "/")
 
 
 class _Written:
@@ -126,17 +64,23 @@ class _Written:
     _log: WrittenLog
     name: str
     value: Any
-    sources: frozenset[int]
+    sources: frozenset[Any]
     kind: type
+    _open: Callable[[], Any] | None = None
+    _is_argument = False
 
-    def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[int]) -> None:
+    def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[Any]) -> None:
         self._log, self.name, self.value, self.sources = log, name, value, sources
         log.note(self)
+
+    def given(self) -> Any:
+        """The same as what the program is given of arguments; None for what it isn't."""
+        return None if self._open is None else self._open()
 
     @property
     def node(self) -> Any:
         """What torch's C++ code asks."""
-        return _Asked(self, self.kind)
+        return Asked(self, self.kind)
 
     def settle(self) -> Any:
         """The number of this call, for which the program is then."""
@@ -151,6 +95,8 @@ class _Written:
             lift: Gives the tape's tensor for a real one.
         """
         self._log.refuse_late()
+        if self._is_argument and self.kind is float:
+            return self.given()
         if self.kind is int:
             if abs(self.value) >= _EXACT:
                 return None
@@ -186,7 +132,10 @@ class _Written:
         if len(numbers) < 2 or any(_operand(number) is None for number in numbers):
             return NotImplemented
         places = ", ".join("{}" for _ in numbers)
-        return _applied(choose, f"{choose.__name__}({places})", *numbers)
+        made = _applied(choose, f"{choose.__name__}({places})", *numbers)
+        if type(made) is WrittenInt and all(map(_is_size, numbers)):
+            made._open = lambda: extreme(choose, list(map(_given, numbers)))
+        return made
 
     def __bool__(self) -> bool:
         return self._log.ask(f"bool({self.name})", bool(self.value))
@@ -220,7 +169,7 @@ class WrittenFloat(_Written, torch.SymFloat):
 
     kind = float
 
-    def __init__(self, log: WrittenLog, name: str, value: float, sources: frozenset[int]) -> None:
+    def __init__(self, log: WrittenLog, name: str, value: float, sources: frozenset[Any]) -> None:
         """Stand for a number.
 
         Args:
@@ -242,7 +191,7 @@ class WrittenInt(_Written, torch.SymInt):
 
     kind = int
 
-    def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[int]) -> None:
+    def __init__(self, log: WrittenLog, name: str, value: int, sources: frozenset[Any]) -> None:
         """Stand for a number, as `WrittenFloat` does."""
         self._start(log, name, value, sources)
 
@@ -277,6 +226,20 @@ def written(log: WrittenLog, name: str, value: float, source: int) -> Any:
         source: Which of the numbers that the function reads it is.
     """
     return _KINDS[type(value)](log, name, value, frozenset({source}))
+
+
+def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> Any:
+    """What stands for a number among the arguments.
+
+    Args:
+        log: Where steps and assumptions go.
+        name: What a call's own number will be called.
+        value: The number.
+        stands: The same as an open float or an open size of the program.
+    """
+    made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands)}))
+    made._open, made._is_argument = lambda: stands, True
+    return made
 
 
 def _operand(value: Any) -> str | None:
@@ -333,7 +296,30 @@ def _applied(compute: Callable[..., Any], form: str, *operands: Any) -> Any:
     if form.startswith(_FOLDING) or not log.folded.isdisjoint(texts):
         log.folded.add(name)
     sources = frozenset().union(*(e.sources for e in operands if type(e) in _WRITTEN))
-    return _KINDS[type(value)](log, name, value, sources)
+    made = _KINDS[type(value)](log, name, value, sources)
+    if _is_open_too(form, operands):
+        made._open = lambda: compute(*map(_given, operands))
+    return made
+
+
+def _is_open_too(form: str, operands: Sequence[Any]) -> bool:
+    """Whether a result can be computed of what the program is given of its operands."""
+    if form in _BY_A_NUMBER:
+        return _is_size(operands[0]) and type(operands[1]) is int and operands[1] > 0
+    plain = (type(each) in (int, float) for each in operands)
+    return form in _OPEN_TOO and all(map(operator.or_, plain, map(_is_given, operands)))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int or (type(value) is WrittenInt and value._open is not None)
+
+
+def _is_given(value: Any) -> bool:
+    return type(value) in _WRITTEN and value._open is not None
+
+
+def _given(value: Any) -> Any:
+    return value.given() if type(value) in _WRITTEN else value
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -355,11 +341,21 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
             return NotImplemented
         if modulo:
             return pow(self.settle(), _settled(other), *modulo)
+        other = _as_float(self, other, sign)
+        if _is_beside_a_size(self, other):
+            return compute(self.given(), other)
+        if _is_elsewhere(other):
+            return compute(self, other)
         return _applied(compute, form, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         if _is_elsewhere(other):
             return NotImplemented
+        other = _as_float(self, other, sign)
+        if _is_beside_a_size(self, other):
+            return compute(other, self.given())
+        if _is_elsewhere(other):
+            return compute(other, self)
         return _applied(compute, form, other, self)
 
     for kind in _WRITTEN:
@@ -370,6 +366,20 @@ def _arithmetic(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
 def _is_elsewhere(other: Any) -> bool:
     """Whether the other operand knows what to do: a tensor, or a number that is read off one."""
     return isinstance(other, torch.Tensor) or (type(other) is OpenFloat and other.is_read)
+
+
+def _as_float(number: Any, other: Any, sign: str) -> Any:
+    """A size as a float of the graph, where a float is computed of it; anything else as it is."""
+    if type(other) is not torch.SymInt or sign not in _OF_FLOATS:
+        return other
+    return _float_of_size(other) if sign == "/" or number.kind is float else other
+
+
+def _is_beside_a_size(number: Any, other: Any) -> bool:
+    """Whether a number of the program meets one of its sizes, or one that is read off a tensor."""
+    return _is_given(number) and (
+        type(other) is OpenInt or (type(other) is torch.SymInt and number.kind is int)
+    )
 
 
 # What compares itself with a plain number; an open size does so by a guard.
@@ -383,6 +393,8 @@ def _comparison(name: str, sign: str, compute: Callable[[Any, Any], Any]) -> Non
         if _is_elsewhere(other):
             return NotImplemented
         text = _operand(other)
+        if _is_beside_a_size(self, other):
+            return compute(self.given(), other)
         if text is None:
             if isinstance(other, _NUMBERS) or hasattr(other, "dtype"):
                 return compute(self.settle(), other)
@@ -444,6 +456,11 @@ _SIZES = (torch.SymInt, torch.SymFloat)
 _OF_SIZES = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "sin", "cos", "atan")
 
 
+def _float_of_size(size: Any) -> Any:
+    """A size as a float that is read off a tensor, which stays in the graph."""
+    return torch.full((), size, dtype=torch.float64, device="cpu").item()
+
+
 class _Function(StandIn):
     """It stands for a function of ``math``; for all but written numbers it is that function."""
 
@@ -462,7 +479,7 @@ class _Function(StandIn):
             if self.name == "sqrt" and args[0] >= 0:
                 return torch.sym_sqrt(*args)
             if self.name in _OF_SIZES:  # Read off a tensor, it may stay in the graph.
-                args = (torch.full((), args[0], dtype=torch.float64, device="cpu").item(),)
+                args = (_float_of_size(*args),)
         if args and type(args[0]) is OpenFloat:
             found = args[0].in_mathematics(self.name, args[1:])
             if found is not NotImplemented:

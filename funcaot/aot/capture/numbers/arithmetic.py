@@ -21,7 +21,7 @@ from funcaot._torch.tensors.sizes.narrow_numbers import (
 from funcaot._torch.tensors.sizes.open_numbers import OpenFloat
 from funcaot.aot.capture.numbers.given import FULL, Call, Rule, is_full, is_real, name_of
 
-__all__ = ["OF_WHOLE_NUMBERS", "PARAMETERS", "RULES", "arithmetic", "making"]
+__all__ = ["OF_NUMBERS_ALONE", "OF_WHOLE_NUMBERS", "PARAMETERS", "RULES", "arithmetic", "making"]
 
 _CPU = torch.device("cpu")
 _EASY_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
@@ -317,3 +317,9 @@ RULES: dict[str, Rule] = {
 }
 # Where a whole number among real tensors is a factor, a term or a limit like any other.
 OF_WHOLE_NUMBERS = frozenset(RULES)
+# Those of them that torch computes for one value of an open size.
+OF_NUMBERS_ALONE = frozenset(
+    name
+    for name, rule in RULES.items()
+    if rule in (_power, _to_a_power, _product_added, _interpolation, _limits)
+)

@@ -8,6 +8,7 @@ gets the number of the present call, for which the program is then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,12 @@ from funcaot._torch.tensors.sizes.open_numbers import Known, OpenFloat, OpenInt
 from funcaot._torch.tensors.sizes.written_numbers import WrittenFloat, is_written
 from funcaot.aot.capture.handlers.sizes_in_tensors import is_size
 from funcaot.aot.capture.numbers import torch_code
-from funcaot.aot.capture.numbers.arithmetic import OF_WHOLE_NUMBERS, PARAMETERS, making
+from funcaot.aot.capture.numbers.arithmetic import (
+    OF_NUMBERS_ALONE,
+    OF_WHOLE_NUMBERS,
+    PARAMETERS,
+    making,
+)
 from funcaot.aot.capture.numbers.given import Call, is_real, name_of
 from funcaot.aot.capture.numbers.table import RULES
 from funcaot.aot.signature.numbers import Numbers
@@ -50,6 +56,7 @@ def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> N
             known = Known(value - added, f"number_{position}")
             log, positions = numbers.log, frozenset({position})
             made = OpenInt((size - added).node, log, positions, numbers.largest, known)
+        made.argument = None if position in numbers.read else position
         traced[position] = made
 
 
@@ -118,16 +125,21 @@ def with_written(
             return value
         return _as_size(value, lift, bring) if value.kind is int else value.settle()
 
-    def opened(value: Any) -> Any:
+    alone = whole and name in OF_NUMBERS_ALONE
+
+    def opened(value: Any, place: int | str) -> Any:
         if not is_written(value):
             return value
+        if value.kind is int and not (alone or (whole and place == "alpha")):
+            if (found := value.given()) is not None:
+                return found
         if value.kind is int and takes_all and not whole:
             return _as_size(value, lift, bring)
         found = value.opened(lift) if takes_floats and (value.kind is float or whole) else None
         return value.settle() if found is None else found
 
     def given(value: Any, place: int | str) -> Any:
-        return tree_map(sized if is_size(name, place) else opened, value)
+        return tree_map(sized if is_size(name, place) else partial(opened, place=place), value)
 
     args = tuple(given(value, place) for place, value in enumerate(args))
     kwargs = {key: given(value, key) for key, value in kwargs.items()}
@@ -136,6 +148,8 @@ def with_written(
 
 def _as_size(number: Any, lift: Lift, bring: Callable[[torch.Tensor], Any]) -> Any:
     """A whole number as one of a program's open sizes, if it can be; else that of this call."""
+    if (given := number.given()) is not None:
+        return given
     is_negative = number < 0
     found = (-number if is_negative else number).opened(lift)
     brought = NotImplemented if found is None else bring(found.tensor().to(torch.int64))

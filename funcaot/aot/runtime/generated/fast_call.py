@@ -128,11 +128,13 @@ class _Writer:
         self.leaves = leaves
         self.source = Source(MISS=MISS, entry=entry)
         self.names: list[str] = []
+        self.given: list[str] = []
         self.lifted_names: list[str] = []
 
     def write(self) -> FastCall:
         source = self.source
         self.names = flattening.write_arguments(source, self.entry.signature.tree)
+        self.given = list(self.names)
         self._write_constants()
         ambient, wrappers = self.entry.signature.ambient, self.entry.capture.tape.wrappers.used
         require(source, " and ".join(conditions_on(ambient, source, wrappers=wrappers)))
@@ -156,7 +158,7 @@ class _Writer:
             if isinstance(described, Constant):
                 require(self.source, flattening.constant_condition(self.source, name, described))
         if self.entry.numbers is not None:
-            self.entry.numbers.write(self.source, self.names)
+            self.names = self.entry.numbers.write(self.source, self.names)
 
     def _write_attributes(self) -> None:
         """Compare what users' code has set on arguments, and what the function looked for."""
@@ -184,7 +186,7 @@ class _Writer:
             return
         self.source.line("lifted = ()")
         if read is not None:
-            holders = [self.names[position] for position in read.positions]
+            holders = [self.given[position] for position in read.positions]
             root = listed([self.source.constant(self.function, "function"), *holders])
             self.source.line(f"lifted = {self.source.constant(read.read, 'read')}(({root},))")
             self.source.line("if lifted is None: return MISS")
@@ -335,7 +337,7 @@ class _Writer:
             keeping = entry.functions.keeping
             node = keeping.early or FastNode(keeping, trusting=trusting, single=False)
             apply = self.source.constant(node.apply, "apply")
-        call = f"[{listed(self.names)}], {lifted}, (args, kwargs), {apply}"
+        call = f"[{listed(self.given)}], {lifted}, (args, kwargs), {apply}"
         self.source.line(f"return entry({call})")
 
     def _tells_objects_apart(self) -> bool:
@@ -399,7 +401,7 @@ class _Writer:
         state = entry.forward.state
         if state is not None:
             store = source.constant(state.apply, "store")
-            result = f"{store}([{listed(self.names)}], (args, kwargs), {result})"
+            result = f"{store}([{listed(self.given)}], (args, kwargs), {result})"
         source.line(f"return {result}")
 
     def _outputs(
