@@ -7,7 +7,6 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +29,11 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
-from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.closures import Hollow, Sealed
 from funcaot.rules.operands.copied_writes import Writes
+from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.flat_call import apart_from
+from funcaot.rules.operands.kept import without_tensors
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
 
@@ -53,29 +54,23 @@ class Reference:
     index: int
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """An object that forward kept, without the tensors of the call that it holds.
-
-    Attributes:
-        hollow: The object with holes.
-        references: What was in the holes.
-    """
-
-    hollow: Hollow
-    references: tuple[Any, ...]
-
-
 @dataclass(frozen=True)
 class SplitPlan:
     """What forward did to its ctx, with references for tensors.
 
     No container and no tensor, so every level passes it through.
+
+    Attributes:
+        specs: The structure of each attribute.
+        leaves: The leaves of each; in the place of an object that holds tensors, one with holes.
+        inside: What was in the holes.
     """
 
     saved: tuple[Any, ...]
     saved_forward: tuple[Any, ...] | None
-    attributes: dict[str, tuple[Any, tuple[Any, ...]]]
+    specs: dict[str, Any]
+    leaves: Hollow
+    inside: tuple[Reference, ...]
     dirty: tuple[int, ...]
     constant: tuple[Reference, ...]
     materialize: bool
@@ -86,8 +81,13 @@ class SplitPlan:
     @property
     def told(self) -> tuple[Any, ...]:
         """What it says besides where tensors are."""
-        leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
-        return tuple(each for each in (*self.saved, *leaves) if not isinstance(each, Reference))
+        kept = [*self.saved, *self.flat]
+        return tuple(each for each in kept if not isinstance(each, Reference))
+
+    @property
+    def flat(self) -> list[Any]:
+        """The leaves of all attributes."""
+        return [leaf for leaves in self.leaves.roots for leaf in leaves]
 
 
 def run_forward(
@@ -108,15 +108,15 @@ def run_forward(
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     found = _Finder(function, _leaves(operands), outputs)
-    attributes = {}
-    for name, value in ctx.recorded_attributes.items():
-        leaves, spec = pytree.tree_flatten(value)
-        attributes[name] = (spec, tuple(map(found.attribute, leaves)))
+    flat = {name: pytree.tree_flatten(value) for name, value in ctx.recorded_attributes.items()}
+    hollow, inside = found.attributes(tuple(tuple(leaves) for leaves, _ in flat.values()))
     forward = ctx.saved_for_forward
     plan = SplitPlan(
         saved=tuple(map(found.reference, ctx.to_save or ())),
         saved_forward=None if forward is None else tuple(map(found.reference, forward)),
-        attributes=attributes,
+        specs={name: spec for name, (_, spec) in flat.items()},
+        leaves=hollow,
+        inside=inside,
         dirty=tuple(i for i, v in enumerate(operands) if any(v is d for d in ctx.dirty_tensors)),
         constant=tuple(map(found.reference, ctx.non_differentiable)),
         materialize=ctx.materialize_grads,
@@ -160,34 +160,35 @@ class _Finder:
         self.intermediates.append(value)
         return Reference("intermediate", len(self.intermediates) - 1)
 
-    def attribute(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return self.reference(leaf)
-        inside = self._hidden_tensors(leaf)
-        return self._held(leaf, inside) if inside else leaf
+    def attributes(
+        self, leaves: tuple[tuple[Any, ...], ...]
+    ) -> tuple[Hollow, tuple[Reference, ...]]:
+        """Leaves of attributes with references for tensors, and what is inside of objects.
 
-    def _hidden_tensors(self, value: Any) -> list[torch.Tensor]:
-        known = (torch.nn.Module, types.FunctionType, types.MethodType, types.ModuleType, type)
-        if isinstance(value, known) or any(value is operand for operand in self.operands):
-            return []
-        fields = getattr(value, "__dict__", None)
-        if not isinstance(fields, dict):
-            return []
-        leaves = pytree.tree_leaves(list(fields.values()))
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-    def _held(self, value: Any, inside: list[torch.Tensor]) -> Held:
-        """Take the call's tensors out of an object; the rules see a copy with a level's own."""
-        ours = {id(tensor) for tensor in (*inside, *self.operands, *self.outputs)}
+        The rules see copies of these objects, with a level's own tensors.
+        """
+        found = tuple(tuple(map(self.reference, each)) for each in leaves)
+        given = {id(value) for value in self.operands}
         try:
-            hollow, tensors, _ = hollowed(
-                (value,), lambda t: id(t) in ours and not isinstance(t, torch.nn.Parameter)
-            )
-        except Sealed:
-            self._refuse(f"hides tensors of the call in a {type(value).__name__} on ctx")
-        return Held(hollow, tuple(map(self.reference, tensors)))
+            hollow, inside = without_tensors(found, self._is_ours, given)
+        except Sealed as sealed:
+            self._refuse("hides tensors of the call on ctx, where they can't be replaced", sealed)
+        return hollow, tuple(map(self.reference, inside))
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _is_ours(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor inside of an object is one of this call.
+
+        Real values don't tell what they are of. One with a graph wasn't computed here.
+        """
+        if any(tensor is value for value in (*self.operands, *self.outputs)):
+            return True
+        if isinstance(tensor, torch.nn.Parameter):
+            return False
+        if any(isinstance(value, torch.Tensor) and is_of_a_call(value) for value in self.operands):
+            return is_of_a_call(tensor)
+        return tensor.grad_fn is None or torch.is_grad_enabled()
+
+    def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
         raise UnsupportedError(
             f"{display_name(self.function)} was called under a transform and can't be split into "
             f"forward and setup_context: its forward {what}",
@@ -195,7 +196,7 @@ class _Finder:
             got="a tensor whose level can't be told",
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
             "ctx.save_for_backward.",
-        )
+        ) from cause
 
 
 def split(function: type, mode: str, intermediates: Intermediates) -> type:
@@ -363,13 +364,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _attribute_references(plan: SplitPlan) -> list[Reference]:
-    leaves = [leaf for _, leaves in plan.attributes.values() for leaf in leaves]
-    parts = [part for leaf in leaves for part in (leaf.references if _is_held(leaf) else (leaf,))]
-    return [part for part in parts if isinstance(part, Reference)]
-
-
-def _is_held(leaf: Any) -> bool:
-    return isinstance(leaf, Held)
+    return [part for part in (*plan.flat, *plan.inside) if isinstance(part, Reference)]
 
 
 def _references(plan: SplitPlan) -> list[Reference]:
@@ -386,15 +381,18 @@ def _filled(
     writes: list[Writes] = []
 
     def fill(leaf: Any) -> Any:
-        if isinstance(leaf, Held):
-            return leaf.hollow.filled(list(map(fill, leaf.references)), writes)[0]
         return next(rest) if isinstance(leaf, Reference) else leaf
 
     tensors = tuple(map(fill, saved))
-    attributes = {
-        name: pytree.tree_unflatten(list(map(fill, leaves)), spec)
-        for name, (spec, leaves) in plan.attributes.items()
-    }
+    places = [[fill(leaf) for leaf in leaves] for leaves in plan.leaves.roots]
+    made = plan.leaves.filled(map(fill, plan.inside), writes)
+    attributes = {}
+    for (name, spec), own, leaves in zip(plan.specs.items(), places, made, strict=True):
+        values = [
+            value if isinstance(leaf, Reference) else leaf
+            for value, leaf in zip(own, leaves, strict=True)
+        ]
+        attributes[name] = pytree.tree_unflatten(values, spec)
     return tensors, attributes, writes
 
 
