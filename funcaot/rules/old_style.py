@@ -168,12 +168,18 @@ class _Finder:
         The rules see copies of these objects, with a level's own tensors.
         """
         found = tuple(tuple(map(self.reference, each)) for each in leaves)
-        given = {id(value) for value in self.operands}
         try:
-            hollow, inside = without_tensors(found, self._is_ours, given)
+            hollow, inside = without_tensors(found, self._is_ours, self._is_left)
         except Sealed as sealed:
             self._refuse("hides tensors of the call on ctx, where they can't be replaced", sealed)
         return hollow, tuple(map(self.reference, inside))
+
+    def _is_left(self, value: Any) -> bool:
+        """Whether what an object holds isn't looked at: an operand's is found where it is given.
+
+        A module may hold tensors of the call by ``functional_call``, until that ends.
+        """
+        return isinstance(value, torch.nn.Module) or any(value is each for each in self.operands)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor inside of an object is one of this call.

@@ -95,12 +95,12 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def data_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """The same of what a Function keeps on its ctx: not what is everybody's, nor a module's.
+    """The same of what a Function keeps on its ctx, but for what is everybody's.
 
     Records of ours have taken tensors out of what they hold already. Outside of a capture, what
     can't be copied stays as it is: nothing is refused that runs.
     """
-    if isinstance(value, torch.nn.Module) or _is_ours(value):
+    if _is_ours(value):
         return
     sealed = seal_of(value)
     if sealed is not None and (current_captor() is None or isinstance(value, types.FunctionType)):

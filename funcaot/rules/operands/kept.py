@@ -7,25 +7,27 @@ these into copies of what was kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from funcaot._torch.tracing.tracing import met_traced
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import data_of
 from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.flat_call import FlatCall, flatten_values
 
-__all__ = ["HeldCall", "flatten_held", "without_tensors"]
+__all__ = ["HeldCall", "flatten_held", "without_tensors", "without_traced"]
 
 
 def without_tensors(
     leaves: tuple[tuple[Any, ...], ...],
     wanted: Callable[[torch.Tensor], bool],
-    left: Collection[int] = (),
+    left: Callable[[Any], bool] = lambda value: False,
 ) -> tuple[Hollow, tuple[torch.Tensor, ...]]:
     """Take tensors out of objects and functions.
 
@@ -34,7 +36,7 @@ def without_tensors(
     Args:
         leaves: Values, among them objects.
         wanted: Which tensors.
-        left: What isn't looked into, by ``id``.
+        left: What isn't looked into.
 
     Returns:
         The leaves without these tensors, and the tensors.
@@ -44,7 +46,7 @@ def without_tensors(
     """
 
     def parts(value: Any) -> Iterator[tuple[str, Any]]:
-        return iter(()) if id(value) in left else data_of(value)
+        return iter(()) if left(value) else data_of(value)
 
     hollow, tensors, _ = hollowed(leaves, wanted, parts=parts)
     return hollow, tensors
@@ -95,3 +97,22 @@ def flatten_held(
     if not inside:
         return call, tensors
     return HeldCall(call.specs, leaves, len(inside)), (*inside, *tensors)
+
+
+@contextlib.contextmanager
+def without_traced(name: str) -> Iterator[None]:
+    """While a backward runs on real values, which may find a tensor of a capture somewhere.
+
+    Raises:
+        UnsupportedError: It computed with one.
+    """
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:
+        if not met_traced(error):
+            raise
+        raise UnsupportedError(
+            f"backward of {name} computes with a tensor that a call stored while "
+            "it was traced: in a cache, or in a module that forward made.",
+            remedy="keep the tensor with ctx.save_for_backward or as an attribute of ctx.",
+        ) from error
