@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from funcaot.classes.kept_values import are_same
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import may_hold, parts_of, seal_of
 from funcaot.rules.operands.copied_writes import (
@@ -35,11 +36,11 @@ _OWN_NEW = (dict, list, deque, types.SimpleNamespace)
 _Parts = Callable[[Any], Iterator[tuple[str, Any]]]
 
 
+@dataclass(frozen=True, eq=False)
 class _Hole:
     """Stands where a tensor was taken out."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
 
 
 class _Method:
@@ -99,6 +100,26 @@ class Hollow:
                         refresh(hollow, made, original)
                     written.append(Writes.to(made, original))
         return roots
+
+    def is_same_as(self, other: Hollow) -> bool:
+        """Whether a rule can't tell these values from those of another call, but for tensors."""
+        return self._alike(self.roots, other.roots, set())
+
+    def _alike(self, one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+        if id(one) not in self.copies:
+            return are_same(one, other)
+        if (id(one), id(other)) in seen:
+            return True
+        seen.add((id(one), id(other)))
+        if type(one) is not type(other):
+            return False
+        if getattr(one, "__code__", None) is not getattr(other, "__code__", None):
+            return False
+        parts = list(parts_of(one)), list(parts_of(other))
+        return len(parts[0]) == len(parts[1]) and all(
+            name == known and self._alike(value, beside, seen)
+            for (name, value), (known, beside) in zip(*parts, strict=True)
+        )
 
     def let_go(self) -> None:
         """Let go of lists and dictionaries of the user's: the function has run."""

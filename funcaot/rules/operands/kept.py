@@ -58,7 +58,7 @@ class HeldCall:
 
     Attributes:
         specs: The tree structure of each argument.
-        leaves: The leaves of each argument, with a mark in place of tensors, and objects with holes.
+        leaves: The leaves of each argument, with marks for tensors and objects with holes.
         count: How many tensors are inside of objects; these come first.
     """
 
