@@ -7,6 +7,7 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,7 @@ from funcaot.rules.seen import Seen
 __all__ = ["Intermediates", "Reference", "SplitPlan", "run_forward", "split"]
 
 _PLAN = "_funcaot_plan"
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.ModuleType)
 Intermediates = Callable[..., tuple[torch.Tensor, ...]]
 
 
@@ -47,11 +49,18 @@ Intermediates = Callable[..., tuple[torch.Tensor, ...]]
 class Reference:
     """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is.
 
-    Inputs are counted with those inside of containers.
+    Inputs are counted with those inside of containers. A ``parameter`` was there before the call.
     """
 
     kind: str
     index: int
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters that forward kept and wasn't given; no container, so no level looks into it."""
+
+    all: tuple[torch.nn.Parameter, ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class SplitPlan:
         specs: The structure of each attribute.
         leaves: The leaves of each; in the place of an object that holds tensors, one with holes.
         inside: What was in the holes.
+        parameters: What it kept that was there before.
     """
 
     saved: tuple[Any, ...]
@@ -71,6 +81,7 @@ class SplitPlan:
     specs: dict[str, Any]
     leaves: Hollow
     inside: tuple[Reference, ...]
+    parameters: Parameters
     dirty: tuple[int, ...]
     constant: tuple[Reference, ...]
     materialize: bool
@@ -110,13 +121,17 @@ def run_forward(
     found = _Finder(function, _leaves(operands), outputs)
     flat = {name: pytree.tree_flatten(value) for name, value in ctx.recorded_attributes.items()}
     hollow, inside = found.attributes(tuple(tuple(leaves) for leaves, _ in flat.values()))
+    saved = tuple(map(found.reference, ctx.to_save or ()))
     forward = ctx.saved_for_forward
+    if forward is not None:
+        forward = tuple(map(found.reference, forward))
     plan = SplitPlan(
-        saved=tuple(map(found.reference, ctx.to_save or ())),
-        saved_forward=None if forward is None else tuple(map(found.reference, forward)),
+        saved=saved,
+        saved_forward=forward,
         specs={name: spec for name, (_, spec) in flat.items()},
         leaves=hollow,
         inside=inside,
+        parameters=Parameters(tuple(found.parameters)),
         dirty=tuple(i for i, v in enumerate(operands) if any(v is d for d in ctx.dirty_tensors)),
         constant=tuple(map(found.reference, ctx.non_differentiable)),
         materialize=ctx.materialize_grads,
@@ -140,6 +155,8 @@ class _Finder:
     def __init__(self, function: type, operands: Sequence[Any], outputs: tuple[Any, ...]) -> None:
         self.function, self.operands, self.outputs = function, operands, outputs
         self.intermediates: list[torch.Tensor] = []
+        self.parameters: list[torch.nn.Parameter] = []
+        self.is_traced = any(isinstance(v, torch.Tensor) and is_of_a_call(v) for v in operands)
 
     def reference(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -148,13 +165,18 @@ class _Finder:
             ("input", self.operands),
             ("output", self.outputs),
             ("intermediate", self.intermediates),
+            ("parameter", self.parameters),
         )
         for kind, values in places:
             for index, other in enumerate(values):
                 if other is value:
                     return Reference(kind, index)
         if isinstance(value, torch.nn.Parameter):
-            return value  # it was there before the call: no tensor of this call's
+            # It was there before the call: no tensor of this call's, but perhaps one of a tape.
+            if not self.is_traced:
+                return value
+            self.parameters.append(value)
+            return Reference("parameter", len(self.parameters) - 1)
         if value.grad_fn is not None and torch.is_grad_enabled() is False:
             self._refuse("keeps a tensor with an autograd graph of its own on ctx")
         self.intermediates.append(value)
@@ -168,8 +190,11 @@ class _Finder:
         The rules see copies of these objects, with a level's own tensors.
         """
         found = tuple(tuple(map(self.reference, each)) for each in leaves)
+        near = {id(tensor) for each in leaves for leaf in each for tensor in self._near(leaf)}
         try:
-            hollow, inside = without_tensors(found, self._is_ours, self._is_left)
+            hollow, inside = without_tensors(
+                found, lambda tensor: self._is_ours(tensor, near), self._is_left
+            )
         except Sealed as sealed:
             self._refuse("hides tensors of the call on ctx, where they can't be replaced", sealed)
         return hollow, tuple(map(self.reference, inside))
@@ -181,17 +206,26 @@ class _Finder:
         """
         return isinstance(value, torch.nn.Module) or any(value is each for each in self.operands)
 
-    def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor inside of an object is one of this call.
+    def _near(self, leaf: Any) -> list[Any]:
+        """Tensors that an object itself holds."""
+        fields = getattr(leaf, "__dict__", None)
+        if not isinstance(fields, dict) or isinstance(leaf, (*_FUNCTIONS, type)):
+            return []
+        return [] if self._is_left(leaf) else pytree.tree_leaves(list(fields.values()))
 
-        Real values don't tell what they are of. One with a graph wasn't computed here.
+    def _is_ours(self, tensor: torch.Tensor, near: set[int]) -> bool:
+        """Whether a tensor inside of an object is taken out.
+
+        A tape's tensors tell what they are of, and real values don't. What is from before the call
+        is taken where the object itself holds it. What lies deeper is left, as backward may change
+        the object that holds it, which others see. One with a graph wasn't computed here.
         """
         if any(tensor is value for value in (*self.operands, *self.outputs)):
             return True
         if isinstance(tensor, torch.nn.Parameter):
             return False
-        if any(isinstance(value, torch.Tensor) and is_of_a_call(value) for value in self.operands):
-            return is_of_a_call(tensor)
+        if self.is_traced:
+            return id(tensor) in near or is_of_a_call(tensor)
         return tensor.grad_fn is None or torch.is_grad_enabled()
 
     def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
@@ -259,7 +293,12 @@ class _Split:
         *values, plan = output
         *inputs, seen = inputs
         outputs, intermediates = values[: plan.outputs], values[plan.outputs :]
-        places = {"input": _leaves(tuple(inputs)), "output": outputs, "intermediate": intermediates}
+        places = {
+            "input": _leaves(tuple(inputs)),
+            "output": outputs,
+            "intermediate": intermediates,
+            "parameter": plan.parameters.all,
+        }
 
         def find(reference: Any) -> Any:
             if not isinstance(reference, Reference):
