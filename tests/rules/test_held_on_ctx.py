@@ -78,7 +78,9 @@ MORE = {
     "namespace": (lambda t: types.SimpleNamespace(held=t), lambda kept: kept.held),
     "user's dict": (lambda t: collections.UserDict(a=t), lambda kept: kept["a"]),
 }
-ALL = [*HOLDERS, *[pytest.param(name, marks=pytest.mark.long) for name in MORE]]
+LONG = pytest.mark.long
+ALL = ["two deep", *[pytest.param(name, marks=LONG) for name in [*HOLDERS, *MORE][1:]]]
+BOTH = [True, pytest.param(False, marks=LONG)]
 
 
 def _made(keep, read, *, setup=False, values=False, by_numpy=False):
@@ -137,7 +139,7 @@ def _agrees(compiled, function, sizes=(2, 3)):
         assert_close(torch.autograd.grad(compiled(x), x)[0], expected)
 
 
-@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("values", BOTH)
 @pytest.mark.parametrize("setup", [False, True])
 @pytest.mark.parametrize("holder", ALL)
 def test_a_tensor_is_found_however_deep_it_lies(holder, setup, values):
@@ -145,8 +147,8 @@ def test_a_tensor_is_found_however_deep_it_lies(holder, setup, values):
     _agrees(funcaot.compile(function, backend="eager"), function)
 
 
-@pytest.mark.parametrize("holder", ["two deep", "closure"])
-@pytest.mark.parametrize("of", [torch.exp, torch.clone, lambda x: x])
+@pytest.mark.parametrize("holder", ["closure", pytest.param("two deep", marks=LONG)])
+@pytest.mark.parametrize("of", [torch.exp, pytest.param(lambda x: x, marks=LONG)])
 def test_at_two_orders_by_levels(holder, of):
     """A level has tensors of its own; an intermediate of forward is a constant for the second."""
     function = _keeping(holder, of=of)
@@ -170,7 +172,7 @@ def test_at_two_orders_by_levels(holder, of):
         assert_close(found, torch.autograd.grad(function(row), row)[0])
 
 
-@pytest.mark.parametrize("holder", ["two deep", "closure"])
+@pytest.mark.parametrize("holder", ["two deep", pytest.param("closure", marks=LONG)])
 def test_a_forward_on_real_values_may_keep_an_object_of_its_own(holder):
     """It runs in each call, and keeps another object that looks the same."""
     function = _keeping(holder, by_numpy=True)

@@ -70,7 +70,7 @@ def test_a_table_that_was_there_before_may_be_replaced(is_saved, values, setup):
 
 
 @pytest.mark.parametrize("setup", [False, True])
-@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("values", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_a_parameter_that_is_no_operand_may_be_replaced(is_saved, values, setup):
     layer = torch.nn.Linear(3, 1)
