@@ -54,6 +54,8 @@ def are_same(one: Any, other: Any) -> bool:
         return are_same(one.cell_contents, other.cell_contents)
     if kind is functools.partial:
         return are_same(one.__reduce__()[2], other.__reduce__()[2])
+    if kind.__module__.startswith("funcaot.") and hasattr(kind, "is_same_as"):
+        return bool(one.is_same_as(other))
     if dataclasses.is_dataclass(kind) and kind.__module__.startswith("funcaot."):
         names = [each.name for each in dataclasses.fields(kind)]
         return all(are_same(getattr(one, name), getattr(other, name)) for name in names)

@@ -30,15 +30,18 @@ from funcaot.classes.traits import (
 )
 from funcaot.errors import UnsupportedError
 from funcaot.rules.metadata import TensorMetadata, attach
-from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
+from funcaot.rules.operands.closures import Hollow, Sealed
 from funcaot.rules.operands.copied_writes import Writes
+from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.flat_call import apart_from
+from funcaot.rules.operands.kept import without_tensors
 from funcaot.rules.returns import checked_gradients, shapes_of
 from funcaot.rules.seen import Seen
 
 __all__ = ["Intermediates", "Reference", "SplitPlan", "run_forward", "split"]
 
 _PLAN = "_funcaot_plan"
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.ModuleType)
 Intermediates = Callable[..., tuple[torch.Tensor, ...]]
 
 
@@ -46,24 +49,18 @@ Intermediates = Callable[..., tuple[torch.Tensor, ...]]
 class Reference:
     """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is.
 
-    Inputs are counted with those inside of containers.
+    Inputs are counted with those inside of containers. A ``parameter`` was there before the call.
     """
 
     kind: str
     index: int
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """An object that forward kept, without the tensors of the call that it holds.
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters that forward kept and wasn't given; no container, so no level looks into it."""
 
-    Attributes:
-        hollow: The object with holes.
-        references: What was in the holes.
-    """
-
-    hollow: Hollow
-    references: tuple[Any, ...]
+    all: tuple[torch.nn.Parameter, ...]
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,20 @@ class SplitPlan:
     """What forward did to its ctx, with references for tensors.
 
     No container and no tensor, so every level passes it through.
+
+    Attributes:
+        specs: The structure of each attribute.
+        leaves: The leaves of each; in the place of an object that holds tensors, one with holes.
+        inside: What was in the holes.
+        parameters: What it kept that was there before.
     """
 
     saved: tuple[Any, ...]
     saved_forward: tuple[Any, ...] | None
-    attributes: dict[str, tuple[Any, tuple[Any, ...]]]
+    specs: dict[str, Any]
+    leaves: Hollow
+    inside: tuple[Reference, ...]
+    parameters: Parameters
     dirty: tuple[int, ...]
     constant: tuple[Reference, ...]
     materialize: bool
@@ -86,8 +92,13 @@ class SplitPlan:
     @property
     def told(self) -> tuple[Any, ...]:
         """What it says besides where tensors are."""
-        leaves = [leaf for _, leaves in self.attributes.values() for leaf in leaves]
-        return tuple(each for each in (*self.saved, *leaves) if not isinstance(each, Reference))
+        kept = [*self.saved, *self.flat]
+        return tuple(each for each in kept if not isinstance(each, Reference))
+
+    @property
+    def flat(self) -> list[Any]:
+        """The leaves of all attributes."""
+        return [leaf for leaves in self.leaves.roots for leaf in leaves]
 
 
 def run_forward(
@@ -108,15 +119,19 @@ def run_forward(
     single = not isinstance(output, tuple)
     outputs = (output,) if single else output
     found = _Finder(function, _leaves(operands), outputs)
-    attributes = {}
-    for name, value in ctx.recorded_attributes.items():
-        leaves, spec = pytree.tree_flatten(value)
-        attributes[name] = (spec, tuple(map(found.attribute, leaves)))
+    flat = {name: pytree.tree_flatten(value) for name, value in ctx.recorded_attributes.items()}
+    hollow, inside = found.attributes(tuple(tuple(leaves) for leaves, _ in flat.values()))
+    saved = tuple(map(found.reference, ctx.to_save or ()))
     forward = ctx.saved_for_forward
+    if forward is not None:
+        forward = tuple(map(found.reference, forward))
     plan = SplitPlan(
-        saved=tuple(map(found.reference, ctx.to_save or ())),
-        saved_forward=None if forward is None else tuple(map(found.reference, forward)),
-        attributes=attributes,
+        saved=saved,
+        saved_forward=forward,
+        specs={name: spec for name, (_, spec) in flat.items()},
+        leaves=hollow,
+        inside=inside,
+        parameters=Parameters(tuple(found.parameters)),
         dirty=tuple(i for i, v in enumerate(operands) if any(v is d for d in ctx.dirty_tensors)),
         constant=tuple(map(found.reference, ctx.non_differentiable)),
         materialize=ctx.materialize_grads,
@@ -140,6 +155,8 @@ class _Finder:
     def __init__(self, function: type, operands: Sequence[Any], outputs: tuple[Any, ...]) -> None:
         self.function, self.operands, self.outputs = function, operands, outputs
         self.intermediates: list[torch.Tensor] = []
+        self.parameters: list[torch.nn.Parameter] = []
+        self.is_traced = any(isinstance(v, torch.Tensor) and is_of_a_call(v) for v in operands)
 
     def reference(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -148,46 +165,70 @@ class _Finder:
             ("input", self.operands),
             ("output", self.outputs),
             ("intermediate", self.intermediates),
+            ("parameter", self.parameters),
         )
         for kind, values in places:
             for index, other in enumerate(values):
                 if other is value:
                     return Reference(kind, index)
         if isinstance(value, torch.nn.Parameter):
-            return value  # it was there before the call: no tensor of this call's
+            # It was there before the call: no tensor of this call's, but perhaps one of a tape.
+            if not self.is_traced:
+                return value
+            self.parameters.append(value)
+            return Reference("parameter", len(self.parameters) - 1)
         if value.grad_fn is not None and torch.is_grad_enabled() is False:
             self._refuse("keeps a tensor with an autograd graph of its own on ctx")
         self.intermediates.append(value)
         return Reference("intermediate", len(self.intermediates) - 1)
 
-    def attribute(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return self.reference(leaf)
-        inside = self._hidden_tensors(leaf)
-        return self._held(leaf, inside) if inside else leaf
+    def attributes(
+        self, leaves: tuple[tuple[Any, ...], ...]
+    ) -> tuple[Hollow, tuple[Reference, ...]]:
+        """Leaves of attributes with references for tensors, and what is inside of objects.
 
-    def _hidden_tensors(self, value: Any) -> list[torch.Tensor]:
-        known = (torch.nn.Module, types.FunctionType, types.MethodType, types.ModuleType, type)
-        if isinstance(value, known) or any(value is operand for operand in self.operands):
-            return []
-        fields = getattr(value, "__dict__", None)
-        if not isinstance(fields, dict):
-            return []
-        leaves = pytree.tree_leaves(list(fields.values()))
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-    def _held(self, value: Any, inside: list[torch.Tensor]) -> Held:
-        """Take the call's tensors out of an object; the rules see a copy with a level's own."""
-        ours = {id(tensor) for tensor in (*inside, *self.operands, *self.outputs)}
+        The rules see copies of these objects, with a level's own tensors.
+        """
+        found = tuple(tuple(map(self.reference, each)) for each in leaves)
+        near = {id(tensor) for each in leaves for leaf in each for tensor in self._near(leaf)}
         try:
-            hollow, tensors, _ = hollowed(
-                (value,), lambda t: id(t) in ours and not isinstance(t, torch.nn.Parameter)
+            hollow, inside = without_tensors(
+                found, lambda tensor: self._is_ours(tensor, near), self._is_left
             )
-        except Sealed:
-            self._refuse(f"hides tensors of the call in a {type(value).__name__} on ctx")
-        return Held(hollow, tuple(map(self.reference, tensors)))
+        except Sealed as sealed:
+            self._refuse("hides tensors of the call on ctx, where they can't be replaced", sealed)
+        return hollow, tuple(map(self.reference, inside))
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _is_left(self, value: Any) -> bool:
+        """Whether what an object holds isn't looked at: an operand's is found where it is given.
+
+        A module may hold tensors of the call by ``functional_call``, until that ends.
+        """
+        return isinstance(value, torch.nn.Module) or any(value is each for each in self.operands)
+
+    def _near(self, leaf: Any) -> list[Any]:
+        """Tensors that an object itself holds."""
+        fields = getattr(leaf, "__dict__", None)
+        if not isinstance(fields, dict) or isinstance(leaf, (*_FUNCTIONS, type)):
+            return []
+        return [] if self._is_left(leaf) else pytree.tree_leaves(list(fields.values()))
+
+    def _is_ours(self, tensor: torch.Tensor, near: set[int]) -> bool:
+        """Whether a tensor inside of an object is taken out.
+
+        A tape's tensors tell what they are of, and real values don't. What is from before the call
+        is taken where the object itself holds it. What lies deeper is left, as backward may change
+        the object that holds it, which others see. One with a graph wasn't computed here.
+        """
+        if any(tensor is value for value in (*self.operands, *self.outputs)):
+            return True
+        if isinstance(tensor, torch.nn.Parameter):
+            return False
+        if self.is_traced:
+            return id(tensor) in near or is_of_a_call(tensor)
+        return tensor.grad_fn is None or torch.is_grad_enabled()
+
+    def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
         raise UnsupportedError(
             f"{display_name(self.function)} was called under a transform and can't be split into "
             f"forward and setup_context: its forward {what}",
@@ -195,7 +236,7 @@ class _Finder:
             got="a tensor whose level can't be told",
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
             "ctx.save_for_backward.",
-        )
+        ) from cause
 
 
 def split(function: type, mode: str, intermediates: Intermediates) -> type:
@@ -252,7 +293,12 @@ class _Split:
         *values, plan = output
         *inputs, seen = inputs
         outputs, intermediates = values[: plan.outputs], values[plan.outputs :]
-        places = {"input": _leaves(tuple(inputs)), "output": outputs, "intermediate": intermediates}
+        places = {
+            "input": _leaves(tuple(inputs)),
+            "output": outputs,
+            "intermediate": intermediates,
+            "parameter": plan.parameters.all,
+        }
 
         def find(reference: Any) -> Any:
             if not isinstance(reference, Reference):
@@ -363,13 +409,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _attribute_references(plan: SplitPlan) -> list[Reference]:
-    leaves = [leaf for _, leaves in plan.attributes.values() for leaf in leaves]
-    parts = [part for leaf in leaves for part in (leaf.references if _is_held(leaf) else (leaf,))]
-    return [part for part in parts if isinstance(part, Reference)]
-
-
-def _is_held(leaf: Any) -> bool:
-    return isinstance(leaf, Held)
+    return [part for part in (*plan.flat, *plan.inside) if isinstance(part, Reference)]
 
 
 def _references(plan: SplitPlan) -> list[Reference]:
@@ -386,15 +426,18 @@ def _filled(
     writes: list[Writes] = []
 
     def fill(leaf: Any) -> Any:
-        if isinstance(leaf, Held):
-            return leaf.hollow.filled(list(map(fill, leaf.references)), writes)[0]
         return next(rest) if isinstance(leaf, Reference) else leaf
 
     tensors = tuple(map(fill, saved))
-    attributes = {
-        name: pytree.tree_unflatten(list(map(fill, leaves)), spec)
-        for name, (spec, leaves) in plan.attributes.items()
-    }
+    places = [[fill(leaf) for leaf in leaves] for leaves in plan.leaves.roots]
+    made = plan.leaves.filled(map(fill, plan.inside), writes)
+    attributes = {}
+    for (name, spec), own, leaves in zip(plan.specs.items(), places, made, strict=True):
+        values = [
+            value if isinstance(leaf, Reference) else leaf
+            for value, leaf in zip(own, leaves, strict=True)
+        ]
+        attributes[name] = pytree.tree_unflatten(values, spec)
     return tensors, attributes, writes
 
 

@@ -25,7 +25,7 @@ from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, curren
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
-from funcaot.rules.operands.flat_call import flatten_values
+from funcaot.rules.operands.kept import flatten_held, without_traced
 from funcaot.rules.returns import checked_gradients
 from funcaot.rules.stores import is_ours, taken_back, watch_of
 
@@ -173,7 +173,7 @@ class _Recorded:
         self.watched = function.__name__ if in_step else None
         self.needs = tuple(ctx.needs_input_grad)
         given = (tuple(ctx.saved_tensors), _attributes(ctx), cotangents)
-        self.call, self.tensors = flatten_values(given)
+        self.call, self.tensors = flatten_held(given, display_name(function))
         self.records = torch.is_grad_enabled()
         self.seen = tuple((tensor.requires_grad, tensor.is_leaf) for tensor in self.tensors)
         self.given = ctx._funcaot_given
@@ -213,7 +213,8 @@ class _Recorded:
         watched = contextlib.nullcontext()
         if self.watched is not None:
             watched = RefuseOutsideGradients(self.watched)
-        with watched, _leaving(self.function, self.given, attributes):
+        given = _leaving(self.function, self.given, attributes)
+        with watched, given, without_traced(display_name(self.function)):
             result = self.rule(ctx, *cotangents)
         checked_gradients(self.function, result, self.shapes)
         gradients = result if isinstance(result, tuple) else (result,)

@@ -16,7 +16,8 @@ from funcaot.classes.opaque import current_captor
 from funcaot.classes.traits import display_name, has_jvp, origin_of, reverse_rule
 from funcaot.operator.operator import custom_function_call
 from funcaot.rules.generated.jvp_from_backward import register_reverse_runner
-from funcaot.rules.operands.flat_call import FlatCall, apart_from, flatten_values, tensors_of
+from funcaot.rules.operands.flat_call import FlatCall, apart_from, tensors_of
+from funcaot.rules.operands.kept import HeldCall, flatten_held
 from funcaot.transforms.forms.once import once_at_every_level
 from funcaot.transforms.forms.without_levels import RuleCall, call_without_levels
 
@@ -53,7 +54,8 @@ def run_rule(
         if not without_levels and not is_batching_failure(error):
             raise
         needs, saved, attributes = ctx.needs_input_grad, ctx.saved_tensors, attributes_of(ctx)
-        call, tensors = flatten_values((saved, attributes, tuple(arguments)))
+        given = (saved, attributes, tuple(arguments))
+        call, tensors = flatten_held(given, display_name(function))
         rule_or_body = rule if body is None else body
     if without_levels:
         captor = current_captor()
@@ -94,7 +96,7 @@ class BackwardPerExample(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        function: type, rule: Any, needs: tuple[bool, ...], call: FlatCall, *tensors: Any
+        function: type, rule: Any, needs: tuple[bool, ...], call: FlatCall | HeldCall, *tensors: Any
     ) -> Any:
         """Run the rule."""
         saved, attributes, cotangents = call.arguments(tensors)

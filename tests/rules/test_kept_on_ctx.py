@@ -1,5 +1,7 @@
 """Tensors from before a call that a Function keeps on ctx, and that somebody replaces later."""
 
+import types
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -67,8 +69,10 @@ def test_a_table_that_was_there_before_may_be_replaced(is_saved, values, setup):
     assert funcaot.report(compiled).cache_misses == 1
 
 
+@pytest.mark.parametrize("setup", [False, True])
+@pytest.mark.parametrize("values", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_saved", [False, True])
-def test_a_parameter_that_is_no_operand_may_be_replaced(is_saved):
+def test_a_parameter_that_is_no_operand_may_be_replaced(is_saved, values, setup):
     layer = torch.nn.Linear(3, 1)
 
     def keep(ctx):
@@ -80,8 +84,25 @@ def test_a_parameter_that_is_no_operand_may_be_replaced(is_saved):
     def read(ctx):
         return ctx.saved_tensors[0] if is_saved else ctx.weight
 
-    function = _made(keep, read, setup=True, values=False)
+    function = _made(keep, read, setup=setup, values=values)
     compiled = funcaot.compile(function, backend="eager")
     for _ in range(3):
         _agrees(compiled, function)
         layer.weight = torch.nn.Parameter(torch.randn(1, 3))
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    _agrees(compiled, function)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_a_table_in_an_object_that_forward_makes_may_be_replaced(values):
+    tables = {"now": torch.ones(3)}
+
+    def keep(ctx):
+        ctx.kept = types.SimpleNamespace(table=tables["now"])
+
+    function = _made(keep, lambda ctx: ctx.kept.table, setup=False, values=values)
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (1.0, 2.0, 3.0):
+        tables["now"] = torch.full((3,), value)
+        _agrees(compiled, function)

@@ -54,7 +54,7 @@ from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors
 from funcaot._torch.tracing.functional_values import keep_strides, outside_only, run_below
 from funcaot._torch.tracing.own_classes import traced_classes
-from funcaot._torch.tracing.tracing_errors import MIXED
+from funcaot._torch.tracing.tracing_errors import MIXED, WITHOUT_MODES
 from funcaot.base.scopes import untraced
 from funcaot.errors import FuncaotError, OutsideError, UnsupportedError
 
@@ -352,6 +352,11 @@ def is_untraceable_function(error: BaseException) -> bool:
     Like ``is_untraceable``; and where it uses another tensor than its operands, a file, a clock.
     """
     return is_untraceable(error) or isinstance(error, OutsideError) or MIXED in str(error)
+
+
+def met_traced(error: BaseException) -> bool:
+    """Whether code that ran on real values met a tensor of a capture."""
+    return any(text in str(error) for text in (MIXED, *WITHOUT_MODES))
 
 
 def why_untraceable(error: BaseException) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
 from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from typing import Any
@@ -18,7 +16,7 @@ from funcaot.aot.tape.tape import Tape
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.classes.traits import has_backward, reverse_rule
 from funcaot.operator.single_level import USER_FUNCTION
-from funcaot.rules.operands.reached import reached_from
+from funcaot.rules.operands.reached import may_hold, reached_from
 
 _DEPTH = 6
 
@@ -179,20 +177,8 @@ def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor
     if isinstance(value, torch.Tensor):
         yield value
         return
-    if depth == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
+    if depth == 0 or id(value) in seen or not may_hold(value):
         return
     seen.add(id(value))
-    if isinstance(value, dict):
-        children: Any = list(value.values())
-    elif isinstance(value, list | tuple | set | frozenset):
-        children = list(value)
-    elif isinstance(value, torch.nn.Module):
-        children = [*vars(value).values(), *value.parameters(), *value.buffers()]
-    elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-        children = reached_from(value)
-    elif hasattr(value, "__dict__"):
-        children = list(vars(value).values())
-    else:
-        return
-    for child in children:
+    for child in reached_from(value):
         yield from _tensors_in(child, depth - 1, seen)

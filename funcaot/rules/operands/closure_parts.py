@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
@@ -20,9 +21,9 @@ from funcaot._torch.levels.functorch import (
 from funcaot.base.python_modules import is_pythons
 from funcaot.classes.differentiation import is_perturbed
 from funcaot.classes.opaque import current_captor
-from funcaot.rules.operands.reached import is_filled
+from funcaot.rules.operands.reached import held_in_slots, is_filled, reached_from
 
-__all__ = ["may_hold", "parts_of", "seal_of"]
+__all__ = ["data_of", "may_hold", "parts_of", "seal_of"]
 
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, type, Enum),
@@ -39,9 +40,15 @@ _NOT_USERS = frozenset(("torch", "numpy", "funcaot", "optree"))
 def may_hold(value: Any) -> bool:
     """Whether there may be tensors inside of a value."""
     if isinstance(value, _FIXED):
-        return False
+        return _is_of_tensor(value)
     package = type(value).__module__.partition(".")[0]
     return package in _HOLDERS or not is_pythons(package)
+
+
+def _is_of_tensor(value: Any) -> bool:
+    """Whether a value is a method of a tensor."""
+    method = isinstance(value, types.BuiltinMethodType)
+    return method and isinstance(value.__self__, torch.Tensor)
 
 
 class _Namespace:
@@ -57,6 +64,8 @@ def seal_of(value: Any) -> str | None:
         return "an attribute of a class or a module"
     if isinstance(value, types.FunctionType) and is_pullback(value):
         return "a function that torch.func.vjp returned"
+    if isinstance(value, types.MappingProxyType):
+        return "a view of a dictionary"
     return "an iterator" if _is_iterator(value) else None
 
 
@@ -77,10 +86,34 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.func
         yield from (("", item) for item in value.args)
         yield from tuple(value.keywords.items())
-    elif _is_iterator(value):
+    elif _is_of_tensor(value):
+        yield "", value.__self__
+    elif _is_iterator(value) or isinstance(value, types.MappingProxyType):
         yield from (("", item) for item in gc.get_referents(value))
     else:
         yield from _of_object(value)
+
+
+def data_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The same of what a Function keeps on its ctx, but for what is everybody's.
+
+    Records of ours have taken tensors out of what they hold already. Outside of a capture, what
+    can't be copied stays as it is: nothing is refused that runs.
+    """
+    if _is_ours(value):
+        return
+    sealed = seal_of(value)
+    if sealed is not None and (current_captor() is None or isinstance(value, types.FunctionType)):
+        return
+    if isinstance(value, types.FunctionType):
+        yield from (("", part) for part in reached_from(value))
+    else:
+        yield from parts_of(value)
+
+
+def _is_ours(value: Any) -> bool:
+    of = value if isinstance(value, types.FunctionType) else type(value)
+    return str(of.__module__).partition(".")[0] == "funcaot"
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -151,7 +184,7 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
 def _of_object(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in tuple(value.items()))
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from (("", item) for item in tuple(value))
     kind = type(value)
     if kind.__module__.startswith("funcaot.aot"):
@@ -163,8 +196,4 @@ def _of_object(value: Any) -> Iterator[tuple[str, Any]]:
         for base in kind.__mro__:
             held = [name for name, item in vars(base).items() if isinstance(item, torch.Tensor)]
             yield from _of_namespace(base, held) if held else ()
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+    yield from held_in_slots(value)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from funcaot.classes.kept_values import are_same
 from funcaot.errors import UnsupportedError
 from funcaot.rules.operands.closure_parts import may_hold, parts_of, seal_of
 from funcaot.rules.operands.copied_writes import (
@@ -25,18 +26,28 @@ from funcaot.rules.operands.copied_writes import (
     original_of,
     refresh,
 )
+from funcaot.rules.operands.reached import held_in_slots
 
 __all__ = ["Hollow", "Sealed", "hollowed"]
 
 _MOST = 1_000_000
 _NOTHING = object()
+_OWN_NEW = (dict, list, deque, types.SimpleNamespace)
+_Parts = Callable[[Any], Iterator[tuple[str, Any]]]
 
 
+@dataclass(frozen=True, eq=False)
 class _Hole:
     """Stands where a tensor was taken out."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
+
+
+class _Method:
+    """Stands for a method of a tensor that was taken out."""
+
+    def __init__(self, owner: _Hole, name: str) -> None:
+        self.__self__, self.__name__ = owner, name
 
 
 class Sealed(UnsupportedError):
@@ -90,6 +101,26 @@ class Hollow:
                     written.append(Writes.to(made, original))
         return roots
 
+    def is_same_as(self, other: Hollow) -> bool:
+        """Whether a rule can't tell these values from those of another call, but for tensors."""
+        return self._alike(self.roots, other.roots, set())
+
+    def _alike(self, one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+        if id(one) not in self.copies:
+            return are_same(one, other)
+        if (id(one), id(other)) in seen:
+            return True
+        seen.add((id(one), id(other)))
+        if type(one) is not type(other):
+            return False
+        if getattr(one, "__code__", None) is not getattr(other, "__code__", None):
+            return False
+        parts = list(parts_of(one)), list(parts_of(other))
+        return len(parts[0]) == len(parts[1]) and all(
+            name == known and self._alike(value, beside, seen)
+            for (name, value), (known, beside) in zip(*parts, strict=True)
+        )
+
     def let_go(self) -> None:
         """Let go of lists and dictionaries of the user's: the function has run."""
         for key in [key for key, original in self.originals.items() if original.is_held]:
@@ -100,6 +131,7 @@ def hollowed(
     roots: tuple[Any, ...],
     wanted: Callable[[torch.Tensor], bool],
     note: Callable[[Iterable[types.FunctionType], Iterable[str]], None] | None = None,
+    parts: _Parts = parts_of,
 ) -> tuple[Hollow, tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Take tensors out of values.
 
@@ -107,6 +139,7 @@ def hollowed(
         roots: Functions, containers, objects.
         wanted: Which tensors.
         note: Takes the functions among what holds them, and the names on the way to them.
+        parts: What a value holds, with names.
 
     Returns:
         The values without these, the tensors, and what the variable was called that held each.
@@ -114,7 +147,7 @@ def hollowed(
     Raises:
         Sealed: One is held by what can't be copied.
     """
-    graph = _Graph(roots, wanted)
+    graph = _Graph(roots, wanted, parts)
     if not graph.found:
         return Hollow(roots, frozenset(), {}), (), ()
     order = {key: _Hole(index) for index, key in enumerate(graph.found)}
@@ -157,7 +190,9 @@ class _Graph:
         names: What each was called.
     """
 
-    def __init__(self, roots: tuple[Any, ...], wanted: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(
+        self, roots: tuple[Any, ...], wanted: Callable[[torch.Tensor], bool], parts: _Parts
+    ) -> None:
         self.found: dict[int, tuple[torch.Tensor, str]] = {}
         self.values: dict[int, Any] = {id(roots): roots}
         self.names: dict[int, str] = {id(roots): "an argument"}
@@ -171,7 +206,7 @@ class _Graph:
                     remedy="pass what it needs as arguments.",
                 )
             holder = queue.popleft()
-            for name, value in parts_of(holder):
+            for name, value in parts(holder):
                 self._look(holder, name, value, wanted, queue)
 
     def _look(self, holder: Any, name: str, value: Any, wanted: Any, queue: deque[Any]) -> None:
@@ -244,6 +279,9 @@ class _Copier:
             return self._function(value)
         if isinstance(value, types.MethodType):
             return types.MethodType(self._copy(value.__func__), self._copy(value.__self__))
+        if isinstance(value, (types.BuiltinMethodType, _Method)):
+            owner, name = self._copy(value.__self__), value.__name__
+            return _Method(owner, name) if isinstance(owner, _Hole) else getattr(owner, name)
         if isinstance(value, functools.partial):
             keywords = {name: self._copy(item) for name, item in value.keywords.items()}
             return functools.partial(
@@ -313,7 +351,7 @@ class _Copier:
         if wrapped is not None and kind.__module__.startswith("funcaot.aot"):
             return self._copy(wrapped)  # a compiled function, which finds its closure by identity
         try:
-            new: Any = kind.__new__ if isinstance(value, (dict, list)) else object.__new__
+            new: Any = kind.__new__ if isinstance(value, _OWN_NEW) else object.__new__
             made = new(kind)
         except TypeError:
             raise Sealed(
@@ -332,18 +370,10 @@ class _Copier:
                 dict.__setitem__(made, key, self._copy(item))
         elif isinstance(value, list):
             list.extend(made, map(self._copy, value))
+        elif isinstance(value, deque):
+            deque.__init__(made, map(self._copy, value), value.maxlen)
         for name, item in getattr(value, "__dict__", {}).items():
             made.__dict__[name] = self._copy(item)
-        for name in _slots(kind):
-            if hasattr(value, name):
-                object.__setattr__(made, name, self._copy(getattr(value, name)))
+        for name, item in held_in_slots(value):
+            object.__setattr__(made, name, self._copy(item))
         return made
-
-
-def _slots(kind: type) -> list[str]:
-    slots = [name for base in kind.__mro__ for name in _as_tuple(base.__dict__.get("__slots__"))]
-    return [name for name in slots if name not in ("__dict__", "__weakref__")]
-
-
-def _as_tuple(slots: Any) -> tuple[str, ...]:
-    return () if slots is None else (slots,) if isinstance(slots, str) else tuple(slots)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
 import torch
 
-__all__ = ["is_filled", "may_hold", "reached_from", "tensors_reached"]
+__all__ = ["held_in_slots", "is_filled", "may_hold", "reached_from", "tensors_reached"]
 
 _DEPTH = 4
 _FIXED = (type, types.ModuleType, torch.dtype, torch.device, torch.Size, Enum, str, int, float)
 # What leads on to what it was made of, and isn't an object of its own.
 _LINKS = (types.FunctionType, types.MethodType, functools.partial, list, tuple, dict)
+# What only Python's collector of garbage looks into.
+_CLOSED = (types.BuiltinMethodType, types.MappingProxyType, Iterator)
 
 
 def may_hold(value: Any) -> bool:
@@ -53,15 +57,28 @@ def reached_from(value: Any) -> list[Any]:
         cells = [cell.cell_contents for cell in value.__closure__ or () if is_filled(cell)]
         defaults = (value.__defaults__ or (), (value.__kwdefaults__ or {}).values())
         return [*cells, *defaults[0], *defaults[1]]
+    if isinstance(value, _CLOSED) and not hasattr(value, "__dict__"):
+        return gc.get_referents(value)
+    found: list[Any] = []
     if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
+        found += dict.values(value)
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        found += value
     fields = getattr(value, "__dict__", None)
-    found = list(fields.values()) if isinstance(fields, dict) else []
+    found += fields.values() if isinstance(fields, dict) else ()
+    found += [item for _, item in held_in_slots(value)]
     if isinstance(value, torch.nn.Module):
         found += [*value.parameters(), *value.buffers()]
     return found
+
+
+def held_in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """What is in the slots of an object, with their names."""
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
 def is_filled(cell: types.CellType) -> bool:

@@ -29,6 +29,7 @@ from funcaot.operator.operator import custom_function_call
 from funcaot.rules.generated.linearity import may_be_nonlinear, nonlinear
 from funcaot.rules.metadata import zeros_apart
 from funcaot.rules.operands.flat_call import FlatCall, apart_from
+from funcaot.rules.operands.kept import HeldCall
 
 __all__ = ["RuleCall", "WithoutLevels", "call_without_levels", "register_interception"]
 
@@ -56,7 +57,7 @@ class RuleCall:
     function: type
     rule: Callable[..., Any]
     needs: tuple[bool, ...]
-    call: FlatCall
+    call: FlatCall | HeldCall
     linear_from: int | None = None
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
