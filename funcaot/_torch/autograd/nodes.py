@@ -91,18 +91,20 @@ def has_grad_fn(tensor: torch.Tensor) -> bool:
         return False
 
 
-def dependents(
-    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-) -> list[frozenset[int]]:
-    """For each of some tensors, the positions of the outputs that depend on it."""
-    places: dict[tuple[Any, int], int] = {}
-    for index, tensor in enumerate(tensors):
-        if tensor.grad_fn is not None:
-            place = tensor.grad_fn, tensor.output_nr
-            places[place] = places.get(place, 0) | 1 << index
-    behind: dict[Any, int] = {}  # The tensors that a node leads to, as bits.
-    graded = {i: output.grad_fn for i, output in enumerate(outputs) if output.grad_fn is not None}
-    pending: list[Any] = list(graded.values()) if places else []
+def met_first(starts: Sequence[torch.Tensor], ends: Sequence[torch.Tensor]) -> list[frozenset[int]]:
+    """For each of some tensors the positions of the ends that gradients by it meet first.
+
+    Args:
+        starts: The tensors. One that is an end itself is looked behind.
+        ends: Tensors beyond which nobody looks.
+    """
+    places: dict[tuple[Any, int], frozenset[int]] = {}
+    none: frozenset[int] = frozenset()
+    for index, end in enumerate(ends):
+        place = end.grad_fn, end.output_nr
+        places[place] = places.get(place, none) | {index}
+    behind: dict[Any, frozenset[int]] = {None: none}
+    pending: list[Any] = [start.grad_fn for start in starts if start.grad_fn is not None]
     while pending:
         node = pending[-1]
         following = [edge for edge in node.next_functions if edge[0] is not None]
@@ -111,13 +113,9 @@ def dependents(
             pending += unknown
             continue
         pending.pop()
-        behind[node] = 0
-        for parent, number in following:
-            behind[node] |= behind[parent] | places.get((parent, number), 0)
-    return [
-        frozenset(i for i, node in graded.items() if behind.get(node, 0) >> index & 1)
-        for index in range(len(tensors))
-    ]
+        met = (places.get(edge) or behind[edge[0]] for edge in following)
+        behind[node] = none.union(*met)
+    return [behind[start.grad_fn] for start in starts]
 
 
 def reached_around(outputs: Sequence[torch.Tensor], ends: Sequence[torch.Tensor]) -> set[int]:

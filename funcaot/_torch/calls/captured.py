@@ -15,7 +15,7 @@ from torch.autograd import graph
 from funcaot._torch.calls.code_swap import CodeSwap
 from funcaot._torch.patches import is_usable
 
-__all__ = ["hands_out", "is_watching"]
+__all__ = ["handed_out", "is_watching"]
 
 _NAME = "captured gradients"
 # Of each backward that hands out gradients. Its nodes may run in other threads.
@@ -62,9 +62,6 @@ def is_watching() -> bool:
     return False
 
 
-def hands_out(node: Any, number: int) -> bool:
-    """Whether a backward in progress may hand out the gradient that arrives at an edge."""
-    if not is_watching():
-        return True
-    edge = (node, number)
-    return any(edge in edges for edges in [*_in_progress.values()])
+def handed_out() -> list[tuple[Any, int]]:
+    """Edges of which backwards in progress hand out the gradients, by node and its output."""
+    return [edge for edges in [*_in_progress.values()] for edge in edges]

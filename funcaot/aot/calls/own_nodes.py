@@ -49,38 +49,82 @@ class Left(NamedTuple):
     thread: int
 
 
-class _Others:
-    """The results on which one depends, as its own node sees them.
+class _Call:
+    """One call, as the nodes of its results see it.
 
     Attributes:
         owner: The segment in the form that ran.
-        node: The node of its call.
-        link: Which result it is, and on what it depends.
+        node: Its own node.
     """
 
-    def __init__(self, owner: Any, node: Any, link: Link, others: dict[int, torch.Tensor]) -> None:
-        self.owner, self.node, self.link = owner, node, link
-        self._positions = tuple(others)
-        self._alive = [weakref.ref(other) for other in others.values()]
-        self._hooks = [_hooks_of(other) for other in others.values()]
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.node: Any = None
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+        self._looked_at = -1, 0
 
-    def looked_at(self, edges: Sequence[tuple[Any, int]] = ()) -> tuple[int, ...]:
-        """Positions in the segment's ``shown`` of those whose gradient somebody will see.
+    def see(self, position: int, tensor: torch.Tensor) -> None:
+        """Take note of what the caller has for a position in the segment's ``shown``."""
+        if position not in self._seen:
+            self._seen[position] = weakref.ref(tensor), _hooks_of(tensor)
 
-        Args:
-            edges: Where the gradients by them arrive.
-        """
-        found = []
-        for index, position in enumerate(self._positions):
-            other = self._alive[index]()
-            kept = other is not None and other.retains_grad
-            if kept or self._hooks[index] or (edges and captured.hands_out(*edges[index])):
-                found.append(position)
-        return tuple(found)
+    def looked_at(self) -> int:
+        """Of which of these somebody looks at the gradient in this backward, as bits."""
+        task, (of, found) = nodes.backward_in_progress(), self._looked_at
+        if of == task:
+            return found
+        found = 0
+        taken_out = captured.handed_out() if captured.is_watching() else None
+        for position, (alive, hooks) in self._seen.items():
+            tensor = alive()
+            kept = tensor is not None and tensor.retains_grad
+            if kept or hooks or taken_out is None or self._is_in(taken_out, position, tensor):
+                found |= 1 << position
+        self._looked_at = task, found
+        return found
+
+    def _is_in(
+        self, edges: Sequence[tuple[Any, int]], position: int, tensor: torch.Tensor | None
+    ) -> bool:
+        if not edges:
+            return False
+        if tensor is not None:
+            return (tensor.grad_fn, tensor.output_nr) in edges
+        own = self.owner.segment.shown[position].own
+        return any(self._output_of(*edge) == own for edge in edges) and own is not None
+
+    def _output_of(self, node: Any, number: int) -> int | None:
+        """Of which output of the graph the gradient arrives at an edge."""
+        if node is self.node:
+            return number
+        others: _Others | None = getattr(node, "others", None)
+        return others.link.output if others is not None and others.call is self else None
+
+
+class _Others(NamedTuple):
+    """What a result depends on, as its own node sees it.
+
+    Attributes:
+        call: The call that made it.
+        link: Which result it is.
+        positions: In the segment's ``shown``, of those that the node leads to.
+    """
+
+    call: _Call
+    link: Link
+    positions: tuple[int, ...]
+
+    def stops(self) -> tuple[int, ...]:
+        """Positions of those by which or behind which somebody looks at the gradient."""
+        found = self.call.looked_at()
+        if not found:
+            return ()
+        pairs = zip(self.link.on, self.link.behind, strict=True)
+        return tuple(at for at, bits in pairs if bits & found and at in self.positions)
 
     def handed_on(self, gradient: torch.Tensor, stops: tuple[int, ...]) -> list[Any]:
         """What each of the others is given, where some of them stop the gradient."""
-        owner, node = self.owner, self.node
+        owner, node = self.call.owner, self.call.node
         tangents: list[torch.Tensor | None] = [None] * len(owner.segment.output_nodes)
         tangents[self.link.output] = gradient
         complete = getattr(nodes.function_class(node), "complete", None)
@@ -90,7 +134,7 @@ class _Others:
         count = len(owner.segment.operands)
         _leave(node, Left(self.link.output, gradient, made[:count], threading.get_ident()))
         given = dict(zip(stops, made[count:], strict=True))
-        return [given.get(position) for position in self._positions]
+        return [given.get(position) for position in self.positions]
 
 
 def _hooks_of(tensor: torch.Tensor) -> Any:
@@ -119,7 +163,7 @@ class OwnNode(torch.autograd.Function):
         edges = ctx.next_functions
         if gradient is None:
             return (None,) * (1 + len(edges))
-        stops = ctx.others.looked_at(edges[1:])
+        stops = ctx.others.stops()
         if not stops:
             return (None, gradient, *[None] * (len(edges) - 1))
         return (None, gradient, *ctx.others.handed_on(gradient, stops))
@@ -145,50 +189,40 @@ def finish(
     Returns:
         The flat outputs.
     """
-    outputs = epilogue.finish(effects, inputs, between(owner, results))
-    _behind(owner, outputs, inputs)
+    call = _Call(owner)
+    outputs = epilogue.finish(effects, inputs, between(owner, results, call=call))
+    for link in owner.segment.links.outputs:
+        others = {at: _visible(owner.segment.shown[at], outputs, inputs) for at in link.on}
+        _put(call, outputs, link.places, (link, others))
     if owner.segment.links.rest:
         _show(owner, results, outputs, inputs)
     return outputs
 
 
-def between(owner: Any, values: Sequence[Any], *, made: bool = False) -> list[Any]:
+def between(
+    owner: Any, values: Sequence[Any], *, made: bool = False, call: _Call | None = None
+) -> list[Any]:
     """Results of which those that depend on others have nodes of their own.
 
     Args:
         owner: The segment in the form that ran.
         values: What it made: its results, or with ``made`` the outputs of its graph.
         made: See ``values``.
+        call: The call, if something else is told of it too.
     """
-    segment, found = owner.segment, list(values)
-    if not torch.is_grad_enabled():
-        with torch.enable_grad():
-            return between(owner, values, made=made)
+    segment, found, call = owner.segment, list(values), call or _Call(owner)
     for link in segment.links.results:
         places = (link.output,) if made else link.places
         others = {}
         for position in link.on:
             own = segment.shown[position].own
             others[position] = found[own if made else segment.place_of(own)]
-        _put(owner, found, places, (link, others))
+        _put(call, found, places, (link, others))
     return found
 
 
-def _behind(owner: Any, outputs: list[Any], inputs: Sequence[torch.Tensor]) -> None:
-    """The same for results that depend on what the caller has from elsewhere, such as views.
-
-    Args:
-        owner: The segment in the form that ran.
-        outputs: Outputs of the function, which are replaced.
-        inputs: Its inputs, with their new values.
-    """
-    for link in owner.segment.links.outputs:
-        others = {at: _visible(owner.segment.shown[at], outputs, inputs) for at in link.on}
-        _put(owner, outputs, link.places, (link, others))
-
-
 def _put(
-    owner: Any, values: list[Any], places: Sequence[int], linked: tuple[Link, dict[int, Any]]
+    call: _Call, values: list[Any], places: Sequence[int], linked: tuple[Link, dict[int, Any]]
 ) -> None:
     """Replace a result by one with its own node, wherever it is among some values."""
     link, others = linked
@@ -197,11 +231,20 @@ def _put(
     if nodes.function_class(node) is None:
         return
     others = {at: other for at, other in others.items() if nodes.has_grad_fn(other)}
-    if others:
-        captured.is_watching()
-        own = _attach(_Others(owner, node, link, others), result, *others.values())
-        for place in places:
-            values[place] = own
+    if not others:
+        return
+    captured.is_watching()
+    call.node = node
+    for at, other in others.items():
+        call.see(at, other)
+    seen = _Others(call, link, tuple(others))
+    if torch.is_grad_enabled():
+        own = _attach(seen, result, *others.values())
+    else:
+        with torch.enable_grad():
+            own = _attach(seen, result, *others.values())
+    for place in places:
+        values[place] = own
 
 
 def _visible(shown: Shown, outputs: Sequence[Any], inputs: Sequence[Any]) -> torch.Tensor:
@@ -265,11 +308,13 @@ def _show(
     node = next((history for history in histories if history is not None), None)
     if node is None:
         return
-    node.rest = []
+    call, node.rest = _Call(owner), []
     for link in segment.links.rest:
         others = {at: _visible(segment.shown[at], outputs, inputs) for at in link.on}
-        others = {at: other for at, other in others.items() if nodes.has_grad_fn(other)}
-        node.rest.append(_Others(owner, None, link, others))
+        for at, other in others.items():
+            if nodes.has_grad_fn(other):
+                call.see(at, other)
+        node.rest.append(_Others(call, link, link.on))
 
 
 def refuse_seen(owner: Any, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> None:
@@ -279,7 +324,7 @@ def refuse_seen(owner: Any, ctx: Any, tangents: Sequence[torch.Tensor | None]) -
         UnsupportedError: One of the results that ``_show`` told of is looked at.
     """
     for others in getattr(ctx, "rest", ()):
-        if tangents[others.link.output] is not None and others.looked_at():
+        if tangents[others.link.output] is not None and others.stops():
             raise UnsupportedError(
                 f"Somebody looks at the gradient by a result of {owner.segment.settings.name} on "
                 "which new data of an argument depends, with a hook or retain_grad. One autograd "

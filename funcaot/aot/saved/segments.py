@@ -129,7 +129,7 @@ def segment_data(segment: Segment) -> Data:
         "dependence": [
             sorted(dependent_on(segment.operands, made)) for made in segment.graph_outputs
         ],
-        "shown": [[sorted(by), *places] for _, by, *places in segment.shown],
+        "shown": [places for _, *places in segment.shown],
         "links": [[list(link) for link in links] for links in segment.links],
         "count": len(segment.output_nodes),
         "effects": len(segment.effect_nodes),
@@ -187,10 +187,10 @@ class LoadedSegment(Segment):
         self.graph_outputs = made
         self.dependence = tuple(map(frozenset, data["dependence"]))
         nothing: Any = None
-        self.shown = tuple(Shown(nothing, frozenset(by), *places) for by, *places in data["shown"])
+        self.shown = tuple(Shown(nothing, *places) for places in data["shown"])
         self.links = Links(
             *(
-                tuple(Link(output, tuple(on), tuple(places)) for output, on, places in links)
+                tuple(Link(output, *map(tuple, others)) for output, *others in links)
                 for links in data["links"]
             )
         )

@@ -6,17 +6,19 @@ of some of them only, and what depends on the others alone is a constant there, 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
 
-from funcaot._torch.autograd.nodes import dependents, has_grad_fn, leaves_behind
+from funcaot._torch.autograd.nodes import has_grad_fn, leaves_behind, met_first
 from funcaot._torch.tracing import tracing
 from funcaot.aot.capture.capture import Capture
 from funcaot.aot.effects.effects import Effects
 from funcaot.aot.segment.segment import Link, Links, Operand, Segment, Shown
 
-__all__ = ["dependent_on", "links_of", "shown_of"]
+__all__ = ["dependent_on", "find_links"]
 
 
 def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset[int]:
@@ -37,54 +39,80 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
     return found or frozenset(leaves)
 
 
-def shown_of(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:
-    """The tensors that the caller gets of a segment on which others of its results depend."""
+def find_links(segment: Segment, capture: Capture, effects: Effects) -> None:
+    """Tell a segment what the caller gets of it, and which outputs of its graph depend on that."""
+    shown = _shown(segment, capture, effects)
+    outputs = {i: each for i, each in enumerate(segment.graph_outputs) if has_grad_fn(each)}
+    if segment.tape.wrappers.used or not (shown and outputs):
+        return
+    ends = [each.tensor for each in shown]
+    with capture.tape.recording(), tracing.without_torch_function():
+        met = met_first([*outputs.values(), *ends], ends)
+    on = {output: each for output, each in zip(outputs, met, strict=False) if each}
+    if on:
+        segment.shown = shown
+        segment.links = _links(segment, effects, on, _with_behind(met[len(outputs) :]))
+
+
+def _shown(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:
     at = {i: place.output for i, place in enumerate(segment.places)}
-    none: frozenset[int] = frozenset()
     seen: list[Shown] = []
     for index, (value, output) in enumerate(zip(capture.outputs, effects.outputs, strict=True)):
         own = at[output.result] if output.is_result and output.result is not None else None
-        seen.append(Shown(value, none, own, index))
+        seen.append(Shown(value, own, index))
     for mutation in effects.mutations:
         if len(mutation.results) < 2:
             tensor = capture.slots[mutation.index].tensor
             own = at[mutation.results[0]] if mutation.results else None
-            seen.append(Shown(tensor, none, own, None, mutation.index))
+            seen.append(Shown(tensor, own, None, mutation.index))
     with capture.tape.recording(), tracing.without_torch_function():
         tensors = [each for each in seen if isinstance(each.tensor, torch.Tensor)]
-        seen = [each for each in tensors if has_grad_fn(each.tensor)]
-        found = dependents([each.tensor for each in seen], segment.graph_outputs)
-    shown = [each._replace(by=by - {each.own}) for each, by in zip(seen, found, strict=True)]
-    return tuple(each for each in shown if each.by)
+        return tuple(each for each in tensors if has_grad_fn(each.tensor))
 
 
-def links_of(segment: Segment, effects: Effects) -> Links:
-    """The outputs of a segment's graph that depend on what is ``shown`` of it."""
-    if segment.tape.wrappers.used:
-        return Links()
-    direct = {
-        at
-        for at, each in enumerate(segment.shown)
-        if each.own is not None
-        and each.output is not None
-        and effects.outputs[each.output].of_class is None
-    }
-    found: tuple[list[Link], list[Link], list[Link]] = [], [], []
-    for output in range(len(segment.graph_outputs)):
-        on = tuple(at for at, each in enumerate(segment.shown) if output in each.by)
-        if not on:
+def _with_behind(met: Sequence[frozenset[int]]) -> list[int]:
+    """For each tensor itself and all behind it as bits, from what is met first."""
+    found: dict[int, int] = {}
+    pending = list(range(len(met)))
+    while pending:
+        index = pending[-1]
+        unknown = [other for other in met[index] if other not in found]
+        if unknown:
+            pending += unknown
             continue
+        pending.pop()
+        found[index] = 1 << index
+        for other in met[index]:
+            found[index] |= found[other]
+    return [found[index] for index in range(len(met))]
+
+
+def _links(
+    segment: Segment, effects: Effects, on: dict[int, frozenset[int]], behind: Sequence[int]
+) -> Links:
+    others = 0
+    for at, each in enumerate(segment.shown):
+        is_plain = each.own is not None and each.output is not None
+        if not is_plain or effects.outputs[each.output or 0].of_class is not None:
+            others |= 1 << at
+    found: tuple[list[Link], list[Link], list[Link]] = [], [], []
+    for output, met in on.items():
+        links = tuple(behind[at] for at in sorted(met))
         places = tuple(i for i, place in enumerate(segment.places) if place.output == output)
         returned = _returned_as(effects, places)
-        if direct.issuperset(on):
-            found[0].append(Link(output, on, places))
+        if not any(each & others for each in links):
+            found[0].append(Link(output, tuple(sorted(met)), links, places))
         elif returned:
-            found[1].append(Link(output, on, returned))
+            found[1].append(Link(output, tuple(sorted(met)), links, returned))
         else:
-            found[2].append(Link(output, on, ()))
+            found[2].append(Link(output, tuple(sorted(met)), links, ()))
     # What depends on a result depends on all that the result depends on.
-    ordered = (sorted(links, key=lambda link: len(link.on)) for links in found)
+    ordered = (sorted(links, key=_count) for links in found)
     return Links(*map(tuple, ordered))
+
+
+def _count(link: Link) -> int:
+    return functools.reduce(operator.or_, link.behind).bit_count()
 
 
 def _returned_as(effects: Effects, places: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from funcaot.aot.graph.settings import Settings
 from funcaot.aot.graph.spec_sizes import is_open
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.reader.reader import Reader
-from funcaot.aot.segment.dependence import links_of, shown_of
+from funcaot.aot.segment.dependence import find_links
 from funcaot.aot.segment.segment import Operand, Segment
 from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
@@ -147,8 +147,7 @@ def make_segment(captured: Capture, effects: Effects, settings: Settings) -> Seg
         seen=tuple(slot.tensor for slot in captured.slots),
         roles=Roles(effects.shown, frozenset(range(len(effects.results))) - effects.shown),
     )
-    segment.shown = shown_of(segment, captured, effects)
-    segment.links = links_of(segment, effects)
+    find_links(segment, captured, effects)
     return segment
 
 

@@ -99,18 +99,16 @@ class Place:
 
 
 class Shown(NamedTuple):
-    """A tensor of the caller's on which outputs of the graph depend.
+    """A tensor of the caller's on which outputs of the graph may depend.
 
     Attributes:
         tensor: The tape's tensor.
-        by: Positions of the outputs of the graph that depend on it, but for its own.
         own: Position of the output of the graph that it is, if it isn't made of one.
         output: Position of the function's output that it is; None for new data of an input.
         input: Position of that input.
     """
 
     tensor: torch.Tensor
-    by: frozenset[int]
     own: int | None
     output: int | None
     input: int = 0
@@ -121,12 +119,15 @@ class Link(NamedTuple):
 
     Attributes:
         output: Its position among the graph's outputs.
-        on: Positions in the segment's ``shown`` of what it depends on.
+        on: Positions in the segment's ``shown`` of what it depends on, but for what it does
+            through others of these.
+        behind: For each of these, itself and what it depends on, as bits.
         places: Where it is among the segment's outputs, or among the function's.
     """
 
     output: int
     on: tuple[int, ...]
+    behind: tuple[int, ...]
     places: tuple[int, ...]
 
 
@@ -168,8 +169,8 @@ class Segment:
         seen: For each operand, the tape's tensor that the program worked with; empty for
             derivatives.
         roles: What becomes of outputs; of gradients and tangents that's left to autograd.
-        shown: What the caller gets of a forward that other outputs of the graph depend on.
-        links: Those other outputs.
+        shown: What the caller gets of a forward, if outputs of the graph depend on some of it.
+        links: Those outputs.
     """
 
     tape: Tape

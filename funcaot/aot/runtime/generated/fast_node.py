@@ -199,7 +199,7 @@ class FastNode:
         writer = BranchWriter(source, self.owner, tangents, self._edges)
         writer.write_saved()
         source.line(f"if forward_ad._current_level >= 0: {general}")
-        if self.owner.segment.shown:
+        if any(self.owner.segment.links):
             source.line(f"if hasattr(ctx, 'left') or hasattr(ctx, 'rest'): {general}")
         source.line("if grad_enabled():")
         self._write_cases(writer, 2, create_graph=True)
