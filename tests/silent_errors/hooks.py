@@ -212,8 +212,6 @@ def requires_grad_set_inside(compile):
 @case(
     "A hook on a result doesn't see the gradient of another result that depends on it.",
     issue=132929,
-    gap="a compiled function is one node of autograd, in which no result depends on another; "
-    "register the hook inside",
 )
 def hook_on_a_result_that_another_depends_on(compile):
     def function(x):
