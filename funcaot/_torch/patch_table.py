@@ -145,8 +145,11 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "captured gradients",
-        "funcaot/_torch/calls/captured.py",
-        (Target("torch.autograd.graph:_engine_run_backward", ("t_outputs", "args", "kwargs")),),
+        "funcaot/_torch/dynamo/captured.py",
+        (
+            Target("torch.autograd.variable:ImperativeEngine", has=("run_backward",)),
+            Target("torch.autograd.variable:Variable", has=("_execution_engine",)),
+        ),
         "Nobody tells a node which gradients ``torch.autograd.grad`` takes out of the engine.",
         "backwards of functions that return what other results depend on take more programs",
         "tests/aot/calls/test_own_nodes.py::test_without_the_patch",

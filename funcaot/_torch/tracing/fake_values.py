@@ -20,7 +20,7 @@ from funcaot._torch.tracing.tracing_errors import MIXED
 __all__ = ["fake_like", "fake_strided", "is_fake", "sparing_real_tensors"]
 
 
-def is_fake(value: torch.Tensor) -> bool:
+def is_fake(value: Any) -> bool:
     """Whether a value of a graph is a fake tensor itself, and no wrapper of a level around one."""
     return isinstance(value, FakeTensor)
 

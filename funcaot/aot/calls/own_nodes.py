@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from funcaot._torch.autograd import autograd, nodes
-from funcaot._torch.calls import captured
+from funcaot._torch.dynamo import captured
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
 from funcaot.aot.effects import epilogue
 from funcaot.aot.effects.effects import Effects

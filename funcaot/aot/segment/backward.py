@@ -16,6 +16,7 @@ from funcaot._torch.autograd.nodes import autograd_nodes, reached_around, stoppi
 from funcaot._torch.distributed.asked import Asked, as_it_was
 from funcaot._torch.distributed.settings import loss_is_parallel
 from funcaot._torch.tracing import tracing
+from funcaot._torch.tracing.fake_values import is_fake
 from funcaot.aot.graph import graphs
 from funcaot.aot.graph.graph_checks import Roles
 from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
@@ -192,6 +193,7 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
         gradients = segment.tape.gradients(
             outputs, inputs, [arrived[index] for index in traced], create_graph=key.create_graph
         )
+    _refuse_foreign(segment, last)
     gradients = (*gradients[: len(wanted)], *stopped)
     writes = snapshot.changes()
     use_kept_masks(segment.tape.graph, last, [residual.node for residual in form.residuals])
@@ -202,6 +204,19 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     }
     premises, others = graphs.premises_after(last), graphs.reaching_out_after(last)
     return Pulled(present, writes, premises, others)
+
+
+def _refuse_foreign(segment: Segment, last: fx.Node) -> None:
+    """Refuse a backward that computes with a tensor of a capture that isn't on its tape."""
+    node = last.next
+    while node.op != "root":
+        if node.op == "get_attr" and is_fake(getattr(segment.tape.root, str(node.target), None)):
+            raise UnsupportedError(
+                f"A backward in {segment.settings.name} computes with a tensor that a call stored "
+                "while it was traced: in a cache, or in a module that forward made.",
+                remedy="keep the tensor with ctx.save_for_backward or as an attribute of ctx.",
+            )
+        node = node.next
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import torch
 
 import funcaot
 from funcaot import config
-from funcaot._torch.calls import captured
+from funcaot._torch.dynamo import captured
 from funcaot.errors import UnsupportedError
 from tests.aot.saved.reloading import reloaded
 

@@ -10,9 +10,9 @@ import functools
 from typing import Any
 
 import torch
-from torch.autograd import graph
+from torch.autograd.variable import ImperativeEngine, Variable
 
-from funcaot._torch.calls.code_swap import CodeSwap
+from funcaot._torch.dynamo.dynamo import hidden_from_dynamo, is_dynamo_compiling
 from funcaot._torch.patches import is_usable
 
 __all__ = ["handed_out", "is_watching"]
@@ -22,18 +22,24 @@ _NAME = "captured gradients"
 _in_progress: dict[object, frozenset[tuple[Any, int]]] = {}
 
 
-def _run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """What runs in place of the function of torch that starts its engine."""
-    inputs = args[3] if len(args) > 3 else kwargs.get("inputs")
-    edges = frozenset(edge for edge in map(_edge, inputs or ()) if edge is not None)
-    if not edges:
-        return _swap().original(outputs, *args, **kwargs)
-    token = object()
-    _in_progress[token] = edges
-    try:
-        return _swap().original(outputs, *args, **kwargs)
-    finally:
-        del _in_progress[token]
+class _Engine(ImperativeEngine):
+    """Torch's engine, which takes note of the inputs of a backward."""
+
+    @hidden_from_dynamo
+    def run_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a backward from some tensors."""
+        if is_dynamo_compiling():
+            return super().run_backward(tensors, *args, **kwargs)
+        inputs = args[3] if len(args) > 3 else kwargs.get("inputs")
+        edges = frozenset(edge for edge in map(_edge, inputs or ()) if edge is not None)
+        if not edges:
+            return super().run_backward(tensors, *args, **kwargs)
+        token = object()
+        _in_progress[token] = edges
+        try:
+            return super().run_backward(tensors, *args, **kwargs)
+        finally:
+            del _in_progress[token]
 
 
 def _edge(given: Any) -> tuple[Any, int] | None:
@@ -49,15 +55,10 @@ def _edge(given: Any) -> tuple[Any, int] | None:
 
 
 @functools.cache
-def _swap() -> CodeSwap:
-    return CodeSwap(graph._engine_run_backward, _run, "_funcaot_run")
-
-
-@functools.cache
 def is_watching() -> bool:
     """See from now on what backwards hand out; False if that can't be seen."""
     if is_usable(_NAME):
-        _swap().install()
+        Variable._execution_engine = _Engine()
         return True
     return False
 
