@@ -65,6 +65,8 @@ def _shown(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown,
             tensor = capture.slots[mutation.index].tensor
             own = at[mutation.results[0]] if mutation.results else None
             seen.append(Shown(tensor, own, None, mutation.index))
+    if len(seen) < 2:
+        return ()
     with capture.tape.recording(), tracing.without_torch_function():
         tensors = [each for each in seen if isinstance(each.tensor, torch.Tensor)]
         return tuple(each for each in tensors if has_grad_fn(each.tensor))
