@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -51,13 +51,22 @@ def function_class(node: Any) -> type | None:
     return getattr(node, "_forward_cls", None)
 
 
-def autograd_nodes(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """Every node of the autograd graph behind some tensors, each once."""
-    return nodes_behind([out.grad_fn for out in reversed(outputs) if out.grad_fn is not None])
+def autograd_nodes(
+    outputs: Sequence[torch.Tensor], ends: Sequence[torch.Tensor] = ()
+) -> Iterator[Any]:
+    """Every node of the autograd graph behind some tensors and before others, each once."""
+    closed = {(end.grad_fn, end.output_nr) for end in ends}
+    starts = [out.grad_fn for out in reversed(outputs) if out.grad_fn is not None]
+    return nodes_behind(starts, closed)
 
 
-def nodes_behind(pending: list[Any]) -> Iterator[Any]:
-    """Some nodes, of which the last one comes first, and every node behind them, each once."""
+def nodes_behind(pending: list[Any], closed: Container[Any] = ()) -> Iterator[Any]:
+    """Some nodes, of which the last one comes first, and every node behind them, each once.
+
+    Args:
+        pending: The nodes.
+        closed: Edges that lead no further, by the node and its output.
+    """
     seen: set[Any] = set()
     while pending:
         function = pending.pop()
@@ -65,7 +74,8 @@ def nodes_behind(pending: list[Any]) -> Iterator[Any]:
             continue
         seen.add(function)
         yield function
-        pending.extend(parent for parent, _ in function.next_functions if parent is not None)
+        edges = [edge for edge in function.next_functions if edge[0] is not None]
+        pending.extend(edge[0] for edge in edges if edge not in closed)
 
 
 def edges_behind(output: torch.Tensor) -> Iterator[tuple[Any, int]]:
@@ -74,9 +84,16 @@ def edges_behind(output: torch.Tensor) -> Iterator[tuple[Any, int]]:
         yield from (edge for edge in node.next_functions if edge[0] is not None)
 
 
-def leaves_behind(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves that a backward of some tensors leads to, but for those among them."""
-    for node in autograd_nodes(outputs):
+def leaves_behind(
+    outputs: Sequence[torch.Tensor], ends: Sequence[torch.Tensor] = ()
+) -> Iterator[torch.Tensor]:
+    """The leaves that a backward of some tensors leads to, but for those among them.
+
+    Args:
+        outputs: The tensors.
+        ends: Tensors through which no way counts.
+    """
+    for node in autograd_nodes(outputs, ends):
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
             yield leaf
@@ -116,21 +133,6 @@ def met_first(starts: Sequence[torch.Tensor], ends: Sequence[torch.Tensor]) -> l
         met = (places.get(edge) or behind[edge[0]] for edge in following)
         behind[node] = none.union(*met)
     return [behind[start.grad_fn] for start in starts]
-
-
-def reached_around(outputs: Sequence[torch.Tensor], ends: Sequence[torch.Tensor]) -> set[int]:
-    """Ids of the leaves to which gradients of some outputs come on ways not through some ends."""
-    closed = {(end.grad_fn, end.output_nr) for end in ends}
-    pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    seen, found = {*pending}, set()
-    while pending:
-        node = pending.pop()
-        found.add(id(getattr(node, "variable", None)))
-        for parent, number in node.next_functions:
-            if parent is not None and parent not in seen and (parent, number) not in closed:
-                seen.add(parent)
-                pending.append(parent)
-    return found
 
 
 def prepare_hooks(tensor: torch.Tensor) -> None:

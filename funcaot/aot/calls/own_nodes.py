@@ -216,7 +216,7 @@ def between(
         others = {}
         for position in link.on:
             own = segment.shown[position].own
-            others[position] = found[own if made else segment.place_of(own)]
+            others[position] = found[own if made else segment.first_places[own]]
         _put(call, found, places, (link, others))
     return found
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from funcaot._torch.autograd import autograd
-from funcaot._torch.autograd.nodes import autograd_nodes, reached_around, stopping_at
+from funcaot._torch.autograd.nodes import autograd_nodes, leaves_behind, stopping_at
 from funcaot._torch.distributed.asked import Asked, as_it_was
 from funcaot._torch.distributed.settings import loss_is_parallel
 from funcaot._torch.tracing import tracing
@@ -28,6 +28,7 @@ from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.masks import use_kept_masks
 from funcaot.classes.traits import defined_at, display_name, origin_of, reverse_rule
 from funcaot.errors import GraphError, UnsupportedError
+from funcaot.rules.operands.kept import stored_while_traced
 from funcaot.transforms.forms.once import differentiated_twice
 
 # Tangents on the tape, by the output of the graph that each belongs to.
@@ -183,12 +184,11 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
     snapshot = Snapshot(segment, list(arrived.values()))
     last = next(iter(reversed(segment.tape.graph.nodes)))
     ends = [segment.shown[index].tensor for index in key.stops]
-    leaves: list[Any] = [segment.operands[index].leaf for index in wanted]
+    leaves: dict[int, Any] = {index: segment.operands[index].leaf for index in wanted}
     if ends:
-        around = reached_around(outputs, ends)
-        leaves = [leaf if not leaf.is_leaf or id(leaf) in around else None for leaf in leaves]
-    wanted = [index for index, leaf in zip(wanted, leaves, strict=True) if leaf is not None]
-    inputs = [*(leaf for leaf in leaves if leaf is not None), *ends]
+        around = set(map(id, leaves_behind(outputs, ends)))
+        wanted = [i for i, leaf in leaves.items() if not leaf.is_leaf or id(leaf) in around]
+    inputs = [*(leaves[index] for index in wanted), *ends]
     with _explained(segment.settings.name), stopping_at(ends) as stopped:
         gradients = segment.tape.gradients(
             outputs, inputs, [arrived[index] for index in traced], create_graph=key.create_graph
@@ -211,11 +211,7 @@ def _refuse_foreign(segment: Segment, last: fx.Node) -> None:
     node = last.next
     while node.op != "root":
         if node.op == "get_attr" and is_fake(getattr(segment.tape.root, str(node.target), None)):
-            raise UnsupportedError(
-                f"A backward in {segment.settings.name} computes with a tensor that a call stored "
-                "while it was traced: in a cache, or in a module that forward made.",
-                remedy="keep the tensor with ctx.save_for_backward or as an attribute of ctx.",
-            )
+            raise stored_while_traced(f"A backward in {segment.settings.name}")
         node = node.next
 
 

@@ -41,12 +41,13 @@ def dependent_on(operands: Sequence[Operand], output: torch.Tensor) -> frozenset
 
 def find_links(segment: Segment, capture: Capture, effects: Effects) -> None:
     """Tell a segment what the caller gets of it, and which outputs of its graph depend on that."""
-    shown = _shown(segment, capture, effects)
-    outputs = {i: each for i, each in enumerate(segment.graph_outputs) if has_grad_fn(each)}
-    if segment.tape.wrappers.used or not (shown and outputs):
+    seen = _seen(segment, capture, effects)
+    if segment.tape.wrappers.used or len(seen) < 2:
         return
-    ends = [each.tensor for each in shown]
     with capture.tape.recording(), tracing.without_torch_function():
+        shown = tuple(each for each in seen if has_grad_fn(each.tensor))
+        outputs = {i: each for i, each in enumerate(segment.graph_outputs) if has_grad_fn(each)}
+        ends = [each.tensor for each in shown]
         met = met_first([*outputs.values(), *ends], ends)
     on = {output: each for output, each in zip(outputs, met, strict=False) if each}
     if on:
@@ -54,22 +55,20 @@ def find_links(segment: Segment, capture: Capture, effects: Effects) -> None:
         segment.links = _links(segment, effects, on, _with_behind(met[len(outputs) :]))
 
 
-def _shown(segment: Segment, capture: Capture, effects: Effects) -> tuple[Shown, ...]:
+def _seen(segment: Segment, capture: Capture, effects: Effects) -> list[Shown]:
+    """What the caller gets that is a tensor."""
     at = {i: place.output for i, place in enumerate(segment.places)}
     seen: list[Shown] = []
     for index, (value, output) in enumerate(zip(capture.outputs, effects.outputs, strict=True)):
-        own = at[output.result] if output.is_result and output.result is not None else None
-        seen.append(Shown(value, own, index))
+        if isinstance(value, torch.Tensor):
+            own = at[output.result] if output.is_result and output.result is not None else None
+            seen.append(Shown(value, own, index))
     for mutation in effects.mutations:
         if len(mutation.results) < 2:
             tensor = capture.slots[mutation.index].tensor
             own = at[mutation.results[0]] if mutation.results else None
             seen.append(Shown(tensor, own, None, mutation.index))
-    if len(seen) < 2:
-        return ()
-    with capture.tape.recording(), tracing.without_torch_function():
-        tensors = [each for each in seen if isinstance(each.tensor, torch.Tensor)]
-        return tuple(each for each in tensors if has_grad_fn(each.tensor))
+    return seen
 
 
 def _with_behind(met: Sequence[frozenset[int]]) -> list[int]:

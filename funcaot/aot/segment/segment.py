@@ -430,9 +430,11 @@ class Segment:
         once = [n for n in needed if graphs.is_random(n) or graphs.is_function_node(n)]
         return (*demands, *(Demand(node, "CopySlices") for node in (*operands, *once)))
 
-    def place_of(self, output: int) -> int:
-        """The first place where an output of the graph is among the segment's outputs."""
-        return next(i for i, place in enumerate(self.places) if place.output == output)
+    @cached_property
+    def first_places(self) -> dict[int, int]:
+        """The first place where each output of the graph is among the segment's outputs."""
+        places = reversed([*enumerate(self.places)])
+        return {place.output: i for i, place in places if place.output is not None}
 
     def assemble(
         self, operands: Sequence[torch.Tensor | None], made: Sequence[torch.Tensor]

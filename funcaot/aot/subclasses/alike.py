@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from funcaot.rules.operands.reached import held_in_slots
+
 __all__ = ["BY_VALUE", "Same", "identified", "is_torchs", "never_changes"]
 
 BY_VALUE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, torch.layout)
@@ -131,11 +133,7 @@ def _fields(value: Any, depth: int) -> Iterator[Hashable]:
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from sorted(getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+    yield from held_in_slots(value)
 
 
 def never_changes(value: Any) -> bool:

@@ -21,7 +21,7 @@ from funcaot.rules.operands.closures import Hollow, Sealed, hollowed
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.flat_call import FlatCall, flatten_values
 
-__all__ = ["HeldCall", "flatten_held", "without_tensors", "without_traced"]
+__all__ = ["HeldCall", "flatten_held", "stored_while_traced", "without_tensors", "without_traced"]
 
 
 def without_tensors(
@@ -111,8 +111,13 @@ def without_traced(name: str) -> Iterator[None]:
     except (AssertionError, RuntimeError) as error:
         if not met_traced(error):
             raise
-        raise UnsupportedError(
-            f"backward of {name} computes with a tensor that a call stored while "
-            "it was traced: in a cache, or in a module that forward made.",
-            remedy="keep the tensor with ctx.save_for_backward or as an attribute of ctx.",
-        ) from error
+        raise stored_while_traced(f"backward of {name}") from error
+
+
+def stored_while_traced(what: str) -> UnsupportedError:
+    """The error of a backward that meets a tensor of a capture where it has none."""
+    return UnsupportedError(
+        f"{what} computes with a tensor that a call stored while it was traced: in a cache, or in "
+        "a module that forward made.",
+        remedy="keep the tensor with ctx.save_for_backward or as an attribute of ctx.",
+    )
