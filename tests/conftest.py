@@ -4,6 +4,7 @@ import os
 import shutil
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,6 +78,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fixed_seed() -> None:
     """Every test draws the same numbers, alone or among others."""
     torch.manual_seed(0)
+
+
+# What a thread goes on with, by name. A test that leaves one changed makes others fail later.
+STATES: dict[str, Callable[[], object]] = {
+    "torch functions of classes": torch._C._get_torch_function_state,
+    "modes of torch functions": torch._C._len_torch_function_stack,
+    "modes of dispatch": torch._C._len_torch_dispatch_stack,
+    "levels": torch._C._functorch.maybe_current_level,
+    "grad mode": torch.is_grad_enabled,
+    "inference mode": torch.is_inference_mode_enabled,
+    "autocast": lambda: torch.is_autocast_enabled("cpu"),
+    "default dtype": torch.get_default_dtype,
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "anomaly mode": torch.is_anomaly_enabled,
+    "hooks of saved tensors": lambda: torch._C._autograd._top_saved_tensors_default_hooks(False),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail the test that leaves a state of its thread changed, not those that come after it."""
+    before = {name: read() for name, read in STATES.items()}
+    yield
+    left = {name: value for name, read in STATES.items() if (value := read()) != before[name]}
+    assert not left, f"left behind: {left}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
