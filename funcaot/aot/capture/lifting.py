@@ -26,7 +26,7 @@ from funcaot.aot.capture.handlers.table import handled
 from funcaot.aot.capture.numbers.calls import followed, one_by_one, with_numbers, with_written
 from funcaot.aot.capture.stale_views import stale_view
 from funcaot.aot.capture.wrapped_inside import WrappedInside
-from funcaot.aot.closure.ran import CALLS_WHAT_IT_IS_GIVEN, calls_no_user
+from funcaot.aot.closure.outside.of_torch import CALLS_WHAT_IT_IS_GIVEN, calls_no_user
 from funcaot.aot.signature.tensor_kinds import refuse_unknown_kind
 from funcaot.aot.state.optimizer_step import FirstStepError
 from funcaot.aot.tape.memory import writes

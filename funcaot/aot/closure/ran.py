@@ -333,6 +333,8 @@ class Recorder(PausableTrace):
         self._outer: Recorder | None = None
         self._classes = contextlib.ExitStack()
         self._watch = watch
+        # By ``id``, since a hash of code takes long.
+        self._passed_by: dict[int, types.CodeType] = {}
 
     def __enter__(self) -> Recorder:
         """Start to record."""
@@ -370,6 +372,8 @@ class Recorder(PausableTrace):
         code = frame.f_code
         if self._watch is not None:
             self._watch.resume()
+        if self.before is None and self._passed_by.get(id(code)) is code:
+            return None
         if code.co_flags & CO_GENERATOR:
             self.ran.resumed.add(id(frame))  # Its variables aren't to be kept alive.
         if code.co_name in _RANDOM_STATES:
@@ -396,6 +400,8 @@ class Recorder(PausableTrace):
                 self.ran.hashed.update(hashed_in(frame))
         if self.before is None and (seen := trace_of(frame)) is not None:
             return seen
+        if _tells_nothing(code, namespace):
+            self._passed_by[id(code)] = code
         return self.passed_on(frame, event, argument)
 
     def note_whole(self, thing: Any) -> None:
@@ -460,40 +466,17 @@ class Follower(Recorder):
         return found
 
 
+def _tells_nothing(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+    """Whether nothing is ever noted of code: that of torch which reads nothing of the user's.
+
+    Such code starts many thousand times in a capture.
+    """
+    module = namespace.get("__name__")
+    if not isinstance(module, str) or code.co_name in _RANDOM_STATES:
+        return False
+    of_torch = is_machinery(module) or module.partition(".")[0] in ("torch", "sympy")
+    return of_torch and not module.startswith(_READING_LIBRARIES)
+
+
 def _module_of(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
-_BUILTIN += (types.WrapperDescriptorType, types.MethodWrapperType)
-
-
-CALLS_WHAT_IT_IS_GIVEN = torch.nn.functional.triplet_margin_with_distance_loss
-
-
-def calls_no_user(function: Any, given: Any) -> bool:
-    """Whether a function of torch's runs no code of the user's, called with some arguments.
-
-    An object among these may be asked for its ``__index__``, or its ``__torch_function__`` called.
-    """
-    if _has_objects(given):
-        return False
-    if isinstance(function, _BUILTIN):
-        return True
-    if function is CALLS_WHAT_IT_IS_GIVEN:
-        return False
-    module = getattr(function, "__module__", None)
-    return isinstance(function, types.FunctionType) and (
-        module in ("torch.nn.functional", "torch.functional")
-        or (module == "torch._tensor" and function.__name__ not in ("backward", "register_hook"))
-    )
-
-
-def _has_objects(given: Any) -> bool:
-    if isinstance(given, slice):
-        return _has_objects((given.start, given.stop, given.step))
-    if isinstance(given, list | tuple):
-        return any(map(_has_objects, given))
-    if isinstance(given, dict):
-        return any(map(_has_objects, given.values()))
-    return not isinstance(given, torch.Tensor) and is_users(type(given))

@@ -60,6 +60,7 @@ class Remembering:
 
     Attributes:
         once: What one of them did that happens once, in words; empty as long as none did.
+        runs: Those that run now.
     """
 
     def __init__(
@@ -79,28 +80,26 @@ class Remembering:
         self.once = ""
         self._results: list[tuple[_lru_cache_wrapper[Any], Callable[[], bool]]] = []
         self._look, self._has_changed, self._made = look, has_changed, made
-        self._runs: list[_Run] = []
+        self.runs: list[_Run] = []
 
     def see(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        """See what happens in a frame.
+        """See what happens in a frame: a call of Python's, or anything while such a function runs.
 
         Raises:
             RememberedError: If such a function ends that has done something else than computing.
         """
         if event == "call":
-            started = self._started(frame)
-            if started is not None:
-                self._runs.append(started)
+            function = remembering_by(frame.f_code)
+            if function is not None and not is_library(str(frame.f_globals.get("__name__"))):
+                self.runs.append(started := _Run(function, frame))
                 listen(started.deeds)
-            if self._runs and _may_store(frame.f_code):
+            if self.runs and _may_store(frame.f_code):
                 self._note_change()
-        elif not self._runs:
-            return
         elif event == "c_call":
             if argument.__name__ in _CHANGING:
                 self._note_change()
-        elif event == "return" and frame is self._runs[-1].frame:
-            self._end(self._runs[-1], argument)
+        elif event == "return" and frame is self.runs[-1].frame:
+            self._end(self.runs[-1], argument)
 
     def finish(self) -> None:
         """See what became of the results that were made.
@@ -118,12 +117,12 @@ class Remembering:
         Raises:
             RememberedError: If one runs.
         """
-        if self._runs:
-            raise self._ended(self._runs[-1].function, act)
+        if self.runs:
+            raise self._ended(self.runs[-1].function, act)
 
     def stop(self) -> None:
         """Follow the functions no longer that run."""
-        self._runs.clear()
+        self.runs.clear()
         self._results.clear()
         listen(None)
 
@@ -137,8 +136,8 @@ class Remembering:
             raise self._ended(run.function, did)
         if not is_immutable(result):
             self._results.append((run.function, self._made(result)))
-        self._runs.pop()
-        around = self._runs[-1].deeds if self._runs else None
+        self.runs.pop()
+        around = self.runs[-1].deeds if self.runs else None
         if around is not None:
             around.add(run.deeds)
         listen(around)
@@ -154,15 +153,9 @@ class Remembering:
         Most functions fill a list of their own, or set up an object that they make.
         """
         looked = None
-        for run in self._runs:
+        for run in self.runs:
             if run.looked is None:
                 run.looked = looked = self._look() if looked is None else looked
-
-    def _started(self, frame: types.FrameType) -> _Run | None:
-        function = remembering_by(frame.f_code)
-        if function is None or is_library(str(frame.f_globals.get("__name__"))):
-            return None
-        return _Run(function, frame)
 
 
 def _said(function: _lru_cache_wrapper[Any], did: str) -> str:

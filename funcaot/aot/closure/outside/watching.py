@@ -72,9 +72,10 @@ class Outside(Watch):
             OutsideError: If a function that reaches outside is about to be called.
             RememberedError: If a function that remembers its results does what happens once.
         """
-        if self._remembering is not None:
+        remembering = self._remembering
+        if remembering is not None and (event == "call" or remembering.runs):
             try:
-                self._remembering.see(frame, event, argument)
+                remembering.see(frame, event, argument)
             except RememberedError:
                 self.lose()
                 raise
