@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -126,6 +127,20 @@ def test_twenty_learning_rates_take_two_programs():
         assert_close(compiled(here, x, rate), descend(there, x, rate))
         assert_close(here.detach(), there.detach())
     assert programs(compiled) == 2
+
+
+@pytest.mark.parametrize("place", ["argument", "attribute"])
+def test_special_numbers_first_say_nothing_of_others(place):
+    """A dropout or a power that starts at 0 or 1, as a schedule does, stays open after that."""
+    held = types.SimpleNamespace(p=0.5)
+    body = (lambda x, p: x**p) if place == "argument" else (lambda x, p: x**held.p)
+    compiled = funcaot.compile(body, backend="eager")
+    x = torch.rand(3) + 0.5
+    for p in (0.5, 1.0, 0.0, 0.25, 0.75, 0.3, 0.1):
+        held.p = p
+        given = p if place == "argument" else None
+        assert_close(compiled(x, given), body(x, given))
+    assert programs(compiled) == 4
 
 
 def test_generated_code_takes_calls_of_other_numbers():
