@@ -60,8 +60,8 @@ class Source:
     leaf: int | None
     lifted: int | None = None
 
-    def read(self, leaves: Sequence[Any], lifted: Sequence[Any]) -> torch.Tensor:
-        """The tensor of this call."""
+    def read(self, leaves: Sequence[Any], lifted: Sequence[Any]) -> Any:
+        """The tensor of this call, or what else is known of it."""
         return leaves[self.leaf] if self.leaf is not None else lifted[self.lifted or 0]
 
 
@@ -91,13 +91,13 @@ class Gradient:
             return False
         return self.hooks is None or are_known(self.hooks, tensor)
 
-    def change_of(self, tensor: torch.Tensor) -> str:
+    def change_of(self, tensor: torch.Tensor, name: str) -> str:
         """In what a tensor doesn't fit, in words."""
         if self.lifted is None and tensor.grad is not None:
-            return "a .grad was None and is there"
+            return f"{name}.grad was None and is now a tensor"
         if self.lifted is not None and tensor.grad is None:
-            return "a .grad was there and is None"
-        return "the hooks of a tensor that has a .grad"
+            return f"{name}.grad was a tensor and is now None"
+        return f"{name} has other hooks than before"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,21 +152,39 @@ class GradientEffects:
                 lifted[gradient.lifted] = tensor.grad
         return None if any(tensor is None for tensor in lifted) else tuple(lifted)
 
-    def explain(self, leaves: Sequence[Any], found: Sequence[torch.Tensor]) -> str:
-        """What isn't as it was, in words; empty if everything that is looked at here is."""
+    def explain(
+        self,
+        leaves: Sequence[Any],
+        found: Sequence[torch.Tensor],
+        names: Sequence[str],
+        arguments: Sequence[str],
+    ) -> str:
+        """What isn't as it was, in words; empty if everything that is looked at here is.
+
+        Args:
+            leaves: Flat leaves of the call.
+            found: The tensors that the environment holds.
+            names: What the user calls these.
+            arguments: What the user calls the leaves.
+        """
         if not all(item.hold() for item in self.hyperparameters):
-            return "the groups of an optimizer"
+            return "the groups of an optimizer are others than before"
         if self.hyperparameters and not self.has_its_hooks():
-            return "the hooks that torch runs for all optimizers"
-        rest, hidden = iter(found), self.hidden
-        lifted = [None if i in hidden else next(rest, None) for i in range(self.count)]
+            return "the hooks that torch runs for all optimizers are others than before"
+        lifted = self._placed(found)
         for gradient in self.gradients:
             tensor = gradient.source.read(leaves, lifted)
             if isinstance(tensor, torch.Tensor) and not gradient.fits(tensor):
-                return gradient.change_of(tensor)
+                name = gradient.source.read(arguments, self._placed(names))
+                return gradient.change_of(tensor, name or "a tensor")
         if all(item.read(lifted) for item in self.state):
             return ""
         return "the state of an optimizer, which it has yet to make"
+
+    def _placed(self, found: Sequence[Any]) -> list[Any]:
+        """What is known of the environment's tensors, at their places among the lifted ones."""
+        rest, hidden = iter(found), self.hidden
+        return [None if i in hidden else next(rest, None) for i in range(self.count)]
 
     def has_its_hooks(self) -> bool:
         """Whether torch runs the hooks for all optimizers that it ran in the capture."""
@@ -414,7 +432,8 @@ class GradientTracker(TorchFunctionMode):
         state = by_parameter(
             (places[key], item) for key, item in self._steps.state.items() if key in places
         )
-        steps, count = tuple(self._steps.hyperparameters), len(lifted)
+        steps = tuple(item.after_the_capture() for item in self._steps.hyperparameters)
+        count = len(lifted)
         results = tuple(self._of_results)
         hooks = hooks_of_all_optimizers() if steps else ()
         values = [value for step in steps for group in step.groups for value in group.values()]

@@ -13,6 +13,7 @@ from funcaot.backends.compiler import Compiler
 
 _KEPT = 100_000
 _STRIKES = 2
+SPECIAL = (0, 1)  # Numbers that ops treat differently, which says nothing about others.
 
 
 @dataclass

@@ -16,7 +16,9 @@ from funcaot.aot.reader.reader_source import EnvironmentWriter
 from funcaot.aot.state.open_settings import ITEM, Number, OpenSettings, numbers_at
 
 _NAME = re.compile(r"\b(?:setting|number|argument)_\d+\b")
+_ALONE = re.compile(r"(?<!\w)\(([\w.]+)\)")
 _ARGUMENT = "argument_"
+_LONGEST = 100
 
 
 def take_out(environment: Environment, numbers: OpenSettings) -> None:
@@ -104,6 +106,7 @@ def write_numbers(
         place = 1 + positions.index(position)
         writer.line(f"{_ARGUMENT}{position} = root[{place}]", "a number among the arguments")
     written: list[Number] = []
+    readable = {name for name in needed if name.startswith("setting_")}
     for index, number in enumerate(numbers.opened):
         name = f"setting_{index}"
         if not (index in log.fixed or index in numbers.unread) or name in needed:
@@ -114,9 +117,14 @@ def write_numbers(
     for name, expression in log.steps.items():
         if name in needed:
             writer.line(f"{name} = {expression}", "a number that it computes")
+    said = {f"setting_{i}": _said(writer, number) for i, number in enumerate(numbers.opened)}
     for condition, answer in log.answers.items():
         text = condition if answer else f"not ({condition})"
-        writer.require(text, f"what it asks of numbers that it reads: {text}")
+        says = _in_words(text, log.steps, said)
+        asked = sorted(_needed(log.steps, [condition]) & said.keys() & readable)
+        values = f"{{{', '.join(f'{said[name]!r}: {name}' for name in asked)}}}"
+        change = f"told_answer({says!r}, {values})"
+        writer.require(text, f"what it asks of numbers that it reads: {says}", change)
 
 
 def _needed(steps: dict[str, str], texts: Iterable[str]) -> set[str]:
@@ -129,6 +137,29 @@ def _needed(steps: dict[str, str], texts: Iterable[str]) -> set[str]:
             found.add(name)
             pending += _NAME.findall(steps.get(name, ""))
     return found
+
+
+def _said(writer: EnvironmentWriter, number: Number) -> str:
+    """A number as one would write it."""
+    if number.place.parent not in writer.environment.objects:
+        return "a number that it reads"
+    item = f"[{number.key!r}]" if number.inside else ""
+    index = f"[{number.index}]" if number.row is not None else ""
+    return f"{text_of(writer.environment, number.place)}{item}{index}"
+
+
+def _in_words(text: str, steps: dict[str, str], said: dict[str, str]) -> str:
+    """What is asked of numbers, as one would write it of what they are computed from."""
+
+    def word(found: re.Match[str]) -> str:
+        name = found.group()
+        step = steps.get(name)
+        if step is None or len(step) > _LONGEST:
+            return said.get(name, "a number")
+        return f"({_NAME.sub(word, step)})"
+
+    found = _ALONE.sub(r"\1", _NAME.sub(word, text))
+    return found if len(found) <= _LONGEST else text
 
 
 def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, checked: bool) -> None:
@@ -159,7 +190,7 @@ def _write_setting(writer: EnvironmentWriter, number: Number, name: str, *, chec
     writer.require(
         f"type({name}) is {kind}",
         f"{says} is some {kind}",
-        f"told_value({says!r}, {kind!r}, {name})",
+        f"told_value({_said(writer, number)!r}, {f'some {kind}'!r}, {name})",
     )
 
 

@@ -399,7 +399,8 @@ class EnvironmentWriter:
             look = self.source.constant(lacks, "lacks")
             says = f"{self.says(identity)} has none of {shown(names)}"
             at, began = self.variable(identity), len(self._lines)
-            self.require(f"{look}({at}, {known})", says)
+            change = f"told_absent({self.says(identity)!r}, {known}, {at})"
+            self.require(f"{look}({at}, {known})", says, change)
             if isinstance(holder, type):
                 self._note_classes(identity, began)
 
@@ -439,7 +440,8 @@ class EnvironmentWriter:
         for part in parts if asked - here else ():
             known = self.source.constant(frozenset(asked - here), "names")
             conditions.append(f"{dictionary}[{part!r}].keys().isdisjoint({known})")
-        self.require(" and ".join(conditions), says)
+        change = f"told_absent({self.says(identity)!r}, {sorted(absent)!r}, {at})"
+        self.require(" and ".join(conditions), says, change)
 
     def _made_up(self, holder: Any) -> frozenset[str]:
         """Names that a ``__getattr__`` of the user's may answer; an attribute comes to hide it."""

@@ -5,11 +5,13 @@ Each returns a sentence without its point: what was read, what it was and what i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from funcaot.aot.closure.look import written
+from funcaot.aot.closure.children import MODULE_DICTIONARIES
+from funcaot.aot.closure.look import dictionary_of, lacks, written
 
 __all__ = ["BY_NAME", "shown"]
 
@@ -29,6 +31,12 @@ def value(path: str, was: str, now: Any) -> str:
     return f"{path} was {was} and is now {shown(now)}"
 
 
+def answer(asked: str, values: dict[str, Any]) -> str:
+    """What is asked of numbers has another answer."""
+    now = ", ".join(f"{path} is {shown(number)}" for path, number in values.items())
+    return f"no longer so: {asked}" + (f", where {now}" if now else "")
+
+
 def thing(path: str, was: str, now: Any) -> str:
     """An object is another one; ``was`` is the name of its class."""
     kind = type(now).__name__
@@ -36,6 +44,15 @@ def thing(path: str, was: str, now: Any) -> str:
         return f"{path} was a {was} and is now {'None' if now is None else f'a {kind}'}"
     named = getattr(now, "__qualname__", None)
     return f"{path} is another {was} than before" + (f": {named}" if named else "")
+
+
+def absent(path: str, names: Iterable[str], now: Any) -> str:
+    """Something has a name that it didn't have."""
+    own = dictionary_of(now) or {}
+    parts = [own.get(part, {}) for part in MODULE_DICTIONARIES]
+    there = [name for name in sorted(names) if any(name in each for each in (own, *parts))]
+    there = there or [name for name in sorted(names) if not lacks(now, (name,))]
+    return " and ".join(f"{path}.{name}" for name in there) + " is there now, which it wasn't"
 
 
 def container(path: str, was: str, length: int, now: Any) -> str:
@@ -59,4 +76,5 @@ def module(path: str, training: bool, now: torch.nn.Module) -> str:
     return f"{path} has other hooks or parts than before"
 
 
-BY_NAME = {f"told_{function.__name__}": function for function in (value, thing, container, module)}
+_ALL = (value, answer, thing, absent, container, module)
+BY_NAME = {f"told_{function.__name__}": function for function in _ALL}

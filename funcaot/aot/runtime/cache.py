@@ -20,11 +20,13 @@ from funcaot.aot.runtime.entry import Entry
 from funcaot.aot.runtime.generated import fast_call
 from funcaot.aot.runtime.generated.fast_call import FastCall
 from funcaot.aot.signature.signature import Signature
-from funcaot.aot.signature.what_changed import describe_changes, describe_difference
+from funcaot.aot.signature.what_changed import describe_changes, differences
 from funcaot.errors import RecompileWarning
 
 _REGENERATIONS = 4
 _PROGRAMS_FOR_VALUES = 8
+_EXPLAINED = 4
+_TOLD = 4
 
 
 class EntryCache:
@@ -101,11 +103,26 @@ class EntryCache:
         """
         if tried:
             return f"a value that it reads is another one: {tried[0].left}"
-        alike = self._buckets.get(signature, ())
-        if alike:
-            return alike[-1].explain(self._function, leaves)
-        known = [entry.made_for or entry.signature for entry in self.entries]
-        return describe_difference(known, signature, self._function) if known else ""
+        differing = [
+            (differences(entry.nearest(signature), signature, self._function), entry)
+            for entry in reversed(self._order)
+        ]
+        differing.sort(key=lambda pair: _likeness(pair[1], signature, pair[0]))
+        told = [
+            (found[:_TOLD] + self._environment(entry, signature, leaves), entry)
+            for found, entry in differing[:_EXPLAINED]
+        ]
+        told.sort(key=lambda pair: _likeness(pair[1], signature, pair[0]))
+        return "; ".join(told[0][0]) if told else ""
+
+    def _environment(self, entry: Entry, signature: Signature, leaves: Sequence[Any]) -> list[str]:
+        """What isn't as it was besides the signature, if that can be told."""
+        if entry.matches(signature):
+            return [entry.explain(self._function, leaves)]
+        if entry.signature.tree != signature.tree:
+            return []
+        changed = entry.changed_around(self._function, leaves)
+        return [changed] if changed else []
 
     def _candidates(self, signature: Signature, leaves: Sequence[Any]) -> Iterator[Entry]:
         """Entries of a signature; then those with open sizes, which run below all transforms."""
@@ -264,11 +281,16 @@ class EntryCache:
         )
 
     def _changing(self, entry: Entry) -> str:
-        known = [kept.made_for or kept.signature for kept in self._order]
         new = entry.made_for or entry.signature
+        known = [kept.nearest(new) for kept in self._order if kept is not entry]
         if new in known or self._for_other_values(entry):
             return f"What changed this time: {entry.reason}."
         return f"What keeps changing: {describe_changes(known, new, self._function)}."
+
+
+def _likeness(entry: Entry, signature: Signature, told: Sequence[str]) -> tuple[bool, int]:
+    """How unlike a call the one is that an entry serves; of another structure, it isn't like it."""
+    return entry.signature.tree != signature.tree, len(told)
 
 
 # --- all functions together ---------------------------------------------------------------------

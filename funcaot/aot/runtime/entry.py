@@ -39,6 +39,7 @@ from funcaot.aot.segment.forward import Forward
 from funcaot.aot.segment.unreached import unreached
 from funcaot.aot.signature.dynamic import Opening
 from funcaot.aot.signature.leaf_names import leaf_names
+from funcaot.aot.signature.nearest import nearest
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import concrete
 from funcaot.aot.signature.what_changed import describe_tensors
@@ -169,6 +170,12 @@ class Entry:
             return self.sizes.match(opened)
         return opened == self.signature
 
+    def nearest(self, signature: Signature) -> Signature:
+        """What a call looks like that it serves, or was made for, and that is most like another."""
+        if self.matches(signature):
+            return signature
+        return nearest(self.made_for or self.signature, self.sizes, self.numbers, signature)
+
     def opened(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """A call's leaves, with tensors in place of open numbers."""
         return leaves if self.numbers is None else self.numbers.leaves(leaves)
@@ -205,17 +212,28 @@ class Entry:
     def explain(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
         """What isn't as it was when this was made, for a call of its signature."""
         reader, found = self.forward.reader, self._found(function, leaves)
-        told = ""
-        if reader is not None:
-            told = reader.explain(function, leaves)
-            told = told or self._changed_tensor(reader.names, found or ())
+        told = self.changed_around(function, leaves)
+        names = leaf_names(function, self.signature.tree)
         if not told and found is not None and self.capture.gradients is not None:
-            told = self.capture.gradients.explain(leaves, found)
+            of_found = () if reader is None else reader.names
+            told = self.capture.gradients.explain(leaves, found, of_found, names)
         lifted = self._with_hidden(leaves, found)
         if not told and lifted is not None:
-            names = leaf_names(function, self.signature.tree)
             told = changed_of(self.capture.facts, names, leaves, lifted)
         return told or "the tensors that it closes over, or which inputs share memory, are others"
+
+    def changed_around(self, function: Callable[..., Any], leaves: Sequence[Any]) -> str:
+        """What the function reads besides its arguments and isn't as it was; empty if all is."""
+        reader = self.forward.reader
+        if reader is None:
+            return ""
+        gradients = self.capture.gradients
+        hidden = () if gradients is None else gradients.hidden
+        specs = [s for place, s in enumerate(self.forward.lifted_specs) if place not in hidden]
+        now, forward_mode = self._found(function, leaves), self.signature.ambient.forward_mode
+        return reader.explain(function, leaves) or describe_tensors(
+            reader.names, specs, now or (), forward_mode=forward_mode
+        )
 
     def _found(
         self, function: Callable[..., Any], leaves: Sequence[Any]
@@ -230,19 +248,6 @@ class Entry:
         if found is None or self.capture.gradients is None:
             return found
         return self.capture.gradients.read(leaves, found)
-
-    def _changed_tensor(self, names: Sequence[str], tensors: Sequence[Any]) -> str:
-        """What isn't as it was of the first closed-over tensor that has changed, in words."""
-        gradients = self.capture.gradients
-        hidden = () if gradients is None else gradients.hidden
-        specs = [s for place, s in enumerate(self.forward.lifted_specs) if place not in hidden]
-        for name, tensor, spec in zip(names, tensors, specs, strict=False):
-            if not isinstance(tensor, torch.Tensor):
-                return f"{name} was a tensor and is now a {type(tensor).__name__}"
-            now = spec_of(tensor, forward_mode=self.signature.ambient.forward_mode)
-            if now != spec:
-                return describe_tensors(name, spec, now)
-        return ""
 
     def fits(self, leaves: Sequence[Any], lifted: Sequence[torch.Tensor]) -> bool:
         """Whether a call's inputs share memory the way that the entry was made for."""

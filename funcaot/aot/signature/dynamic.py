@@ -11,6 +11,7 @@ import torch
 
 from funcaot import config
 from funcaot._torch.tensors.pytree import TreeSpec
+from funcaot.aot.graph.settings import SPECIAL
 from funcaot.aot.graph.spec_sizes import sizes_of, skeleton
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.numbers import Numbers, can_be_open, number_of
@@ -214,19 +215,20 @@ class SizeHistory:
     def note_settled(self, signature: Signature, opening: Opening) -> None:
         """Note which numbers turned out to be right for one value only.
 
-        A size or a number that was compared with one value may be a special case, once.
+        A size or a number that was compared with one value may be a special case, once. Ops treat
+        0 and 1 differently; that says nothing about other values.
         """
         numbers, sizes = opening.numbers, opening.sizes
         if numbers is None:
             return
         settled = self._settled.setdefault(_skeleton(signature), {})
         for at in numbers.log.fixed:
-            settled[at] = _STRIKES
+            if number_of(signature.leaves[at]) not in SPECIAL:
+                settled[at] = _STRIKES
         if sizes is None:
             return
         for symbol, (leaf, _, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
             only = sizes.conditions.only_size(symbol) if leaf in numbers.kinds else None
-            # Ops treat 0 and 1 differently; that says nothing about other values.
             if only is not None and only - numbers.added(leaf) > 1:
                 settled[leaf] = settled.get(leaf, 0) + 1
 

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from funcaot.aot.closure.look import written
-from funcaot.aot.graph.tensor_spec import TensorSpec
+from funcaot.aot.graph.spec_sizes import is_open
+from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.signature.leaf_names import leaf_names
 from funcaot.aot.signature.signature import Signature
 
@@ -53,39 +56,61 @@ def describe_changes(
     )
 
 
-def describe_difference(
-    known: Sequence[Signature], new: Signature, function: Callable[..., Any]
-) -> str:
-    """Say what was and what is now, compared with the known call that is most like the new one.
+def differences(was: Signature, now: Signature, function: Callable[..., Any]) -> list[str]:
+    """Say what was and what is now, one sentence for each part of a signature that differs.
 
     Args:
-        known: Signatures met before, oldest first.
-        new: The one that came.
+        was: What a program serves.
+        now: The call that came.
         function: The user's function, whose parameters have names.
 
     Returns:
-        For example ``the shape of x was [4, 3] and is now [5, 3]``.
+        For example ``["the shape of x was [4, 3] and is now [5, 3]"]``.
     """
-    now = _parts(new, function)
-    differences = [_differing(_parts(signature, function), now) for signature in known]
-    differences = [found for found in differences if found]
-    if not differences:
-        return "the objects and settings that it closes over"
-    return _told(min(reversed(differences), key=len))
+    if was == now:
+        return []
+    found = _told(_differing(_parts(was, function), _parts(now, function)))
+    return found or ["the arguments are of other kinds than before"]
 
 
-def describe_tensors(name: str, was: TensorSpec, now: TensorSpec) -> str:
-    """Say what was and what is now of one tensor: ``the shape of w was [3] and is now [4]``."""
-    return _told(_differing(_tensor_parts(name, was), _tensor_parts(name, now)))
+def describe_tensors(
+    names: Sequence[str],
+    known: Sequence[TensorSpec],
+    now: Sequence[Any],
+    *,
+    forward_mode: bool = False,
+) -> str:
+    """Say what was and what is now of the first tensor that has changed; empty if none has.
+
+    Args:
+        names: What the user calls each.
+        known: What they looked like; one of open sizes looks like any.
+        now: The tensors now, or what is in their places.
+        forward_mode: Whether tangents may be carried forward.
+
+    Returns:
+        For example ``the shape of w was [3] and is now [4]``.
+    """
+    for name, tensor, was in zip(names, now, known, strict=False):
+        if not isinstance(tensor, torch.Tensor):
+            kind = "None" if tensor is None else f"a {type(tensor).__name__}"
+            return f"{name} was a tensor and is now {kind}"
+        parts = (
+            _tensor_parts(name, was),
+            _tensor_parts(name, spec_of(tensor, forward_mode=forward_mode)),
+        )
+        if parts[0] != parts[1] and not is_open(was):
+            return "; ".join(_told(_differing(*parts)))
+    return ""
 
 
-def _told(differences: Sequence[tuple[str, Any, Any]]) -> str:
-    return "; ".join(
+def _told(differing: Sequence[tuple[str, Any, Any]]) -> list[str]:
+    return [
         f"{label} was {_shown(was)} and is now {_shown(value)}"
         if _shown(was) != _shown(value)
         else f"{label} is another than before: {_shown(value)}"
-        for label, was, value in differences[:_SHOWN]
-    )
+        for label, was, value in differing
+    ]
 
 
 def _differing(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -35,7 +35,7 @@ from funcaot.aot.closure.environment import Environment, Place
 from funcaot.aot.closure.hidden.kept_results import Finder
 from funcaot.aot.closure.walk import Walk
 from funcaot.aot.closure.where import key_of
-from funcaot.aot.graph.settings import NumbersRead
+from funcaot.aot.graph.settings import SPECIAL, NumbersRead
 from funcaot.aot.state import state
 from funcaot.aot.state.state import Bag
 
@@ -396,7 +396,9 @@ class OpenSettings:
         self.reads.end()
         if self.reads.are_kept():
             raise SizeError("The function keeps a number.", remedy="open_numbers=False.")
-        self._known.strike(self.names_fixed())
+        usual = (self.opened[index] for index in self.log.fixed)
+        usual = [number for number in usual if number.value not in SPECIAL]
+        self._known.strike({name for number in usual for name in number.names})
         self.log.end()
         self._rows.clear()
         if self.log.are_kept():

@@ -7,7 +7,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,23 @@ STEPS_FIRST = "steps an optimizer for the first time, which makes its state"
 def names_state(code: types.CodeType) -> bool:
     """Whether code that isn't a part of a step may read or change the state of an optimizer."""
     return not stepping.steps and "state" in names_of(code).used
+
+
+def refuse_other_state(holder: Any, before: Any) -> None:
+    """Leave a call to eager in which an optimizer gets another state, as ``load_state_dict`` does.
+
+    Its keys are parameters, so no later call could make it again.
+
+    Args:
+        holder: Something whose attributes the function has changed.
+        before: What these were.
+
+    Raises:
+        FirstStepError: If it is an optimizer that has another dictionary for its state.
+    """
+    if isinstance(holder, Optimizer) and isinstance(before, dict):
+        if before.get("state", holder.state) is not holder.state:
+            raise FirstStepError("gives an optimizer another state, as load_state_dict does")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +135,23 @@ class Hyperparameters:
     """Learning rate, betas and so on of an optimizer, which a captured step has as constants.
 
     A tensor (``lr=torch.tensor(1e-3)``) isn't a constant but an input: it is compared by identity.
+
+    Attributes:
+        made_inside: Whether the function makes the optimizer, another one in each call.
     """
 
     optimizer: weakref.ref[Optimizer]
     groups: tuple[dict[str, Any], ...]
+    made_inside: bool = False
+
+    def after_the_capture(self) -> Hyperparameters:
+        """The same once the function has run: an optimizer that it made is gone."""
+        return self if self.optimizer() is not None else replace(self, made_inside=True)
 
     def hold(self) -> bool:
         """Whether they still are what they were."""
+        if self.made_inside:
+            return True
         optimizer = self.optimizer()
         if optimizer is None or len(optimizer.param_groups) != len(self.groups):
             return False
@@ -210,6 +237,7 @@ class StepWatcher:
         try:
             with mathematics(), holding(stepping, steps=0):
                 yield
+            self._first.clear()  # An optimizer that the function made is to end with it.
         except BaseException:
             # Who catches it calls the function as it is, or raises: the state is eager's.
             for optimizer, states in self._first.values():

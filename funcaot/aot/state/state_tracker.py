@@ -34,7 +34,12 @@ from funcaot.aot.state.advancing import Draws, refuse_iterators
 from funcaot.aot.state.held import Held, refuse_counted
 from funcaot.aot.state.of_functions import Everything, OfFunctions
 from funcaot.aot.state.open_settings import OpenSettings
-from funcaot.aot.state.optimizer_step import FirstStepError, StateReadError, names_state
+from funcaot.aot.state.optimizer_step import (
+    FirstStepError,
+    StateReadError,
+    names_state,
+    refuse_other_state,
+)
 from funcaot.aot.state.results.built_objects import Known, taken_apart
 from funcaot.aot.state.results.plans import Parts
 from funcaot.aot.state.results.returned_floats import Written, computed_in, read_off
@@ -397,6 +402,7 @@ class StateTracker:
         for bag in bags:
             if changes.has_changed(bag):
                 refuse_counted(environment, bag, self.name)
+                refuse_other_state(environment.objects.get(bag.holder), bag.before)
                 read = bag.holder not in environment.unread
                 change = changes.of(bag, path_of(environment, bag.holder), read=read)
                 if change is not None:

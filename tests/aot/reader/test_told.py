@@ -209,3 +209,95 @@ def test_a_shape_beside_a_gradient():
     compiled(torch.ones(3))
     reason = compiled.entries[-1].reason
     assert reason == "the shape of held.table was [3, 2] and is now [5, 2]"
+
+
+BESIDE_SIZES = ["a number", "a string", "an attribute", "a mode", "a parameter", "a function"]
+
+
+def test_what_changed_is_named_beside_sizes_that_are_open(world):
+    """An entry that serves the call but for one thing says more than the others."""
+    compiled = funcaot.compile(world.function, backend="eager")
+    for size in (2, 3):
+        compiled(torch.ones(size, 4))
+    for size, change in enumerate(BESIDE_SIZES, 5):
+        make, wanted = CHANGES[change]
+        make(world)
+        x = torch.ones(size, 4)
+        torch.testing.assert_close(compiled(x), world.function(x))
+        assert compiled.entries[-1].reason == wanted
+
+
+def test_sizes_are_named_with_what_else_changed(world):
+    compiled = funcaot.compile(world.function, backend="eager")
+    compiled(torch.ones(2, 4))
+    world.ACT[1].weight.requires_grad_(False)
+    compiled(torch.ones(3, 4))
+    shape, frozen = compiled.entries[-1].reason.split("; ")
+    assert shape == "the shape of x was [2, 4] and is now [3, 4]"
+    assert frozen == "the requires_grad of ACT.1.weight was True and is now False"
+
+
+def test_strides_of_open_sizes_are_named():
+    compiled = funcaot.compile(lambda x: x * 2, backend="eager")
+    for size in (2, 3):
+        compiled(torch.ones(size, 4))
+    compiled(torch.ones(4, 5).t())
+    assert compiled.entries[-1].reason == "the stride of x was [4, 1] and is now [1, 5]"
+    compiled(torch.ones(1, 4))
+    assert "the shape of x was" in compiled.entries[-1].reason
+
+
+def test_what_is_asked_of_a_number_is_written_as_the_users_code():
+    class Held:
+        def __init__(self):
+            self.count = 0
+
+    held = Held()
+
+    def function(x):
+        y = x * 2 if held.count % 2 else x
+        held.count += 1
+        return y * held.extra if hasattr(held, "extra") else y
+
+    compiled = funcaot.compile(function, backend="eager")
+    for count in range(3):
+        torch.testing.assert_close(compiled(X), X * (1 + count % 2))
+    reason = compiled.entries[-1].reason
+    assert reason == "no longer so: bool((held.count % 2)), where held.count is 2"
+    held.extra = 3.0
+    compiled(X)
+    assert compiled.entries[-1].reason == "held.extra is there now, which it wasn't"
+
+
+def test_a_call_is_compared_with_the_latest_of_its_structure():
+    compiled = funcaot.compile(lambda x, kind="a", *, key=None: x * len(kind), backend="eager")
+    compiled(X), compiled(X, key="one"), compiled(X), compiled(X, "b")
+    compiled(X, key="two")
+    assert compiled.entries[-1].reason == "key was 'one' and is now 'two'"
+
+
+def test_the_gradient_that_came_has_a_name():
+    net = torch.nn.Linear(2, 2)
+
+    def function(x):
+        net(x).sum().backward()
+
+    compiled = funcaot.compile(function, backend="eager")
+    compiled(torch.ones(3, 2)), compiled(torch.ones(3, 2))
+    assert compiled.entries[-1].reason == "net.weight.grad was None and is now a tensor"
+    net.weight.grad = None
+    net.bias.requires_grad_(False)
+    compiled(torch.ones(3, 2))
+    assert compiled.entries[-1].reason.startswith("the requires_grad of net.bias was True")
+
+
+def test_the_warning_tells_of_no_size_that_is_open(world):
+    compiled = funcaot.compile(world.function, backend="eager")
+    with funcaot.config.patch(recompile_warning=3):
+        for size, name in enumerate(("x", "x", "y"), 2):
+            world.NAME = name
+            compiled(torch.ones(size, 4))
+        world.NAME = "z"
+        match = "What changed this time: NAME was 'y' and is now 'z'"
+        with pytest.warns(funcaot.errors.RecompileWarning, match=match):
+            compiled(torch.ones(9, 4))

@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -126,6 +127,26 @@ def test_twenty_learning_rates_take_two_programs():
         assert_close(compiled(here, x, rate), descend(there, x, rate))
         assert_close(here.detach(), there.detach())
     assert programs(compiled) == 2
+
+
+@pytest.mark.parametrize("place", ["argument", "attribute"])
+def test_special_numbers_first_say_nothing_of_others(place):
+    """A dropout that starts at 0 or 1, as a schedule does, stays open after that."""
+    held = types.SimpleNamespace(p=0.5)
+
+    def function(x, p):
+        return torch.dropout(x, held.p if p is None else p, train=True)
+
+    compiled = funcaot.compile(function, backend="eager")
+    x = torch.rand(20)
+    for p in (0.5, 1.0, 0.0, 0.25, 0.75, 0.3, 0.1):
+        held.p = p
+        found = []
+        for call in (function, compiled):
+            torch.manual_seed(0)
+            found.append(call(x, p if place == "argument" else None))
+        assert_close(found[1], found[0])
+    assert programs(compiled) == 4
 
 
 def test_generated_code_takes_calls_of_other_numbers():
