@@ -82,13 +82,14 @@ def traced_or_opaque(
     Returns:
         A gradient or None for each input.
     """
-    watch = _watch(function, ctx)
+    callers = current_watch()
+    watch = callers or _watch(function, ctx)
     looked, drawn = watch and watch.look(), _drawn_from(captor)
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
         with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
             result = rule(ctx, *cotangents)
-        if watch is None:
+        if watch is None or callers is not None:  # then what it changes is its caller's
             return result
         reason = "backward: it changes what isn't a tensor, as each call has to"
         if not watch.take_back(looked):
@@ -119,12 +120,7 @@ def _drawn_from(captor: Captor) -> set[int]:
 
 
 def _watch(function: type, ctx: Any) -> Watch | None:
-    """What looks at changes that a backward makes; None if they are its caller's.
-
-    Those in a captured function that calls ``backward`` are that function's.
-    """
-    if current_watch() is not None:
-        return None
+    """What looks at changes that a backward makes; None if that isn't known."""
     if is_ours(reverse_rule(origin_of(function))) and _rule_inside(function) is None:
         return None
     return _watch_of(function, _attributes(ctx))

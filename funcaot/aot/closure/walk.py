@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from funcaot.aot.closure.look import (
     name_of,
 )
 from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
+from funcaot.aot.closure.named.given import Given
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_users
@@ -64,7 +65,7 @@ def scan_what_ran(
     root: Any,
     ran: Ran,
     texts: Iterable[str] = (),
-    changed: Container[tuple[int, Any]] | None = None,
+    given: Given | None = None,
     *,
     assigned_too: bool = False,
 ) -> Environment:
@@ -74,8 +75,7 @@ def scan_what_ran(
         root: The function, and objects among its arguments.
         ran: The code.
         texts: Strings among the arguments, which may be names of attributes.
-        changed: Attributes and globals that it gave new values, each with what it is of; those of
-            classes with a zero. None if nobody looked.
+        given: What it gave new values; None if nobody looked.
         assigned_too: Whether settings stay that it only gives values, as a walk before it finds.
     """
     names = ReadNames.of(ran.users, ran.libraries)
@@ -100,24 +100,15 @@ def scan_what_ran(
         if assigned_too
         or found.is_read(place)
         or (
-            changed is not None
+            given is not None
             and place.parent not in found.unread
             and not found.is_set_first(place)
-            and _may_be_assigned(place, value, names, changed)
+            and given.may_hold(place.parent, place.name, value, names)
         )
     ]
     for kept in ("identities", "arrays"):
         setattr(found, kept, [item for item in getattr(found, kept) if found.is_read(item[0])])
     return found
-
-
-def _may_be_assigned(
-    place: Place, value: Any, names: ReadNames, changed: Container[tuple[int, Any]]
-) -> bool:
-    """Whether code may have assigned the value that was there, which shows where it is another."""
-    if not is_scalar(value) or (place.parent, place.name) in changed or (0, place.name) in changed:
-        return False
-    return bool(place.name) and (names.assigns(place.name) or names.counts(place.name))
 
 
 class Walk:

@@ -19,6 +19,7 @@ import torch
 from funcaot._torch.tensors.sizes.shapes import SizeError
 from funcaot.aot.closure.children import has_tensors_as_keys
 from funcaot.aot.closure.environment import Environment, Place
+from funcaot.aot.closure.named.given import Given
 from funcaot.aot.closure.ran import Ran
 from funcaot.aot.closure.ran_code import RanCode, kept
 from funcaot.aot.closure.walk import scan_what_ran
@@ -26,7 +27,7 @@ from funcaot.aot.closure.where import Key, key_of, objects_at, path_of, places_o
 from funcaot.aot.reader.leaks import warn_of_leaks
 from funcaot.aot.reader.named_numbers import NamedNumbers, named_numbers
 from funcaot.aot.reader.reached_tensors import ReachedTensors, reached_tensors
-from funcaot.aot.reader.reader_changes import write_changed, write_kind
+from funcaot.aot.reader.reader_changes import write_changed, write_counted, write_kind
 from funcaot.aot.reader.reader_code import Explanation
 from funcaot.aot.reader.reader_identity import (
     containers_read,
@@ -129,7 +130,7 @@ def make_reader(
     """
     leaves, name = tracker.leaves, tracker.name
     root = tracker.root
-    environment = _scanned(root, leaves, tracker.ran, _changed(tracker))
+    environment = _scanned(root, leaves, tracker.ran, _given(tracker))
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     if environment.escaped:
@@ -174,15 +175,19 @@ def _reached_otherwise(environment: Environment, leaves: Sequence[Any]) -> tuple
     )
 
 
-def _changed(tracker: StateTracker) -> set[tuple[int, Any]]:
-    """What the function gives new values: of what, and by which name."""
-    return {
+def _given(tracker: StateTracker) -> Given:
+    """What the function gives new values."""
+    changed, made_of_old = set[tuple[int, Any]](), set[Any]()
+    for bag, change in tracker.found:
         # A class is compared wherever an object of it is.
-        (0 if isinstance(bag.thing, type) else bag.holder, name_of(bag, key, tracker.environment))
-        for bag, change in tracker.found
-        for key, _ in (*change.assigned, *change.counted, *change.computed)
-        if key not in change.made_of_old
-    }
+        holder = 0 if isinstance(bag.thing, type) else bag.holder
+        for key, _ in (*change.assigned, *change.counted, *change.computed):
+            name = name_of(bag, key, tracker.environment)
+            if key in change.made_of_old:
+                made_of_old.add(name)
+            else:
+                changed.add((holder, name))
+    return Given(frozenset(changed), frozenset(made_of_old))
 
 
 def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
@@ -191,6 +196,8 @@ def _write_changed(writer: EnvironmentWriter, tracker: StateTracker) -> None:
             write_changed(writer, bag, change)
         elif bag.is_container:
             write_kind(writer, bag)
+        if change.counted:
+            write_counted(writer, bag, change)
     write_shared(writer, [bag.holder for bag, _ in tracker.found if bag.is_container])
 
 
@@ -274,7 +281,8 @@ def remade_reader(
         LookupError: If there is no tensor at some of these places; it says at which.
     """
     if state is None:
-        environment = tracker.environment = _scanned(tracker.root, tracker.leaves, tracker.ran)
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, Given())
+        tracker.environment = environment
     else:
         tracker.environment = _before(tracker)
         bags = [_bag(tracker.environment, site) for site in state.sites]
@@ -282,8 +290,7 @@ def remade_reader(
         tracker.in_arguments, tracker.computed = state.in_arguments, numbers.computed
         tracker.read_off, tracker.returned = state.read_off, state.returned
         tracker.written = state.written
-        changed = _changed(tracker)
-        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, changed)
+        environment = _scanned(tracker.root, tracker.leaves, tracker.ran, _given(tracker))
     if tracker.names:
         environment.given = {id(leaf): tracker.names[at] for at, leaf in _holders(tracker)}
     named = places_of_tensors(environment)
@@ -336,9 +343,9 @@ def _scanned(
     root: tuple[Any, ...],
     leaves: Sequence[Any],
     ran: Ran,
-    changed: Container[tuple[int, Any]] = (),
+    given: Given,
 ) -> Environment:
-    return scan_what_ran(root, ran, [leaf for leaf in leaves if type(leaf) is str], changed)
+    return scan_what_ran(root, ran, [leaf for leaf in leaves if type(leaf) is str], given)
 
 
 def _written(

@@ -50,6 +50,31 @@ def write_changed(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
             writer.require(f"{text} in {thing}", f"{says} is there")
 
 
+def write_counted(writer: EnvironmentWriter, bag: Bag, change: Change) -> None:
+    """Write that there are whole numbers of its own where the function counts.
+
+    An object whose class alone has such a number gets one of its own by counting.
+
+    Args:
+        writer: The writer, which has written the other checks.
+        bag: A dictionary, cell, class or list that it counts in.
+        change: What it counts there.
+    """
+    if bag.holder not in writer.environment.objects:
+        return  # a call finds it only when it stores there
+    at, path = writer.thing(bag), writer.says(bag.holder)
+    for key, _ in change.counted:
+        text = writer.source.constant(key)
+        name = f".{name_of(bag, key, writer.environment)}" if bag.named else f"[{key!r}]"
+        if isinstance(bag.thing, list):
+            found, value = f"{text} < len({at})", f"{at}[{text}]"
+        elif isinstance(bag.thing, dict):
+            found, value = f"{text} in {at}", f"{at}[{text}]"
+        else:
+            found, value = f"hasattr({at}, {text})", f"{at}.{key}"
+        writer.require(f"{found} and type({value}) is int", f"{path}{name} is a whole number")
+
+
 def write_kind(writer: EnvironmentWriter, bag: Bag) -> None:
     """Write that what the function only adds to is still there, and of the class that it was.
 

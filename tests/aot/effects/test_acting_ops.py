@@ -1,5 +1,6 @@
 """Ops that are called for what they do outside of tensors: each call does it, in eager's order."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -164,6 +165,22 @@ def test_a_checkpoint_acts_once():
     expected = _run(function, 3, True)
     torch.testing.assert_close((result, gradient), expected[:2])
     assert [entry[0] for entry in log] == ["square", "backward"]
+
+
+def test_a_checkpoint_changes_statistics_once():
+    """Where eager computes again it changes them again; results and gradients are the same."""
+    found = []
+    for compile_it in (False, True):
+        norm = torch.nn.BatchNorm1d(3)
+        function = functools.partial(checkpoint, norm, use_reentrant=False)
+        if compile_it:
+            function = funcaot.compile(function, backend="eager")
+        x = torch.arange(12.0).reshape(4, 3).sin().requires_grad_()
+        result = function(x)
+        result.square().sum().backward()
+        found.append(((result, x.grad, norm.weight.grad), norm.num_batches_tracked.item()))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    assert [count for _, count in found] == [2, 1]
 
 
 def _checked(x):

@@ -60,9 +60,12 @@ def function_of(change, place, style):
     forward_too, setup_too, backward_too = here["forward"], here["setup"], here["backward"]
 
     def compute(x):
-        if style == "numpy":
+        if style in ("numpy", "both"):
             return torch.from_numpy(np.sin(x.detach().numpy()))
         return torch.sin(x)
+
+    def finish(cotangent):
+        return torch.from_numpy(cotangent.numpy()) if style == "both" else cotangent
 
     class Split(torch.autograd.Function):
         @staticmethod
@@ -78,7 +81,7 @@ def function_of(change, place, style):
         @staticmethod
         def backward(ctx, cotangent):
             backward_too()
-            return 1.5 * cotangent * torch.cos(ctx.saved_tensors[0])
+            return 1.5 * finish(cotangent) * torch.cos(ctx.saved_tensors[0])
 
     class Whole(torch.autograd.Function):
         @staticmethod
@@ -157,6 +160,58 @@ def test_counts_are_those_of_eager(change, place, style, differentiates):
     found = history(callers[1], differentiates, compiled="eager")
     assert found == wanted
     assert (callers[1].calls, callers[1].items) == (callers[0].calls, callers[0].items)
+
+
+def check_real_values(change, place, differentiates):
+    """What rules on real values count is counted once in each call, and no reason to compile."""
+
+    def call(x):
+        y = function.apply(x * 2)
+        if differentiates == "inside":
+            y.sum().backward()
+        return y
+
+    function = function_of(change, place, "both")
+    wanted = history(call, differentiates)
+    compiled = funcaot.compile(call, backend="eager")
+    assert history(compiled, differentiates) == wanted
+    assert funcaot.report(compiled).cache_misses == 1
+
+
+def test_counts_of_rules_on_real_values():
+    check_real_values(by_attribute, "forward", "outside")
+    check_real_values(by_attribute, "backward", "inside")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("differentiates", ["outside", "inside"])
+@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_all_counts_of_rules_on_real_values(change, place, differentiates):
+    check_real_values(change, place, differentiates)
+
+
+def test_a_count_on_an_object_that_begins_with_its_class():
+    """What isn't the object's own yet is read off its class; what is, isn't."""
+
+    class Counted:
+        calls = 0
+
+    counted = [Counted()]
+    counted[0].calls = 0
+
+    def call(x):
+        counted[0].calls += 1
+        return x * 2
+
+    compiled = funcaot.compile(call, backend="eager")
+    compiled(torch.ones(3))
+    assert counted[0].calls == 1
+    for start in (0, 0, 5):
+        Counted.calls, counted[0] = start, Counted()
+        for calls in (1, 2):
+            compiled(torch.ones(3))
+            assert counted[0].calls == start + calls
 
 
 @pytest.mark.parametrize("change", [in_dictionary, in_list])
