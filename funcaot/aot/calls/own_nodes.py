@@ -303,10 +303,9 @@ def tell(segment: Segment, made: Sequence[Any]) -> None:
     node: Any = None
     for position in segment.noted:
         own = segment.shown[position].own
-        value: Any = None if own is None else made[own]
-        history = None if value is None else value.grad_fn
-        if history is not None:
-            node, seen[position] = history, Seen(ref(value), _hooks_of(value), value._version)
+        if own is not None and made[own].grad_fn is not None:
+            value = made[own]
+            node, seen[position] = value.grad_fn, Seen(ref(value), _hooks_of(value), value._version)
     if node is not None:
         node.seen = seen
 
