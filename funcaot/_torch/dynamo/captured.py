@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 from torch.autograd.variable import ImperativeEngine, Variable
 
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo, is_dynamo_compiling
@@ -44,13 +45,15 @@ class _Engine(ImperativeEngine):
 
 def _edge(given: Any) -> tuple[Any, int] | None:
     """Where the gradient by a tensor or an edge arrives; None for a leaf."""
-    if not isinstance(given, torch.Tensor):
+    if isinstance(given, GradientEdge):
         return given.node, given.output_nr
+    if not isinstance(given, torch.Tensor):
+        return None  # The engine says what there is to say.
     with torch._C.DisableTorchFunction():
         try:
             node = given.grad_fn
         except RuntimeError:
-            return None  # The engine says of it what there is to say.
+            return None
         return None if node is None else (node, given.output_nr)
 
 

@@ -22,7 +22,7 @@ from funcaot.aot.calls.derivatives import Derivatives
 from funcaot.aot.calls.early import Early, groups_of, is_worth_it
 from funcaot.aot.calls.function_class import function_class
 from funcaot.aot.calls.levels import is_plain_call
-from funcaot.aot.calls.own_nodes import added, refuse_seen, taken
+from funcaot.aot.calls.own_nodes import added, of_derivative, refuse_seen, taken
 from funcaot.aot.calls.parts import Parts
 from funcaot.aot.calls.program import GraphProgram
 from funcaot.aot.calls.samples import are_batched_wrappers, gradients_of_samples
@@ -328,7 +328,7 @@ class SegmentFunction:
         ]
         operands += present
         operands += edges
-        return entry.distribute(functions(operands))
+        return entry.distribute(of_derivative(functions, ctx, functions(operands)))
 
     def needs(self, ctx: Any) -> tuple[bool, ...]:
         """Which operands' gradients are wanted."""
@@ -388,7 +388,7 @@ class SegmentFunction:
         values, present, edges = given
         operands = [*values, *present, *edges, *(held[item.operand] for item in written)]
         if torch.is_grad_enabled():
-            results = functions(operands)
+            results = of_derivative(functions, ctx, functions(operands))
         else:
             results = entry.segment.assemble(operands, functions.plain.forward(*operands))
         backward_effects.replay(entry.mutations, held, present, results)

@@ -12,22 +12,26 @@ and leaves the gradients of inputs that don't come through it to the call's node
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 
 from funcaot._torch.autograd import autograd, nodes
 from funcaot._torch.dynamo import captured
 from funcaot._torch.dynamo.dynamo import hidden_from_dynamo
+from funcaot._torch.levels.situation import situation
 from funcaot.aot.effects import epilogue
 from funcaot.aot.effects.effects import Effects
-from funcaot.aot.segment.segment import Link, Shown
+from funcaot.aot.segment.segment import Link, Segment, Shown
 from funcaot.errors import UnsupportedError
 
-__all__ = ["added", "between", "finish", "refuse_seen", "taken"]
+__all__ = ["added", "between", "finish", "of_derivative", "refuse_seen", "taken", "tell"]
 
 # Of one thread's backwards, how many may have left something for one node.
 _MOST = 16
@@ -49,24 +53,65 @@ class Left(NamedTuple):
     thread: int
 
 
+class Seen(NamedTuple):
+    """A tensor that the caller has of a call.
+
+    Attributes:
+        alive: Itself, as long as somebody has it.
+        hooks: Those on it, with those that it gets later, also once it is gone.
+        version: Its version when the call returned it.
+    """
+
+    alive: ref[torch.Tensor]
+    hooks: Any
+    version: int
+
+    @property
+    def unchanged(self) -> torch.Tensor | None:
+        """The tensor if it is there, and in the place of autograd's graph that the call gave it."""
+        tensor = self.alive()
+        return tensor if tensor is not None and tensor._version == self.version else None
+
+
 class _Call:
     """One call, as the nodes of its results see it.
 
     Attributes:
         owner: The segment in the form that ran.
         node: Its own node.
+        seen: What the caller has, by position in the segment's ``shown``; derivatives see it too.
     """
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Any, seen: Mapping[int, Seen] | None = None) -> None:
         self.owner = owner
         self.node: Any = None
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+        self.seen: dict[int, Seen] = dict(seen) if seen else {}
         self._looked_at = -1, 0
 
     def see(self, position: int, tensor: torch.Tensor) -> None:
         """Take note of what the caller has for a position in the segment's ``shown``."""
-        if position not in self._seen:
-            self._seen[position] = weakref.ref(tensor), _hooks_of(tensor)
+        if position not in self.seen:
+            self.seen[position] = Seen(ref(tensor), _hooks_of(tensor), tensor._version)
+
+    def unchanged(self, position: int) -> torch.Tensor | None:
+        """What the caller has, if it has it, in the place of autograd's graph that it had."""
+        return self.seen[position].unchanged if position in self.seen else None
+
+    def tell(self, values: Sequence[Any], tensors: Mapping[int, Any]) -> None:
+        """Tell the call's node of what derivatives may depend on.
+
+        Args:
+            values: What it made, as its node gave it out.
+            tensors: What the caller has, by position in the segment's ``shown``.
+        """
+        histories = (value.grad_fn for value in values if value is not None)
+        node: Any = next((history for history in histories if history is not None), None)
+        if nodes.function_class(node) is None:
+            return
+        for position, tensor in tensors.items():
+            if nodes.has_grad_fn(tensor):
+                self.see(position, tensor)
+        node.seen = self.seen
 
     def looked_at(self) -> int:
         """Of which of these somebody looks at the gradient in this backward, as bits."""
@@ -75,7 +120,7 @@ class _Call:
             return found
         found = 0
         taken_out = captured.handed_out() if captured.is_watching() else None
-        for position, (alive, hooks) in self._seen.items():
+        for position, (alive, hooks, _) in self.seen.items():
             tensor = alive()
             kept = tensor is not None and tensor.retains_grad
             if kept or hooks or taken_out is None or self._is_in(taken_out, position, tensor):
@@ -108,14 +153,18 @@ class _Others(NamedTuple):
         call: The call that made it.
         link: Which result it is.
         positions: In the segment's ``shown``, of those that the node leads to.
+        lost: Hooks on those that it can't lead to, as nobody has them any more.
     """
 
     call: _Call
     link: Link
     positions: tuple[int, ...]
+    lost: tuple[Any, ...] = ()
 
     def stops(self) -> tuple[int, ...]:
         """Positions of those by which or behind which somebody looks at the gradient."""
+        if any(self.lost):
+            raise _lost(self.call.owner.segment.settings.name)
         found = self.call.looked_at()
         if not found:
             return ()
@@ -189,18 +238,34 @@ def finish(
     Returns:
         The flat outputs.
     """
-    call = _Call(owner)
-    outputs = epilogue.finish(effects, inputs, between(owner, results, call=call))
-    for link in owner.segment.links.outputs:
-        others = {at: _visible(owner.segment.shown[at], outputs, inputs) for at in link.on}
+    segment, call = owner.segment, _Call(owner)
+    values = between(owner, results, call=call)
+    if segment.links.made:
+        ordered = sorted(effects.mutations, key=lambda each: _turn(segment.turns, each.index))
+        plan = replace(effects, mutations=tuple(ordered))
+        outputs = epilogue.finish(plan, inputs, values, _InTurn(call, inputs, values))
+    else:
+        outputs = epilogue.finish(effects, inputs, values)
+    for link in segment.links.outputs:
+        others = {at: _visible(segment.shown[at], outputs, inputs) for at in link.on}
         _put(call, outputs, link.places, (link, others))
-    if owner.segment.links.rest:
+    if segment.links.rest:
         _show(owner, results, outputs, inputs)
+    if segment.noted:
+        made = zip(results, segment.places, strict=True)
+        own = [result for result, place in made if place.output is not None]
+        noted = {at: _visible(segment.shown[at], outputs, inputs) for at in segment.noted}
+        call.tell(own, noted)
     return outputs
 
 
 def between(
-    owner: Any, values: Sequence[Any], *, made: bool = False, call: _Call | None = None
+    owner: Any,
+    values: Sequence[Any],
+    *,
+    made: bool = False,
+    call: _Call | None = None,
+    before: Mapping[int, Seen] | None = None,
 ) -> list[Any]:
     """Results of which those that depend on others have nodes of their own.
 
@@ -209,20 +274,97 @@ def between(
         values: What it made: its results, or with ``made`` the outputs of its graph.
         made: See ``values``.
         call: The call, if something else is told of it too.
+        before: Of a derivative, what the caller has of the calls that it derives from.
     """
-    segment, found, call = owner.segment, list(values), call or _Call(owner)
+    segment, found = owner.segment, list(values)
+    now = call or _Call(owner, before)
+    places: Any = range(len(found)) if made else segment.first_places
     for link in segment.links.results:
-        places = (link.output,) if made else link.places
-        others = {}
+        others: dict[int, torch.Tensor | None] = {}
         for position in link.on:
             own = segment.shown[position].own
-            others[position] = found[own if made else segment.first_places[own]]
-        _put(call, found, places, (link, others))
+            others[position] = now.unchanged(position) if own is None else found[places[own]]
+        _put(now, found, (link.output,) if made else link.places, (link, others))
+    if call is None and segment.noted:
+        shown = {at: segment.shown[at].own for at in segment.noted}
+        own = {at: found[places[each]] for at, each in shown.items() if each is not None}
+        now.tell([values[each] for each in (places if made else places.values())], own)
     return found
 
 
+def tell(segment: Segment, made: Sequence[Any]) -> None:
+    """Tell the node of a call whose results have no others of what derivatives may depend on.
+
+    Args:
+        segment: What ran.
+        made: The outputs of its graph.
+    """
+    seen: dict[int, Seen] = {}
+    node: Any = None
+    for position in segment.noted:
+        own = segment.shown[position].own
+        if own is not None and made[own].grad_fn is not None:
+            value = made[own]
+            node, seen[position] = value.grad_fn, Seen(ref(value), _hooks_of(value), value._version)
+    if node is not None:
+        node.seen = seen
+
+
+def of_derivative(
+    functions: Any, ctx: Any, values: Sequence[Any], *, made: bool = False
+) -> Sequence[Any]:
+    """Gradients that will be differentiated, with what they depend on of what the caller has.
+
+    Args:
+        functions: The forms of the segment that ran.
+        ctx: The node whose gradients they are.
+        values: What it made: its results, or with ``made`` the outputs of its graph.
+        made: See ``values``.
+    """
+    if not functions.segment.is_told or situation().derives or not torch.is_grad_enabled():
+        return values
+    return between(functions.keeping, values, made=made, before=getattr(ctx, "seen", None))
+
+
+def _turn(turns: Sequence[int], index: int) -> int:
+    return turns.index(index) if index in turns else len(turns)
+
+
+class _InTurn:
+    """Puts nodes between the values of a call as soon as what they lead to is there."""
+
+    def __init__(self, call: _Call, inputs: Sequence[torch.Tensor], values: list[Any]) -> None:
+        self._call, self._inputs, self._values = call, inputs, values
+        self._pending = list(call.owner.segment.links.made)
+
+    def __call__(self, waiting: Container[int], made: Callable[[int], Any]) -> None:
+        """Put those of which it is there now.
+
+        Args:
+            waiting: Inputs that don't have their new data yet.
+            made: Makes an output of the function.
+        """
+        shown = self._call.owner.segment.shown
+        while self._pending:
+            link = self._pending[0]
+            bits = functools.reduce(operator.or_, link.behind)
+            behind = [each for at, each in enumerate(shown) if bits >> at & 1]
+            if any(each.output is None and each.input in waiting for each in behind):
+                return
+            self._pending.pop(0)
+            others = {at: self._visible(shown[at], made) for at in link.on}
+            _put(self._call, self._values, link.places, (link, others))
+
+    def _visible(self, shown: Shown, made: Callable[[int], Any]) -> Any:
+        if shown.output is None:
+            return self._inputs[shown.input]
+        if shown.own is None:
+            return made(shown.output)
+        return self._values[self._call.owner.segment.first_places[shown.own]]
+
+
 def _put(
-    call: _Call, values: list[Any], places: Sequence[int], linked: tuple[Link, dict[int, Any]]
+    call: _Call, values: list[Any], places: Sequence[int], linked: tuple[Link, Mapping[int, Any]]
 ) -> None:
     """Replace a result by one with its own node, wherever it is among some values."""
     link, others = linked
@@ -230,21 +372,35 @@ def _put(
     node = None if result is None else result.grad_fn
     if nodes.function_class(node) is None:
         return
-    others = {at: other for at, other in others.items() if nodes.has_grad_fn(other)}
-    if not others:
+    there = {
+        at: other for at, other in others.items() if other is not None and nodes.has_grad_fn(other)
+    }
+    lost: Sequence[Any] = ()
+    if len(there) < len(others):
+        gone = [at for at, other in others.items() if other is None and at in call.seen]
+        lost = [call.seen[at].hooks for at in gone]
+    if not (there or lost):
         return
     captured.is_watching()
     call.node = node
-    for at, other in others.items():
+    for at, other in there.items():
         call.see(at, other)
-    seen = _Others(call, link, tuple(others))
+    seen = _Others(call, link, tuple(there), tuple(lost))
     if torch.is_grad_enabled():
-        own = _attach(seen, result, *others.values())
+        own = _attach(seen, result, *there.values())
     else:
         with torch.enable_grad():
-            own = _attach(seen, result, *others.values())
+            own = _attach(seen, result, *there.values())
     for place in places:
         values[place] = own
+
+
+def _lost(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"A derivative of a gradient of {name} depends on a result with a hook, and nobody has "
+        "that result any more, or it was written to after the call: the hook can't be called.",
+        remedy="keep the result as long as its derivatives are computed; or leave the hook out.",
+    )
 
 
 def _visible(shown: Shown, outputs: Sequence[Any], inputs: Sequence[Any]) -> torch.Tensor:

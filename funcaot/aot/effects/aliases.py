@@ -27,6 +27,7 @@ from funcaot.aot.graph import graphs
 from funcaot.aot.reader.reader_tensors import UnknownTensorError
 from funcaot.aot.state.state_changes import hides_tensor, refuse_text
 from funcaot.aot.tape.memory import views
+from funcaot.aot.tape.memory.nested_views import named, views_above, whole_of
 from funcaot.aot.tape.wrappers import is_wrapper
 from funcaot.errors import UnsupportedError
 
@@ -107,8 +108,8 @@ class Aliases:
         self.wrapped = Memory(capture, name, results.of, self.storages)
         self._kept: list[torch.Tensor] = []
         self._twins: dict[int, torch.Tensor] = {}  # Whose changes count for what is made to start.
-        returned = [id(value) for value in capture.outputs if isinstance(value, torch.Tensor)]
-        self._repeated = {key for key in returned if returned.count(key) > 1}
+        self._above = views_above(capture.outputs, [slot.tensor for slot in capture.slots])
+        self._named = named(capture.outputs, self._above)
 
     def output(self, value: Any) -> Output:
         """Where a flat output comes from."""
@@ -118,9 +119,10 @@ class Aliases:
         known = self.outputs.get(id(value))
         if known is None:
             known = self._of_class(value, self._output(value))
-            if known.view is not None and id(value) in self._repeated:
-                # One object, returned twice: only an origin says that.
-                origin = Origin(known.source, known.result, view=known.view)
+            if known.view is not None and id(value) in self._named:
+                # One object, returned twice or with views of its own: only an origin says that.
+                origin = self.origins.get(id(value))
+                origin = origin or Origin(known.source, known.result, view=known.view)
                 known = replace(known, source=None, result=None, view=None, origin=origin)
             self.outputs[id(value)] = known
         return known
@@ -164,7 +166,7 @@ class Aliases:
 
     def _refuse_moved(self, value: torch.Tensor) -> None:
         self.capture.tape.outside_memory.refuse_given_out(value, self.name)
-        whole = _whole_of(value)
+        whole = whole_of(value)
         events = self.capture.events
         moved = id(whole) not in events.resized and tracing.has_storage_change(whole)
         if (moved or id(value) in events.sources) and not events.is_assigned(value):
@@ -222,7 +224,7 @@ class Aliases:
         for start, part in self.wrapped.parts:
             if value is part:
                 return start
-        if value._is_view() and (base := _whole_of(value)) is not value:
+        if value._is_view() and (base := whole_of(value)) is not value:
             joined = self._joined_start(value)
             return self._view(base if joined is None else self.slots[joined].tensor, value)
         key = tracing.storage_key(value)
@@ -302,6 +304,8 @@ class Aliases:
                 f"{self.name} returns a view of a tensor that it changed by set_ or detach_.",
                 remedy="return a clone of the view.",
             )
+        if recorded and (made := self._of_view(value, self._above.get(id(value)))) is not None:
+            return made
         start = self.origin(base)
         index = start.source or 0
         before, after = (None, None)
@@ -384,6 +388,14 @@ class Aliases:
             f"{self.name} returns a view of another tensor that can't be made again.",
             remedy="return the tensor itself, or a clone of the view.",
         )
+
+    def _of_view(self, value: torch.Tensor, above: torch.Tensor | None) -> Origin | None:
+        """A view, made again from another one that is returned, if that is possible."""
+        if above is None:
+            return None
+        several = autograd.creation_meta(value) == autograd.CreationMeta.MULTI_OUTPUT_NODE
+        ends = self.results.node(above), self.results.node(value)
+        return self.origin(above).with_view(*ends, several=several)
 
     def _alias(self, start: Origin, base: torch.Tensor, value: torch.Tensor) -> Origin:
         """A tensor that shares memory with another one but is no view of it for autograd."""
@@ -473,11 +485,6 @@ def _is_plain(origin: Origin) -> bool:
     """Whether an ``Output`` says all of it: an input, a result or a view of one."""
     alone = origin.parent is None and not origin.kind and origin.graft is None
     return alone and not origin.leaf and not origin.parameter and not origin.part
-
-
-def _whole_of(value: torch.Tensor) -> torch.Tensor:
-    """The base of a view; itself if that is a wrapper, whose parts hold the memory."""
-    return value if value._base is None or is_wrapper(value._base) else value._base
 
 
 def _is_parameter(value: torch.Tensor) -> bool:

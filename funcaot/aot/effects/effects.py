@@ -112,6 +112,16 @@ class Output:
         """Whether it is what the graph computes, and nothing is made of that."""
         return self.result is not None and self.view is None and self.origin is None
 
+    @property
+    def is_input(self) -> bool:
+        """Whether it is an input as it is."""
+        return self.source is not None and self.view is None and self.origin is None
+
+    @property
+    def is_another_look(self) -> bool:
+        """Whether it is a chain of views of an input or result, or that in a class of tensors."""
+        return self.origin.only_views if self.origin else bool(self.view or self.of_class)
+
     def __str__(self) -> str:
         """``result 0``, ``input 1`` or ``input 1.t()`` style."""
         if self.of_class is not None:

@@ -8,8 +8,8 @@ the function itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -22,6 +22,9 @@ from funcaot.aot.effects.effects import Effects, Mutation, Output, Watched
 from funcaot.aot.effects.origin import Origin
 from funcaot.aot.effects.pieces import Pieces
 from funcaot.aot.subclasses.structure import inside
+
+# See ``finish``.
+Before: TypeAlias = Callable[[Container[int], Callable[[int], Any]], None]
 
 
 def prepare(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
@@ -42,7 +45,10 @@ def undo(effects: Effects, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def finish(
-    effects: Effects, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+    effects: Effects,
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor | None],
+    before: Before | None = None,
 ) -> list[Any]:
     """Change the inputs and make the outputs.
 
@@ -50,14 +56,18 @@ def finish(
         effects: The plan.
         tensors: The call's inputs, then what regions add.
         results: What the graph computed.
+        before: Called before an input is changed and before outputs are made, with the inputs that
+            are still to be changed, and with what makes an output. It may replace results.
 
     Returns:
         The flat outputs.
     """
-    maker = _Maker(tensors, results)
+    maker = _Maker(tensors, results, effects.outputs)
     if effects.mutations or effects.flats:
-        _mutate(effects, tensors, maker)
-    outputs = [maker.output(output) for output in effects.outputs]
+        _mutate(effects, tensors, maker, before)
+    if before is not None:
+        before((), maker.numbered)
+    outputs = [maker.numbered(index) for index in range(len(effects.outputs))]
     for index, attach in effects.attached:
         attach.replay(outputs[index], maker)
     return outputs
@@ -67,8 +77,13 @@ class _Maker:
     """Makes each tensor that the plan names once."""
 
     def __init__(
-        self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]
+        self,
+        tensors: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        outputs: Sequence[Output] = (),
     ) -> None:
+        self.outputs = outputs
+        self._numbered: dict[int, Any] = {}
         self.tensors = tensors
         self.results = results
         self._made: dict[int, torch.Tensor] = {}
@@ -81,6 +96,12 @@ class _Maker:
         if value is None:
             raise RuntimeError("a result that was not computed")
         return value
+
+    def numbered(self, index: int) -> Any:
+        """An output of the function."""
+        if index not in self._numbered:
+            self._numbered[index] = self.output(self.outputs[index])
+        return self._numbered[index]
 
     def output(self, output: Output) -> Any:
         if output.of_class is None:
@@ -158,14 +179,23 @@ def _is_leaf_already(origin: Origin, tensor: torch.Tensor) -> bool:
     return tensor.requires_grad or functorch.transforms_active()
 
 
-def _mutate(effects: Effects, tensors: Sequence[torch.Tensor], maker: _Maker) -> None:
+def _mutate(
+    effects: Effects,
+    tensors: Sequence[torch.Tensor],
+    maker: _Maker,
+    before: Before | None,
+) -> None:
     for slot, position in effects.flats:
         with torch.no_grad():
             tensors[slot].copy_(maker.result(position))
     if _copied_together(effects, tensors, maker):
         return
+    waiting = [mutation.index for mutation in effects.mutations]
     for mutation in effects.mutations:
+        if before is not None:
+            before(waiting, maker.numbered)
         _replay(mutation, tensors[mutation.index], maker)
+        waiting.remove(mutation.index)
     if effects.flats and torch.is_grad_enabled():
         for tensor in tensors:
             _look_at(tensor)

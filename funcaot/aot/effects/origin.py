@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from torch import fx
 
 from funcaot.aot.tape.memory import views
 
@@ -34,6 +37,36 @@ class Origin:
     parameter: bool = False
     part: tuple[str, ...] = ()
     beside: tuple[Origin, ...] = ()
+
+    @property
+    def results(self) -> Iterator[int]:
+        """Positions of the results that it is made of."""
+        for each in (self.parent, *self.beside):
+            if each is not None:
+                yield from each.results
+        yield from (each for each in (self.result, self.graft) if each is not None)
+
+    def with_view(self, start: fx.Node, end: fx.Node, *, several: bool) -> Origin | None:
+        """A view of it as autograd sees it too; None if it has to be made of something else.
+
+        Args:
+            start: The tape's node of it.
+            end: That of the view.
+            several: See ``View``.
+        """
+        if not self.only_views or self.view is None or not self.view.recorded:
+            return None
+        steps = views.chain(start, end)
+        steps = tuple(step for step in steps or () if not step.is_detach)
+        return Origin(parent=self, view=views.View(steps, True, several=several)) if steps else None
+
+    @property
+    def only_views(self) -> bool:
+        """Whether it is a chain of views of an input or result, some of which have names."""
+        others = self.kind or self.leaf or self.parameter or self.part or self.beside
+        if others or self.graft is not None or self.view is None:
+            return False
+        return self.parent is None or self.parent.only_views
 
     def __str__(self) -> str:
         """``input 1.detach().select(0, 1)`` style."""

@@ -392,7 +392,7 @@ class Entry:
             raise
         if self._leads_to_nobody and not around.transforms:
             results = requiring_grad(results, self.forward.segment.outputs)
-        if self.differentiable and any(segment.links) and not around.derives:
+        if self.differentiable and segment.is_told and not around.derives:
             outputs = own_nodes.finish(self.functions.keeping, effects, tensors, results)
         else:
             outputs = epilogue.finish(effects, tensors, results)

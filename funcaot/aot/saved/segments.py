@@ -131,6 +131,7 @@ def segment_data(segment: Segment) -> Data:
         ],
         "shown": [places for _, *places in segment.shown],
         "links": [[list(link) for link in links] for links in segment.links],
+        "noted": list(segment.noted),
         "count": len(segment.output_nodes),
         "effects": len(segment.effect_nodes),
         "places": [[place.output, place.operand] for place in segment.places],
@@ -194,6 +195,7 @@ class LoadedSegment(Segment):
                 for links in data["links"]
             )
         )
+        self.noted = tuple(data["noted"])
         self.output_nodes = nodes
         self.settings = settings
         self.name, self.kind, self.order = data["name"], data["kind"], data["order"]

@@ -23,6 +23,7 @@ from funcaot.aot.graph.tensor_spec import TensorSpec, spec_of
 from funcaot.aot.lowering.executable_cache import TANGENT
 from funcaot.aot.reader.reader import Rules
 from funcaot.aot.segment.backward_effects import BackwardMutation, Snapshot, Write
+from funcaot.aot.segment.dependence import find_links_of_derivative
 from funcaot.aot.segment.segment import Form, Operand, Segment
 from funcaot.aot.signature.sizes import Conditions
 from funcaot.aot.tape.masks import use_kept_masks
@@ -315,6 +316,8 @@ def derived(
         executables=segment.backward_executables,
         roles=Roles(copied=frozenset(range(len(present), len(present) + len(writes)))),
     )
+    if key.create_graph:
+        find_links_of_derivative(following, segment)
     mutations = tuple(
         BackwardMutation(
             write.operand,

@@ -104,7 +104,8 @@ class Shown(NamedTuple):
     Attributes:
         tensor: The tape's tensor.
         own: Position of the output of the graph that it is, if it isn't made of one.
-        output: Position of the function's output that it is; None for new data of an input.
+        output: Position of the function's output that it is; None for new data of an input, and
+            for derivatives.
         input: Position of that input.
     """
 
@@ -136,11 +137,13 @@ class Links(NamedTuple):
 
     Attributes:
         results: Those that depend on other outputs of the graph, as these are.
+        made: Those that depend on new data of inputs or on views too, and on nothing else.
         outputs: Those that the function returns and that depend on something made of an output.
         rest: All others.
     """
 
     results: tuple[Link, ...] = ()
+    made: tuple[Link, ...] = ()
     outputs: tuple[Link, ...] = ()
     rest: tuple[Link, ...] = ()
 
@@ -169,8 +172,10 @@ class Segment:
         seen: For each operand, the tape's tensor that the program worked with; empty for
             derivatives.
         roles: What becomes of outputs; of gradients and tangents that's left to autograd.
-        shown: What the caller gets of a forward, if outputs of the graph depend on some of it.
+        shown: What the caller gets; of a derivative, first what it has of the calls before.
         links: Those outputs.
+        turns: Inputs that get new data; each comes after those that it depends on.
+        noted: Positions in ``shown`` of what nodes are told of: derivatives may depend on it.
     """
 
     tape: Tape
@@ -189,6 +194,8 @@ class Segment:
     roles: Roles = NO_ROLES
     shown: tuple[Shown, ...] = ()
     links: Links = NO_LINKS
+    turns: tuple[int, ...] = ()
+    noted: tuple[int, ...] = ()
     places: tuple[Place, ...] = field(init=False)
     output_nodes: tuple[fx.Node, ...] = field(init=False)
     graph_outputs: tuple[torch.Tensor, ...] = field(init=False)
@@ -206,7 +213,7 @@ class Segment:
         tensors: list[torch.Tensor] = []
         places: list[Place] = []
         for tensor, node in zip(self.outputs, self._nodes_of_outputs(given), strict=True):
-            if node in given and not self.operands[given[node]].volatile:
+            if node in given and self._is_as_it_came(tensor, self.operands[given[node]]):
                 places.append(Place(operand=given[node]))
                 continue
             if node not in made:
@@ -220,6 +227,14 @@ class Segment:
         self.graph_outputs = tuple(tensors)
         self._forms: dict[bool, Form] = {}
         self.backward_executables = Executables(self.settings.name)
+
+    def _is_as_it_came(self, tensor: torch.Tensor, operand: Operand) -> bool:
+        """Whether an operand may be returned in place of an output that has its value.
+
+        What a forward kept comes to its backward as a constant, whatever it depends on.
+        """
+        constant = self.order > 0 and operand.leaf is None and tensor.requires_grad
+        return not (operand.volatile or constant)
 
     def _nodes_of_outputs(self, given: Container[fx.Node]) -> list[fx.Node]:
         """What each output is: the node itself where autograd only read it, so that it is kept.
@@ -250,6 +265,11 @@ class Segment:
         if node is None:
             raise RuntimeError(f"{self.name}: a tensor isn't on the tape")
         return node
+
+    @property
+    def is_told(self) -> bool:
+        """Whether nodes of its calls are told of what the caller gets."""
+        return bool(self.noted) or any(self.links)
 
     @property
     def is_differentiable(self) -> bool:

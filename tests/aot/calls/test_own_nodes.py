@@ -10,7 +10,6 @@ import torch
 import funcaot
 from funcaot import config
 from funcaot._torch.dynamo import captured
-from funcaot.errors import UnsupportedError
 from tests.aot.saved.reloading import reloaded
 
 
@@ -282,30 +281,6 @@ def test_nothing_is_left_by_backwards_that_only_hand_out():
     for _ in range(40):
         torch.autograd.grad(loss, y, retain_graph=True)
     assert len(y.grad_fn.left) <= 16
-
-
-def both_written(x, w):
-    x.mul_(2)
-    w.add_(x.sin())
-
-
-def test_new_data_of_an_argument_that_depends_on_another():
-    compiled = funcaot.compile(both_written, backend="eager")
-    for looked_at in (False, True, False):
-        found = []
-        for function in (both_written, compiled):
-            start = torch.linspace(0.2, 1.0, 3).requires_grad_()
-            x, w = start * 1, start * 2
-            function(x, w)
-            if looked_at:
-                x.retain_grad()
-            if looked_at and function is compiled:
-                with pytest.raises(UnsupportedError, match="by a result of both_written"):
-                    w.sum().backward()
-            else:
-                w.sum().backward()
-                found.append(start.grad)
-        torch.testing.assert_close(found[1:], found[:1] * (len(found) - 1))
 
 
 def test_hooks_by_which_torch_waits_are_called():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from funcaot.aot.calls.call import SegmentFunction, SegmentFunctions
+from funcaot.aot.calls.own_nodes import of_derivative
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.generated.fast_run import run_expression
@@ -105,7 +107,7 @@ class BranchWriter:
             saved = self._detached(saved)
         operands = [*saved, *present]
         if case.following is not None:
-            self._write_following(case.following, operands, indent)
+            self._write_following(case, case.following, operands, indent)
         else:
             self._release_edges(indent)
             if case.runs:
@@ -141,7 +143,7 @@ class BranchWriter:
         checks.write(self.source, indent)
         self.source.line(f"if {checks}:", indent)
 
-    def _write_following(self, node: Node, operands: list[str], indent: int) -> None:
+    def _write_following(self, case: Case, node: Node, operands: list[str], indent: int) -> None:
         """Run a backward that will itself be differentiated."""
         source = self.source
         edges = [source.name("edge") for _ in self.edges]
@@ -150,6 +152,10 @@ class BranchWriter:
             self._release_edges(indent)
         run = f"{source.constant(node.apply, 'following')}({listed([*operands, *edges])})"
         source.line(f"made = ({run},)" if node.returns_one else f"made = {run}", indent)
+        segment = case.functions.segment
+        if segment is not None and segment.is_told:
+            own = source.constant(partial(of_derivative, case.functions, made=True), "own")
+            source.line(f"made = {own}(ctx, made)", indent)
 
     def _detached(self, saved: list[str]) -> list[str]:
         """Residuals as operands: an output of the node comes back with its history."""

@@ -18,9 +18,10 @@ from funcaot._torch.autograd.autograd import is_zero_tensor, set_versions
 from funcaot._torch.levels import functorch
 from funcaot._torch.tensors import guards
 from funcaot.aot.calls.in_place_call import are_apart
-from funcaot.aot.calls.own_nodes import between
+from funcaot.aot.calls.own_nodes import between, tell
 from funcaot.aot.capture.facts import fact_of
 from funcaot.aot.effects.effects import Effects, Output
+from funcaot.aot.effects.origin import Origin
 from funcaot.aot.graph.source import Source, listed, unpacked
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.runtime.entry import Entry
@@ -130,6 +131,7 @@ class _Writer:
         self.names: list[str] = []
         self.given: list[str] = []
         self.lifted_names: list[str] = []
+        self._views: dict[Origin, str] = {}
 
     def write(self) -> FastCall:
         source = self.source
@@ -391,7 +393,9 @@ class _Writer:
             run = f"{source.constant(node.apply, 'apply')}({listed(operands)})"
             single = early is None and len(made) == 1
             source.line(f"{made[0]} = {run}" if single else unpacked(made, run))
-            if segment.links.results:
+            if segment.noted and not segment.links.results:
+                source.line(f"{source.constant(partial(tell, segment), 'tell')}(({listed(made)},))")
+            elif segment.links.results:
                 own = source.constant(partial(between, entry.functions.keeping, made=True), "own")
                 source.line(unpacked(made, f"{own}(({listed(made)},))"))
         else:
@@ -438,12 +442,27 @@ class _Writer:
         self.source.line("set_grad(True)", 2)
 
     def _output(self, output: Output, operands: list[str], results: list[str]) -> str:
+        if output.origin is not None:
+            return self._named(output.origin, operands, results)
         if output.result is None and output.source is None:
             return self.source.constant(output.value)
         base = operands[output.source] if output.source is not None else results[output.result or 0]
         if output.view is None:
             return base
         return f"{self.source.constant(output.view, 'view')}({base})"
+
+    def _named(self, origin: Origin, operands: list[str], results: list[str]) -> str:
+        """The name of a view that is returned twice, or that has views of its own."""
+        name = self._views.get(origin)
+        if name is None:
+            start = Output(result=origin.result, source=origin.source, view=origin.view)
+            made = self._output(start, operands, results) if origin.parent is None else ""
+            if origin.parent is not None:
+                parent = self._named(origin.parent, operands, results)
+                made = f"{self.source.constant(origin.view, 'view')}({parent})"
+            name = self._views[origin] = self.source.name("view")
+            self.source.line(f"{name} = {made}")
+        return name
 
 
 def _only_makes_outputs(effects: Effects) -> bool:
@@ -453,7 +472,10 @@ def _only_makes_outputs(effects: Effects) -> bool:
         for item in dataclasses.fields(effects)
         if item.name not in ("results", "outputs")
     ]
-    known = {"value", "result", "source", "view"}
+    known = {"value", "result", "source", "view", "origin"}
+    origins = [output.origin for output in effects.outputs if output.origin is not None]
+    if not all(origin.only_views for origin in origins):
+        return False
     return not any(others) and not any(
         getattr(output, item.name)
         for output in effects.outputs
