@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any, Protocol
 
 import torch
+from torch import fx
 
 from funcaot.base.scopes import holding
 from funcaot.classes.kept_values import are_same
@@ -32,7 +33,9 @@ __all__ = [
     "capturing",
     "current_captor",
     "current_watch",
+    "forget_effects_after",
     "has_opaque_view",
+    "is_forgotten",
     "layout_of",
     "watching",
 ]
@@ -254,6 +257,11 @@ class Captor(Protocol):
     kept: list[tuple[str, Any]]
 
     @property
+    def graph(self) -> fx.Graph:
+        """What it has recorded."""
+        ...
+
+    @property
     def root(self) -> torch.nn.Module:
         """What its graph holds besides tensors of the call."""
         ...
@@ -319,6 +327,20 @@ class Captor(Protocol):
     def remember(self, outputs: Any, opaque: Opaque) -> None:
         """Note the real values behind the traced outputs of an opaque Function."""
         ...
+
+
+_FORGOTTEN = "forgotten"
+
+
+def forget_effects_after(node: fx.Node) -> None:
+    """Leave what was recorded after a node to its users: an attempt is over that recorded it."""
+    while (node := node.next).op != "root":
+        node.meta[_FORGOTTEN] = True
+
+
+def is_forgotten(node: fx.Node) -> bool:
+    """Whether a node that nobody uses needn't run, whatever it does, as an attempt made it."""
+    return _FORGOTTEN in node.meta
 
 
 class _ThisThread(threading.local):

@@ -21,7 +21,15 @@ from funcaot._torch.tensors.seeding import generators_among, place_of
 from funcaot._torch.tracing.tracing import is_untraceable_function, why_untraceable
 from funcaot.classes.containers import leaving
 from funcaot.classes.context import RecordingContext
-from funcaot.classes.opaque import Captor, Layout, Watch, current_captor, current_watch, layout_of
+from funcaot.classes.opaque import (
+    Captor,
+    Layout,
+    Watch,
+    current_captor,
+    current_watch,
+    forget_effects_after,
+    layout_of,
+)
 from funcaot.classes.premise import refused
 from funcaot.classes.traits import display_name, origin_of, reverse_rule
 from funcaot.rules.nested_backward import RefuseOutsideGradients
@@ -85,6 +93,7 @@ def traced_or_opaque(
     callers = current_watch()
     watch = callers or _watch(function, ctx)
     looked, drawn = watch and watch.look(), _drawn_from(captor)
+    before = next(iter(reversed(captor.graph.nodes)))
     try:
         followed = contextlib.nullcontext() if watch is None else watch.following()
         with refused(), followed, _leaving(function, ctx._funcaot_given, _attributes(ctx)):
@@ -102,6 +111,7 @@ def traced_or_opaque(
         if watch is not None:
             watch.take_back(looked)  # it runs for this call yet
         reason = f"backward: {why_untraceable(error)}"
+    forget_effects_after(before)
     recorded = _Recorded(function, rule, ctx, cotangents, in_step=in_step)
     opaque = opaque_function(
         recorded.run,

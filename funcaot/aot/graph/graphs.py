@@ -21,6 +21,7 @@ from funcaot._torch.tensors.sizes.ragged import names_size
 from funcaot._torch.tracing.graph_code import forget_source_with
 from funcaot.aot.subclasses.nodes import Part, is_part, is_wrapped, parts_inside, parts_of
 from funcaot.aot.subclasses.structure import is_wrapper, leaves_of
+from funcaot.classes.opaque import is_forgotten
 from funcaot.classes.premise import holds, reads_number
 from funcaot.errors import GraphError
 
@@ -295,6 +296,8 @@ def needed_for(found: Iterable[fx.Node]) -> Iterator[fx.Node]:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether a node runs even if nobody uses its result: draws, checks, premises, and the like."""
+    if is_forgotten(node):
+        return False
     return is_random(node) or node.target in CHECKS or is_premise(node) or _reaches_out(node)
 
 
@@ -304,7 +307,7 @@ def acts_outside(node: Any) -> bool:
 
 
 def _reaches_out(node: fx.Node) -> bool:
-    return is_collective(node) or acts_outside(node)
+    return is_collective(node) or acts_outside(node) or (is_opaque(node) and not is_premise(node))
 
 
 def is_collective(node: fx.Node) -> bool:
@@ -343,13 +346,14 @@ def that_must_run(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
 
 
 def reaching_out_after(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The collectives, and the ops that act outside of tensors, that a tape recorded after."""
+    """The collectives, and what acts outside of tensors, that a tape recorded after a node."""
     return tuple(filter(_reaches_out, _after(node)))
 
 
 def _after(node: fx.Node) -> Iterator[fx.Node]:
     while (node := node.next).op != "root":
-        yield node
+        if not is_forgotten(node):
+            yield node
 
 
 def is_premise(node: fx.Node) -> bool:

@@ -132,3 +132,83 @@ def test_numbers_made_of_sizes_on_both_sides_of_a_value(backend):
         given = x, torch.tensor(2.0)
         torch.testing.assert_close(compiled(*given), numbers_of_sizes(*given))
     assert len(compiled.entries) == 2
+
+
+class Counting(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Counting.calls += 1
+        return torch.from_numpy(x.detach().numpy() * 2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Counting.calls += 10
+        return torch.from_numpy(gradient.numpy() * 2)
+
+
+def ignored(x):
+    Counting.apply(x)
+    return x * 3
+
+
+def asked_for_its_shape(x):
+    return x * Counting.apply(x).shape[0]
+
+
+def without_grad(x):
+    with torch.no_grad():
+        Counting.apply(x)
+    return x.sin()
+
+
+def differentiated_inside(x):
+    x = x.detach().requires_grad_()
+    Counting.apply(x).sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "function", [ignored, asked_for_its_shape, without_grad, differentiated_inside]
+)
+def test_a_function_runs_that_nobody_uses(function, backend):
+    """It may count, print or fill a list."""
+    compiled = funcaot.compile(function, backend=backend)
+    for size in (3, 3, 4, 5):
+        found = []
+        for candidate in (function, compiled):
+            x, Counting.calls = torch.ones(size, requires_grad=True), 0
+            result = candidate(x)
+            if result.requires_grad:
+                result.sum().backward()
+            found.append((result.tolist(), x.grad is None or x.grad.tolist(), Counting.calls))
+        assert found[0][1:] == found[1][1:]
+        assert found[0][0] == pytest.approx(found[1][0])
+
+
+class DrawingFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.from_numpy((gradient * torch.rand(3)).numpy() * 2)
+
+
+def test_a_backward_that_draws_before_it_reads_values_draws_once():
+    def function(x):
+        y = DrawingFirst.apply(x)
+        y.sum().backward()
+        return y + torch.rand(3)
+
+    compiled = funcaot.compile(function, backend="eager")
+    for seed in range(3):
+        found = []
+        for candidate in (function, compiled):
+            torch.manual_seed(seed)
+            x = torch.ones(3, requires_grad=True)
+            found.append([candidate(x).tolist(), x.grad.tolist(), torch.rand(1).item()])
+        assert found[0] == found[1]
