@@ -38,7 +38,14 @@ from funcaot.aot.lowering.lower import (
 from funcaot.aot.lowering.wrappers import peeled
 from funcaot.aot.reader.reader import ReachedArgumentError, make_check, make_reader
 from funcaot.aot.reader.reader_tensors import UnknownTensorError
-from funcaot.aot.segment.backward import Backward, BackwardKey, arrive, derived, pull_back
+from funcaot.aot.segment.backward import (
+    Backward,
+    BackwardKey,
+    arrive,
+    derived,
+    explained,
+    pull_back,
+)
 from funcaot.aot.segment.backward_effects import reachable
 from funcaot.aot.segment.backward_sizes import refuse_opaque
 from funcaot.aot.segment.forward import Forward, make_segment
@@ -213,6 +220,7 @@ def compile_backward(
     """
     run = Stages(f"backward of {segment.settings.name}")
     with (
+        explained(segment.settings.name),
         looking_once(),
         lasting(),
         Recorder(watch=Outside()) as recorder,

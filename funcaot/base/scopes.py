@@ -36,6 +36,9 @@ def holding(target: object, **attributes: Any) -> Iterator[None]:
             setattr(target, name, value)
 
 
+_AS_IT_IS = contextlib.nullcontext()
+
+
 class PausableTrace:
     """A trace function of Python's that needs to see no code of libraries.
 
@@ -54,6 +57,10 @@ class PausableTrace:
     def note_whole(self, thing: Any) -> None:
         """Code is shown all attributes of something at once, by ``vars``."""
 
+    def trying(self) -> contextlib.AbstractContextManager[None]:
+        """While code is tried, which may fail."""
+        return _AS_IT_IS
+
     def passed_on(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         """What the trace function that was there before makes of it."""
         before = self.before
@@ -69,9 +76,6 @@ class PausableTrace:
                 yield
         finally:
             sys.settrace(here)
-
-
-_AS_IT_IS = contextlib.nullcontext()
 
 
 def tracing_here() -> PausableTrace | None:

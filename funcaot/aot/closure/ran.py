@@ -10,7 +10,7 @@ import contextlib
 import gc
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from inspect import CO_GENERATOR
 from typing import Any
@@ -24,6 +24,7 @@ from funcaot.aot.closure.hashing.hashed import ANY, hashed_in, name_of_kind
 from funcaot.aot.closure.hidden.kept_results import KeptResults
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.running.closures import Closures
+from funcaot.aot.closure.running.swallowed import Swallowed
 from funcaot.base.python_modules import is_pythons
 from funcaot.base.scopes import PausableTrace, Watch
 from funcaot.base.variables import OF_ENVIRON, Variables
@@ -69,8 +70,6 @@ _TO_THREADS = {
     *(("multiprocessing.pool", f"{name}_async") for name in ("apply", "_map")),
     *(("multiprocessing.pool", f"imap{order}") for order in ("", "_unordered")),
 }
-# Where torch calls kernels that are written in Python.
-_OPERATORS = "torch._library.custom_ops"
 # This one, and what stands in for functions of Python.
 _ON_BEHALF = (__name__, show_classes.__module__)
 # Code that reads all attributes of an object on a user's behalf.
@@ -335,6 +334,7 @@ class Recorder(PausableTrace):
         self._watch = watch
         # By ``id``, since a hash of code takes long.
         self._passed_by: dict[int, types.CodeType] = {}
+        self._swallowed = Swallowed()
 
     def __enter__(self) -> Recorder:
         """Start to record."""
@@ -349,8 +349,30 @@ class Recorder(PausableTrace):
         sys.settrace(self.trace)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Stop, and restore what traced before."""
+    def __exit__(self, *error: Any) -> None:
+        """Stop, and restore what traced before.
+
+        Raises:
+            Exception: One of the capture's own that the recorded code has caught.
+        """
+        self._stop()
+        self._swallowed.refuse(self.ran.users, error[1])
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """While code is tried: it has failed too if it catches an error of the capture's own."""
+        around, self._swallowed = self._swallowed, Swallowed()
+        raised = None
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            inside, self._swallowed = self._swallowed, around
+            inside.refuse(self.ran.users, raised)
+
+    def _stop(self) -> None:
         self._classes.close()
         self.ran.kept.stop(self.ran.users)
         if self._outer is None:
@@ -398,11 +420,10 @@ class Recorder(PausableTrace):
                 self.ran.closures.note(frame)
             if code.co_name == "__hash__":
                 self.ran.hashed.update(hashed_in(frame))
-        if self.before is None and (seen := trace_of(frame)) is not None:
-            return seen
         if _tells_nothing(code, namespace):
             self._passed_by[id(code)] = code
-        return self.passed_on(frame, event, argument)
+        here = trace_of(frame) if self.before is None else self.before(frame, event, argument)
+        return self._swallowed.noting(frame, here) if code in self.ran.users else here
 
     def note_whole(self, thing: Any) -> None:
         """Code is shown all attributes of something at once."""
@@ -432,38 +453,6 @@ class Recorder(PausableTrace):
             self.imported = name
             raise ImportedError(name)
         return True
-
-
-class Follower(Recorder):
-    """Tells what code of rules runs inside its block.
-
-    Imports are those of the capture around it, if any. A custom operator's kernel, which calls a
-    large library, isn't followed: what it changes is the operator's, as outside of Functions.
-    """
-
-    _kernel: types.FrameType | None = None
-
-    def trace(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        """Note the code of a frame that starts, unless a kernel runs it."""
-        if self._kernel is not None:
-            return None
-        is_kernel = frame.f_code.co_name == "backend_impl"
-        if not is_kernel or self.before is not None or _module_of(frame) != _OPERATORS:
-            return super().trace(frame, event, argument)
-        self._kernel, frame.f_trace_lines = frame, False
-        return self._in_kernel
-
-    def _in_kernel(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if event == "return":
-            self._kernel = None
-        return self._in_kernel
-
-    def _is_importing(self, frame: types.FrameType) -> bool:
-        """Whether a frame belongs to an import, as the recorder around this one sees it."""
-        found = self._outer is not None and self._outer._is_importing(frame)
-        if found:
-            self.ran.forget(frame.f_code)
-        return found
 
 
 def _tells_nothing(code: types.CodeType, namespace: dict[str, Any]) -> bool:

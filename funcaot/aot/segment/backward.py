@@ -190,7 +190,7 @@ def pull_back(segment: Segment, form: Form, key: BackwardKey, arrived: Arrived) 
         around = set(map(id, leaves_behind(outputs, ends)))
         wanted = [i for i, leaf in leaves.items() if not leaf.is_leaf or id(leaf) in around]
     inputs = [*(leaves[index] for index in wanted), *ends]
-    with _explained(segment.settings.name), stopping_at(ends) as stopped:
+    with stopping_at(ends) as stopped:
         gradients = segment.tape.gradients(
             outputs, inputs, [arrived[index] for index in traced], create_graph=key.create_graph
         )
@@ -217,7 +217,7 @@ def _refuse_foreign(segment: Segment, last: fx.Node) -> None:
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Say what to do where code of a backward meets what the program doesn't know."""
     try:
         yield

@@ -15,14 +15,14 @@ from typing import Any
 
 from funcaot.aot.closure.environment import Environment
 from funcaot.aot.closure.outside.watching import Outside
-from funcaot.aot.closure.ran import Follower
 from funcaot.aot.closure.walk import Walk, scan
 from funcaot.aot.closure.where import path_of
 from funcaot.aot.state import state
+from funcaot.aot.state.follower import Follower
 from funcaot.aot.state.state import MISSING, Bag, Snapshots
 from funcaot.aot.state.state_changes import Changes, is_count
 from funcaot.aot.state.torch_random import known_generators
-from funcaot.base.scopes import untraced
+from funcaot.base.scopes import tracing_here, untraced
 from funcaot.rules.stores import register_watches
 
 __all__ = ["Everything", "OfFunctions", "watch_of"]
@@ -55,7 +55,8 @@ class OfFunctions:
 
     def following(self) -> contextlib.AbstractContextManager[Any]:
         """While a Function's rule runs: what the capture follows is what reaches more."""
-        return contextlib.nullcontext()
+        recorder = tracing_here()
+        return contextlib.nullcontext() if recorder is None else recorder.trying()
 
     def look(self) -> list[Contents]:
         """What everything holds now."""

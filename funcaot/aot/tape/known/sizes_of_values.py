@@ -57,7 +57,13 @@ _FEW = 2
 
 
 class SizesNeededError(FuncaotError):
-    """A capture has come to an op whose result its caller hasn't brought."""
+    """A capture has come to an op whose result its caller hasn't brought.
+
+    Attributes:
+        is_looked_for: Whoever raises it finds out that the function caught it (``Answers``).
+    """
+
+    is_looked_for = True
 
     def __init__(self) -> None:
         """Nobody sees it."""
