@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence, Set
-from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -167,10 +167,17 @@ def _unchecked(function: Any) -> Sequence[int]:
     return () if call is None else call.unchecked
 
 
-@cache
+# By the class of nodes; that of a Function goes with the Function.
+_attributes: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
+
+
 def _saved_attributes(kind: type) -> tuple[str, ...]:
-    names = tuple(name for name in dir(kind) if name.startswith("_saved_"))
-    return (*names, "saved_tensors") if hasattr(kind, "saved_tensors") else names
+    known = _attributes.get(kind)
+    if known is None:
+        known = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+        known = (*known, "saved_tensors") if hasattr(kind, "saved_tensors") else known
+        _attributes[kind] = known
+    return known
 
 
 def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
