@@ -70,8 +70,8 @@ _TO_THREADS = {
     *(("multiprocessing.pool", f"{name}_async") for name in ("apply", "_map")),
     *(("multiprocessing.pool", f"imap{order}") for order in ("", "_unordered")),
 }
-# This one, and what stands in for functions of Python.
-_ON_BEHALF = (__name__, show_classes.__module__)
+# This one, what stands in for functions of Python, and what follows rules.
+_ON_BEHALF = (__name__, show_classes.__module__, "funcaot.aot.state.follower")
 # Code that reads all attributes of an object on a user's behalf.
 _COPYING = ("copy", "dataclasses", "pickle", "copyreg")
 
