@@ -104,8 +104,7 @@ class _Call:
             values: What it made, as its node gave it out.
             tensors: What the caller has, by position in the segment's ``shown``.
         """
-        histories = (value.grad_fn for value in values if value is not None)
-        node: Any = next((history for history in histories if history is not None), None)
+        node = _node_of(values)
         if nodes.function_class(node) is None:
             return
         for position, tensor in tensors.items():
@@ -252,10 +251,8 @@ def finish(
     if segment.links.rest:
         _show(owner, results, outputs, inputs)
     if segment.noted:
-        made = zip(results, segment.places, strict=True)
-        own = [result for result, place in made if place.output is not None]
         noted = {at: _visible(segment.shown[at], outputs, inputs) for at in segment.noted}
-        call.tell(own, noted)
+        call.tell(_made_of(segment, results), noted)
     return outputs
 
 
@@ -403,6 +400,18 @@ def _lost(name: str) -> UnsupportedError:
     )
 
 
+def _made_of(segment: Segment, results: Sequence[Any]) -> list[Any]:
+    """Results that the graph computed, as the call's node gave them out."""
+    made = zip(results, segment.places, strict=True)
+    return [result for result, place in made if place.output is not None]
+
+
+def _node_of(values: Sequence[Any]) -> Any:
+    """The node of a call, by what it gave out; None if that has no history."""
+    histories = (value.grad_fn for value in values if value is not None)
+    return next((history for history in histories if history is not None), None)
+
+
 def _visible(shown: Shown, outputs: Sequence[Any], inputs: Sequence[Any]) -> torch.Tensor:
     return inputs[shown.input] if shown.output is None else outputs[shown.output]
 
@@ -459,9 +468,7 @@ def _show(
         inputs: Its inputs, with their new values.
     """
     segment = owner.segment
-    made = zip(results, segment.places, strict=True)
-    histories = [each.grad_fn for each, place in made if place.output is not None]
-    node = next((history for history in histories if history is not None), None)
+    node = _node_of(_made_of(segment, results))
     if node is None:
         return
     call, node.rest = _Call(owner), []

@@ -422,7 +422,7 @@ class Recorder(PausableTrace):
                 self.ran.hashed.update(hashed_in(frame))
         if _tells_nothing(code, namespace):
             self._passed_by[id(code)] = code
-        here = trace_of(frame) if self.before is None else self.before(frame, event, argument)
+        here = trace_of(frame) if self.before is None else self.passed_on(frame, event, argument)
         return self._swallowed.noting(frame, here) if code in self.ran.users else here
 
     def note_whole(self, thing: Any) -> None:

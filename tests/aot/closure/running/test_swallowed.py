@@ -11,6 +11,7 @@ import torch
 
 import funcaot
 from funcaot.errors import UnsupportedError
+from tests.aot.lowering.test_opaque_parts import ByNumpy
 
 
 def by_numpy(x):
@@ -62,16 +63,6 @@ REFUSED = [
 ]
 
 
-class Opaque(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.from_numpy(x.detach().numpy() * 2)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
-
-
 def by_size(x):
     for _ in range(x.shape[0]):
         x = x * 1.1
@@ -86,7 +77,7 @@ def by_an_item(x):
     return x * (2 + 0 * x.sum().item())
 
 
-TAKEN = [Opaque.apply, by_size, chosen, by_an_item]
+TAKEN = [ByNumpy.apply, by_size, chosen, by_an_item]
 
 
 def caught(function):
