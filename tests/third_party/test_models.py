@@ -30,6 +30,11 @@ def language_model(model, config, **options):
 TRANSFORMERS = {
     "bert": ("BertForMaskedLM", "BertConfig", SMALL),
     "llama": ("LlamaForCausalLM", "LlamaConfig", {**SMALL, "num_key_value_heads": 2}),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**SMALL, "num_key_value_heads": 2, "num_local_experts": 4},
+    ),
     "gpt2": (
         "GPT2LMHeadModel",
         "GPT2Config",

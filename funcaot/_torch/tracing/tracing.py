@@ -48,7 +48,7 @@ from funcaot._torch.tracing.eager_rules.deeds import tell
 from funcaot._torch.tracing.eager_rules.eager_arguments import as_eager_takes
 from funcaot._torch.tracing.eager_rules.eager_strides import laid_out_as_in_eager
 from funcaot._torch.tracing.eager_rules.outside_memory import OutsideMemory
-from funcaot._torch.tracing.eager_rules.ragged_products import by_own_op
+from funcaot._torch.tracing.eager_rules.products.ragged import by_own_op
 from funcaot._torch.tracing.eager_rules.refused_writes import refuse_resized_storage, refuse_writes
 from funcaot._torch.tracing.eager_rules.rewritten import REWRITTEN
 from funcaot._torch.tracing.fake_values import sparing_real_tensors

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from funcaot._torch.tracing.eager_rules.mixed_norms import NORMS, in_single_precision
+from funcaot._torch.tracing.eager_rules.products.grouped import GROUPED, by_own_op
 from funcaot._torch.tracing.eager_rules.silent_writes import SILENT, as_declared
 
 __all__ = ["REWRITTEN"]
@@ -32,5 +33,6 @@ def _as_one_row(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 REWRITTEN = {
     **dict.fromkeys(SILENT, as_declared),
     **dict.fromkeys(NORMS, in_single_precision),
+    GROUPED: by_own_op,
     aten.multilabel_margin_loss_forward.default: _as_one_row,
 }
