@@ -46,13 +46,12 @@ def result_and_gradients(function, left, right, offsets):
     return result, *torch.autograd.grad(result.float().square().sum(), leaves)
 
 
-@pytest.mark.parametrize("backend", ["eager", COMPILER], ids=["eager", "hostile"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "make", [rows_by_matrices, rows_by_transposed_ones, columns_by_rows, matrices]
 )
-def test_like_eager(make, dtype, backend):
-    compiled = funcaot.compile(grouped, backend=backend)
+def test_like_eager(make, dtype):
+    compiled = funcaot.compile(grouped, backend=COMPILER)
     for total in (5, 5, 7, 9):
         left, right, end = make(total, dtype)
         offsets = None if end is None else torch.tensor([2, 2, end], dtype=torch.int32)
