@@ -85,3 +85,25 @@ def test_the_same_on_inductor(name: str) -> None:
     for value in SMALL:
         torch.testing.assert_close(compiled(X, value), COMPUTED[name](X, value), equal_nan=True)
     assert len(compiled.entries) <= 4
+
+
+@pytest.mark.parametrize("operation", ["floor_divide", "remainder", "fmod", "__mod__", "rpow"])
+def test_quotients_and_remainders_by_floats(operation: str) -> None:
+    def function(x: torch.Tensor, n: float) -> Any:
+        if operation == "rpow":
+            return n**x
+        return getattr(torch.Tensor, operation)(x, n)
+
+    compiled = funcaot.compile(function, backend="eager")
+    for value in (0.5, 0.3, -0.7, 2.0, 0.0, -0.0, float("inf"), 1e-310, 1e39):
+        results = []
+        for each in (compiled, function):
+            x = X.clone().requires_grad_(operation != "floor_divide")
+            result = each(x, value)
+            results.append(
+                (result, *(torch.autograd.grad(result.sum(), x) if x.requires_grad else ()))
+            )
+        torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+        for found, expected in zip(*results, strict=True):
+            assert torch.equal(found.signbit(), expected.signbit())
+    assert len(compiled.entries) <= (5 if operation == "rpow" else 2)
