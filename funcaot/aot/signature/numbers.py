@@ -110,7 +110,7 @@ class Numbers:
         """A call's signature with tensors in place of these numbers; None if it has others."""
         leaves: list[Any] = list(signature.leaves)
         for position, kind in self.kinds.items():
-            leaf = leaves[position] if position < len(leaves) else None
+            leaf: Any = leaves[position] if position < len(leaves) else None
             if not self.fits(position, leaf):
                 return None
             size = int(leaf.value) + self.added(position) if kind is int else None

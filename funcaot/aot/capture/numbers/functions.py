@@ -247,6 +247,9 @@ class _WithNumbers(OverlayContext):
     def __getattr__(self, name: str) -> Any:
         return _restored(super().__getattr__(name))
 
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__dict__["_funcaot_under"], name)
+
 
 class _Given(NamedTuple):
     """A number that the user's code was given: its tensor, and what is known of it."""

@@ -77,6 +77,8 @@ class Clipped(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
         low, high = ctx.limits
+        ctx.width = high - low
+        del ctx.width
         return gradient * ((x >= low) & (x <= high)).to(gradient.dtype), None, None
 
 
