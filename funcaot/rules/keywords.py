@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from funcaot._torch.autograd.autograd import new_function_class
+from funcaot._torch.tensors.sizes.number_log import all_settled
 from funcaot.classes.class_cache import cache_of
 from funcaot.classes.traits import origin_of
 
@@ -13,6 +14,7 @@ __all__ = ["with_keywords"]
 
 def with_keywords(function: type, keywords: dict[str, Any]) -> type:
     """The Function with ``keywords`` filled in; operands, and so gradients, are positional."""
+    keywords = all_settled(keywords)  # an open number is one of a capture
     cache = cache_of(function)
     try:
         key = ("keywords", *sorted(keywords.items()))

@@ -369,6 +369,8 @@ def _run_for_real(
         output = captor.run(function, tuple(filled))
     except Exception as failure:
         if known:
+            if watch is not None:
+                watch.take_back(looked)
             raise
         raise UnsupportedError(
             f"forward of {display_name(function)} can't be traced ({reason}), there are no real "

@@ -24,7 +24,7 @@ from funcaot.aot.lowering.open_sizes import OpenSizes
 from funcaot.aot.saved.codec import Data, spec_data, spec_from
 from funcaot.aot.saved.errors import NotLoadedError, NotSavedError
 from funcaot.aot.segment.backward_sizes import BackwardSizes
-from funcaot.aot.signature.numbers import Numbers
+from funcaot.aot.signature.numbers import Numbers, Whole
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Conditions, Sizes
 
@@ -49,7 +49,7 @@ def _sources_from(data: Data) -> tuple[Shown, ...]:
 
 # --- numbers --------------------------------------------------------------------------------------
 
-_KINDS: dict[str, type] = {"float": float, "int": int}
+_KINDS: dict[str, type] = {"float": float, "int": int, "Whole": Whole}
 
 
 def numbers_data(numbers: Numbers | None) -> Data:

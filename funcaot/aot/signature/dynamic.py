@@ -14,7 +14,13 @@ from funcaot._torch.tensors.pytree import TreeSpec
 from funcaot.aot.graph.settings import SPECIAL
 from funcaot.aot.graph.spec_sizes import sizes_of, skeleton
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.signature.numbers import Numbers, can_be_open, number_of
+from funcaot.aot.signature.numbers import (
+    Numbers,
+    Whole,
+    can_be_computed_with,
+    can_be_open,
+    number_of,
+)
 from funcaot.aot.signature.opened_wrappers import Opener, with_batches
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, generalized
@@ -25,6 +31,7 @@ _CLOSED = "_funcaot_static"
 _KEPT = 256
 # How often a number may turn out to be a special case before calls are compiled for each value.
 _STRIKES = 2
+_SIZE = int  # A number as a size, or a float.
 _NONE: frozenset[int] = frozenset()
 
 
@@ -122,7 +129,7 @@ class Opening:
             return True
         numbers = self.numbers
         return numbers is not None and any(
-            kind is float and at not in numbers.log.fixed for at, kind in numbers.kinds.items()
+            kind is not int and at not in numbers.log.fixed for at, kind in numbers.kinds.items()
         )
 
 
@@ -150,7 +157,7 @@ class SizeHistory:
         self._refused: dict[Any, str] = {}
         self._fixed: set[Any] = set()
         self._numbers: OrderedDict[Any, dict[int, Any]] = OrderedDict()
-        self._settled: dict[Any, dict[int, int]] = {}
+        self._settled: dict[Any, dict[tuple[int, type], int]] = {}
 
     def opening(
         self, signature: Signature, leaves: Sequence[Any], *, with_numbers: bool = True
@@ -197,20 +204,25 @@ class SizeHistory:
         self._reads_change |= any(at in self.read for at in self.varied)
         if self._reads_change:
             seen.update((at, None) for at in given if at in self.read)
-        settled, static = self._settled.get(key, {}), self.static(signature.tree)
-        return {
-            at: type(number_of(signature.leaves[at]))
-            for at in given
-            if seen[at] is None
-            and at not in static
-            and settled.get(at, 0) < _STRIKES
-            and can_be_open(signature.leaves[at], 0 if at in self.read else 2)
-        }
+        static = self.static(signature.tree)
+        changed = [at for at in given if seen[at] is None and at not in static]
+        kinds = {at: self._kind_of(key, at, signature.leaves[at]) for at in changed}
+        return {at: kind for at, kind in kinds.items() if kind is not None}
+
+    def _kind_of(self, key: Any, at: int, leaf: Any) -> type | None:
+        """As what a number can be left open; None if it can't."""
+        settled = self._settled.get(key, {})
+        is_size = can_be_open(leaf, 0 if at in self.read else 2)
+        if is_size and settled.get((at, _SIZE), 0) < _STRIKES:
+            return type(number_of(leaf))
+        computed = at not in self.read and can_be_computed_with(leaf)
+        return Whole if computed and settled.get((at, Whole), 0) < _STRIKES else None
 
     def close_numbers(self, signature: Signature, positions: Iterable[int]) -> None:
         """Compile calls like this one for their own values of some numbers from now on."""
         settled = self._settled.setdefault(_skeleton(signature), {})
-        settled.update(dict.fromkeys(positions, _STRIKES))
+        both = [(at, kind) for at in positions for kind in (_SIZE, Whole)]
+        settled.update(dict.fromkeys(both, _STRIKES))
 
     def note_settled(self, signature: Signature, opening: Opening) -> None:
         """Note which numbers turned out to be right for one value only.
@@ -223,14 +235,15 @@ class SizeHistory:
             return
         settled = self._settled.setdefault(_skeleton(signature), {})
         for at in numbers.log.fixed:
+            place = (at, Whole if numbers.kinds[at] is Whole else _SIZE)
             if number_of(signature.leaves[at]) not in SPECIAL:
-                settled[at] = _STRIKES
+                settled[place] = _STRIKES
         if sizes is None:
             return
         for symbol, (leaf, _, _) in zip(sizes.environment.symbols, sizes.sources, strict=True):
             only = sizes.conditions.only_size(symbol) if leaf in numbers.kinds else None
             if only is not None and only - numbers.added(leaf) > 1:
-                settled[leaf] = settled.get(leaf, 0) + 1
+                settled[leaf, _SIZE] = settled.get((leaf, _SIZE), 0) + 1
 
     def sizes(
         self, signature: Signature, leaves: Sequence[Any], numbers: Numbers | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from funcaot.aot.graph.spec_sizes import is_like
 from funcaot.aot.graph.tensor_spec import TensorSpec
-from funcaot.aot.signature.numbers import Numbers, can_be_open, number_of
+from funcaot.aot.signature.numbers import Numbers
 from funcaot.aot.signature.signature import Signature
 from funcaot.aot.signature.sizes import Sizes, concrete
 
@@ -33,9 +33,9 @@ def nearest(
     leaves: list[Any] = list(made_for.leaves)
     if sizes is not None:
         leaves = _with_sizes(leaves, sizes, signature)
-    for position, kind in (numbers.kinds if numbers is not None else {}).items():
+    for position in numbers.kinds if numbers is not None else ():
         leaf = signature.leaves[position]
-        fits = type(number_of(leaf)) is kind and can_be_open(leaf)
+        fits = numbers is not None and numbers.fits(position, leaf)
         leaves[position] = leaf if fits else made_for.leaves[position]
     found = dataclasses.replace(made_for, leaves=tuple(leaves))
     return made_for if found == signature else found

@@ -3,7 +3,7 @@
 A float is given as a float64 tensor of no dimensions. A whole number of at least 2 is given as a
 tensor without elements of which it is the first size, so that it is a size like others. One that
 was read off a tensor may be 0 and 1 as well: the size is larger by two, since an open one is never
-less.
+less. Where a function only computes with a whole number, any is given as a float is (`Whole`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,26 @@ from funcaot.aot.graph.source import Source
 from funcaot.aot.graph.tensor_spec import TensorSpec
 from funcaot.aot.signature.signature import Constant, Signature
 
-__all__ = ["Numbers", "can_be_open", "number_of", "tensor_of_float", "tensor_of_int"]
+__all__ = [
+    "Numbers",
+    "Whole",
+    "can_be_computed_with",
+    "can_be_open",
+    "number_of",
+    "tensor_of_float",
+    "tensor_of_int",
+]
 
 # Products of two of them, and of some sizes, are numbers of 64 bits.
 LARGEST = 2**31
+# Larger whole numbers may not be floats.
+_EXACT = 2**53
 _CPU = torch.device("cpu")
 _FLOAT = TensorSpec((), (), torch.float64, _CPU, torch.strided, False, True)
+
+
+class Whole(int):
+    """The kind of a whole number that a program computes with, and that is no size to it."""
 
 
 def number_of(leaf: Any) -> float | int | None:
@@ -44,6 +58,12 @@ def can_be_open(leaf: Any, least: int = 2) -> bool:
     """Whether a program can leave a leaf of a signature open, if it is a float or large enough."""
     number = number_of(leaf)
     return number is not None and (type(number) is float or least <= number < LARGEST)
+
+
+def can_be_computed_with(leaf: Any) -> bool:
+    """Whether a leaf is a whole number that a program can be given as a float."""
+    number = number_of(leaf)
+    return type(number) is int and abs(number) < _EXACT
 
 
 def tensor_of_float(number: float) -> torch.Tensor:
@@ -65,7 +85,7 @@ class Numbers:
     """The open numbers of one program.
 
     Attributes:
-        kinds: ``float`` or ``int`` of each, by position among the leaves.
+        kinds: ``float``, ``int`` or ``Whole`` of each, by position among the leaves.
         read: Which leaves were read off tensors.
         log: What the capture asked about them.
     """
@@ -79,25 +99,30 @@ class Numbers:
         """What the size that stands for a whole number is larger by."""
         return 2 if position in self.read else 0
 
+    def fits(self, position: int, leaf: Any) -> bool:
+        """Whether a call's leaf is a number that the program serves at a position."""
+        kind = self.kinds[position]
+        if kind is Whole:
+            return can_be_computed_with(leaf)
+        return type(number_of(leaf)) is kind and can_be_open(leaf, 2 - self.added(position))
+
     def signature(self, signature: Signature) -> Signature | None:
         """A call's signature with tensors in place of these numbers; None if it has others."""
         leaves: list[Any] = list(signature.leaves)
         for position, kind in self.kinds.items():
-            leaf = leaves[position] if position < len(leaves) else None
-            number = number_of(leaf)
-            added = self.added(position)
-            if type(number) is not kind or number is None or not can_be_open(leaf, 2 - added):
+            leaf: Any = leaves[position] if position < len(leaves) else None
+            if not self.fits(position, leaf):
                 return None
-            whole = kind is not float
-            leaves[position] = _spec_of_int(int(number) + added) if whole else _FLOAT
+            size = int(leaf.value) + self.added(position) if kind is int else None
+            leaves[position] = _FLOAT if size is None else _spec_of_int(size)
         return dataclasses.replace(signature, leaves=tuple(leaves))
 
     def leaves(self, leaves: Sequence[Any]) -> list[Any]:
         """A call's leaves with tensors in place of these numbers."""
         found = list(leaves)
-        for position in self.kinds:
+        for position, kind in self.kinds.items():
             number = found[position]
-            if type(number) is float:
+            if type(number) is float or (kind is Whole and type(number) is int):
                 found[position] = tensor_of_float(number)
             elif type(number) is int:
                 found[position] = tensor_of_int(number + self.added(position))
@@ -132,9 +157,13 @@ class Numbers:
         asked = " and ".join(self.conditions())
         for position, kind in self.kinds.items():
             name = names[position]
-            least = 2 - self.added(position)
-            limits = "" if kind is float else f" and {least} <= {name} < {LARGEST}"
-            source.line(f"if not (type({name}) is {kind.__name__}{limits}): return MISS")
+            limits = ""
+            if kind is int:
+                limits = f" and {2 - self.added(position)} <= {name} < {LARGEST}"
+            elif kind is Whole:
+                limits = f" and {-_EXACT} < {name} < {_EXACT}"
+            is_one = "float" if kind is float else "int"
+            source.line(f"if not (type({name}) is {is_one}{limits}): return MISS")
             if f"number_{position}" in asked:
                 source.line(f"number_{position} = {name}")
         if asked:
@@ -142,8 +171,8 @@ class Numbers:
             source.line(f"if not ({asked}): return MISS")
         opened = list(names)
         for position, kind in self.kinds.items():
-            make = source.constant(tensor_of_float if kind is float else tensor_of_int)
-            added = "" if kind is float else f" + {self.added(position)}"
+            make = source.constant(tensor_of_int if kind is int else tensor_of_float)
+            added = f" + {self.added(position)}" if kind is int else ""
             opened[position] = source.name("n")
             source.line(f"{opened[position]} = {make}({names[position]}{added})")
         return opened

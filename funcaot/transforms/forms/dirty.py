@@ -80,7 +80,8 @@ def may_mark_dirty(function: type) -> bool:
 
 
 def _could_mark(setup_context: Callable[..., Any]) -> bool:
-    code = getattr(setup_context, "__code__", None)
+    user = getattr(setup_context, "funcaot_user", setup_context)  # what it hands ctx to
+    code = getattr(user, "__code__", None)
     if code is None or code.co_argcount < 1 or "mark_dirty" in code.co_names:
         return True
     ctx = code.co_varnames[0]

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import types
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,11 @@ from funcaot.rules.operands.copied_writes import Writes
 from funcaot.rules.operands.entered import is_of_a_call
 from funcaot.rules.operands.reached import may_hold, tensors_reached
 from funcaot.rules.stores import watch_of
+from funcaot.transforms.forms.numbers import (
+    NumberToldError,
+    holds_number,
+    with_tensors_for_numbers,
+)
 from funcaot.transforms.forms.reaching_back import entering, reached_by_backward
 
 __all__ = ["call_in_backward", "call_in_capture", "calling_plainly"]
@@ -80,6 +85,11 @@ def call_in_capture(plan: CallPlan, operands: tuple[Any, ...], otherwise: Any) -
         operands: What it is given.
         otherwise: Calls it as a node, with its operands.
     """
+    if holds_number(operands):
+        function, rest = with_tensors_for_numbers(plan.function, *operands)
+        if function is not plan.function:
+            with suppress(NumberToldError):
+                return custom_function_call(function, *rest)
     settled = tuple(map(all_settled, operands))
     if any(map(is_wrapper_subclass, pytree.tree_leaves(settled))):
         # Its class takes apart what forward and backward do, which no node of a graph would.

@@ -179,7 +179,11 @@ def repeated(x, count):
 
 @pytest.mark.parametrize(
     ("function", "seen", "others"),
-    [(scaled, (0.5, 1.5, 2.5), (3.5, -1.0)), (repeated, (2, 3, 4), (7, 100))],
+    [
+        (scaled, (0.5, 1.5, 2.5), (3.5, -1.0)),
+        (scaled, (-1, 0, -3), (1, 7, -100)),
+        (repeated, (2, 3, 4), (7, 100)),
+    ],
 )
 def test_arguments_that_are_numbers(function, seen, others, path):
     compiled = funcaot.compile(function, backend="eager")

@@ -75,6 +75,11 @@ class NumberLog:
         """Forget what an earlier run of the same call holds; what it asked stays asked."""
         self._made.clear()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the capture is over."""
+        return self._ended
+
     def end(self) -> None:
         """Refuse what is asked from now on: the capture is over."""
         self._ended = True
@@ -137,12 +142,12 @@ class Argument:
     """A number among the arguments, as a source of others.
 
     Attributes:
-        stands: The same as an open float or an open size of the program.
+        settle: Has the program be for one value of it; holds no number.
     """
 
-    def __init__(self, stands: Any) -> None:
-        """Keep it."""
-        self.stands = stands
+    def __init__(self, settle: Callable[[], Any]) -> None:
+        """Keep that."""
+        self.settle = settle
 
 
 class WrittenLog(NumberLog):
@@ -197,7 +202,7 @@ class WrittenLog(NumberLog):
         """The same; an argument is fixed with what else stands for it."""
         for source in sources:
             if isinstance(source, Argument):
-                source.stands.settle()
+                source.settle()
             else:
                 self.fixed.add(source)
 

@@ -6,6 +6,7 @@ values is answered for that of the call, and then the program is for that value 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -76,9 +77,11 @@ class OpenFloat(torch.SymFloat):
 
     Attributes:
         argument: Which of the user's arguments it is, if it is one.
+        is_whole: Whether that is a whole number, which the function sees as such.
     """
 
     argument: int | None = None
+    is_whole = False
 
     def __init__(
         self,
@@ -118,7 +121,12 @@ class OpenFloat(torch.SymFloat):
     @property
     def present(self) -> float:
         """The number of this call, where it isn't read off a tensor."""
-        return self._value
+        return int(self._value) if self.is_whole else self._value
+
+    @property
+    def known(self) -> tuple[NumberLog, float, str, frozenset[Any]]:
+        """What is known of it beside its tensor."""
+        return self._log, self._value, self._text, self._positions
 
     @property
     def is_read(self) -> bool:
@@ -147,6 +155,10 @@ class OpenFloat(torch.SymFloat):
             return self._asks.value(self._tensor())
         self._log.pin(self._text, self._value, self._positions)
         return self._value
+
+    def settling(self) -> Callable[[], None]:
+        """What settles an argument, without holding it."""
+        return functools.partial(self._log.pin, self._text, self._value, self._positions)
 
     def within(self, dtype: torch.dtype) -> torch.Tensor | None:
         """Its value as a tensor of a dtype; None for one that the dtype doesn't hold.

@@ -90,6 +90,16 @@ class OpenInt(torch.SymInt):
         self._log.fixed |= self._positions
         return int(self.node.guard_int("", 0))
 
+    def settling(self) -> Callable[[], None]:
+        """What settles an argument, without holding it."""
+        log, positions, node = self._log, self._positions, self.node
+
+        def settle() -> None:
+            log.fix(positions)
+            node.guard_int("", 0)
+
+        return settle
+
     def __hash__(self) -> int:
         return hash(self.settle())
 

@@ -67,7 +67,7 @@ class _Written:
     sources: frozenset[Any]
     kind: type
     _open: Callable[[], Any] | None = None
-    _is_argument = False
+    argument: OpenFloat | None = None  # The same, where a program is given it as a float.
 
     def _start(self, log: WrittenLog, name: str, value: Any, sources: frozenset[Any]) -> None:
         self._log, self.name, self.value, self.sources = log, name, value, sources
@@ -95,8 +95,8 @@ class _Written:
             lift: Gives the tape's tensor for a real one.
         """
         self._log.refuse_late()
-        if self._is_argument and self.kind is float:
-            return self.given()
+        if self.argument is not None:
+            return self.argument
         if self.kind is int:
             if abs(self.value) >= _EXACT:
                 return None
@@ -237,8 +237,11 @@ def written_argument(log: WrittenLog, name: str, value: float, stands: Any) -> A
         value: The number.
         stands: The same as an open float or an open size of the program.
     """
-    made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands)}))
-    made._open, made._is_argument = lambda: stands, True
+    made = _KINDS[type(value)](log, name, value, frozenset({Argument(stands.settling())}))
+    if type(stands) is OpenFloat:
+        made.argument = stands
+    if not getattr(stands, "is_whole", False):
+        made._open = lambda: stands
     return made
 
 

@@ -74,7 +74,17 @@ def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | N
     exponent, base = args
     if kwargs or type(base) is not OpenFloat or not is_full(exponent):
         return None
-    return torch.pow, (base.tensor().to(exponent.dtype), exponent), {}
+    # Eager's derivative has the logarithm in double precision, of what the dtype doesn't hold, too.
+    is_tiny = abs(base) < torch.finfo(exponent.dtype).tiny and base != 0
+    held = None if is_tiny else base.within(exponent.dtype)
+    return None if held is None else (torch.pow, (held, exponent), {})
+
+
+def _division(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """A whole quotient by a number, or what remains."""
+    if kwargs or len(args) != 2 or not is_full(args[0]) or type(args[1]) is not OpenFloat:
+        return None
+    return func, (args[0], args[1].tensor().to(args[0].dtype)), {}
 
 
 def _to_a_power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -273,6 +283,7 @@ _ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide")
 _SUMS = ("add", "sub", "subtract")
 _BY_SIGN = ("__mul__", "__rmul__", "__imul__", "__truediv__", "__div__", "__itruediv__", "__idiv__")
 _SUMS_BY_SIGN = ("__add__", "__radd__", "__iadd__", "__sub__", "__isub__", "__rsub__", "rsub")
+_DIVISIONS = ("__floordiv__", "__ifloordiv__", "__mod__", "__imod__")
 _COMPARISONS = (
     *("eq", "ne", "lt", "le", "gt", "ge", "not_equal"),
     *("greater", "greater_equal", "less", "less_equal"),
@@ -288,6 +299,7 @@ def _both(names: Sequence[str]) -> list[str]:
 _NORMALIZED = ("input", "running_mean", "running_var", "weight", "bias")
 PARAMETERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_ARITHMETIC, *_SUMS, *_COMPARISONS), ("input", "other")),
+    **dict.fromkeys(("floor_divide", "remainder", "fmod"), ("input", "other")),
     **dict.fromkeys(("addcmul", "addcdiv"), ("input", "tensor1", "tensor2")),
     "lerp": ("input", "end", "weight"),
     "pow": ("input", "exponent"),
@@ -304,6 +316,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((*_both(_ARITHMETIC), *_BY_SIGN, "__rtruediv__", "__rdiv__"), arithmetic),
     **dict.fromkeys((*_both(_SUMS), *_SUMS_BY_SIGN), _sum),
     "__rpow__": _power,
+    **dict.fromkeys((*_both(("floor_divide", "remainder", "fmod")), *_DIVISIONS), _division),
     **dict.fromkeys((*_both(("pow",)), "__pow__", "__ipow__"), _to_a_power),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_both(("addcmul", "addcdiv")), _product_added),
@@ -321,5 +334,5 @@ OF_WHOLE_NUMBERS = frozenset(RULES)
 OF_NUMBERS_ALONE = frozenset(
     name
     for name, rule in RULES.items()
-    if rule in (_power, _to_a_power, _product_added, _interpolation, _limits)
+    if rule in (_power, _to_a_power, _division, _product_added, _interpolation, _limits)
 )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from funcaot._torch.tensors.pytree import tree_flatten, tree_map
 from funcaot._torch.tensors.sizes.number_log import SETTLED, all_settled
@@ -25,9 +26,13 @@ from funcaot.aot.capture.numbers.arithmetic import (
     PARAMETERS,
     making,
 )
+from funcaot.aot.capture.numbers.functions import of_tensors
 from funcaot.aot.capture.numbers.given import Call, is_real, name_of
 from funcaot.aot.capture.numbers.table import RULES
-from funcaot.aot.signature.numbers import Numbers
+from funcaot.aot.graph.settings import SPECIAL
+from funcaot.aot.signature.numbers import Numbers, Whole
+from funcaot.operator.operator import custom_function_call
+from funcaot.transforms.forms.numbers import with_tensors_for_numbers
 
 __all__ = ["followed", "one_by_one", "put_numbers", "returned", "with_numbers", "with_written"]
 
@@ -45,11 +50,13 @@ def put_numbers(numbers: Numbers, leaves: Sequence[Any], traced: list[Any]) -> N
     numbers.log.restart()
     for position, kind in numbers.kinds.items():
         tensor = traced[position]
-        if kind is float:
+        if kind is not int:
             value, text = float(leaves[position]), f"number_{position}"
+            text = text if kind is float else f"float({text})"
             made: Any = OpenFloat(
                 numbers.log, value, text, frozenset({position}), lambda tensor=tensor: tensor
             )
+            made.is_whole = kind is Whole
         else:
             value, size = leaves[position].shape[0], tensor.shape[0]
             added = numbers.added(position)
@@ -83,9 +90,9 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if computes and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         # The result is a number to torch, wrapped for the tape.
         return func, *all_settled((args, kwargs))
-    if OpenInt in kinds:
-        if getattr(func, "__module__", "") == _OF_OPERATOR:
-            args, kwargs = all_settled((args, kwargs))
+    if _calls_function(func) and OpenFloat in kinds:
+        func, args, kwargs = _function_called(func, args, kwargs)
+    if OpenInt in kinds and func is not with_tensors_for_numbers:
         args, kwargs = tree_map(_plain, (args, kwargs))
     if OpenFloat not in kinds:
         return func, args, kwargs
@@ -94,6 +101,29 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if found is not None:
         return found
     return func, *all_settled((args, kwargs))
+
+
+def _function_called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """A call of a Function: floats are given to it as tensors, which it sees as numbers."""
+    if not any(type(each) is OpenFloat and not each.is_read for each in args):
+        return func, *all_settled((args, kwargs))
+    made, operands, _ = of_tensors(args[0], args[1:], _run_inside)
+    return func, (made, *operands), kwargs
+
+
+def _run_inside(
+    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What a function of torch gives in the code of a Function, while a mode is active there."""
+    if (inside := followed(func, args, kwargs)) is not None:
+        with mode:
+            return inside(*args, **kwargs)
+    func, args, kwargs = with_numbers(func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+def _calls_function(func: Any) -> bool:
+    return func is custom_function_call or func is with_tensors_for_numbers
 
 
 def with_written(
@@ -114,7 +144,7 @@ def with_written(
     """
     name = name_of(func)
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    takes_floats = RULES.get(name) is not None
+    takes_floats = RULES.get(name) is not None or _calls_function(func)
     takes_all = name in OF_WHOLE_NUMBERS
     whole = takes_all and bool(tensors) and all(map(is_real, tensors))
 
@@ -150,6 +180,8 @@ def _as_size(number: Any, lift: Lift, bring: Callable[[torch.Tensor], Any]) -> A
     """A whole number as one of a program's open sizes, if it can be; else that of this call."""
     if (given := number.given()) is not None:
         return given
+    if number.argument is not None and number.value in SPECIAL:
+        return number.settle()  # Ops treat it in another way than other sizes.
     is_negative = number < 0
     found = (-number if is_negative else number).opened(lift)
     brought = NotImplemented if found is None else bring(found.tensor().to(torch.int64))
@@ -216,7 +248,6 @@ _OF_LISTS = frozenset((
     *("clamp_min", "clamp_max"),
 ))  # fmt: skip
 _TENSORS = 3
-_OF_OPERATOR = "funcaot.operator.operator"
 
 
 def _plain(value: Any) -> Any:
