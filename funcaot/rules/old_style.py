@@ -50,10 +50,13 @@ class Reference:
     """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is.
 
     Inputs are counted with those inside of containers. A ``parameter`` was there before the call.
+    An intermediate that is a ``leaf`` of a graph to come (``x.detach().requires_grad_()``) is one
+    in the rules, too.
     """
 
     kind: str
     index: int
+    leaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class _Finder:
     def reference(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
+        leaf = value.requires_grad and value.is_leaf
         places = (
             ("input", self.operands),
             ("output", self.outputs),
@@ -170,7 +174,7 @@ class _Finder:
         for kind, values in places:
             for index, other in enumerate(values):
                 if other is value:
-                    return Reference(kind, index)
+                    return Reference(kind, index, leaf and kind == "intermediate")
         if isinstance(value, torch.nn.Parameter):
             # It was there before the call: no tensor of this call's, but perhaps one of a tape.
             if not self.is_traced:
@@ -178,9 +182,16 @@ class _Finder:
             self.parameters.append(value)
             return Reference("parameter", len(self.parameters) - 1)
         if value.grad_fn is not None and torch.is_grad_enabled() is False:
-            self._refuse("keeps a tensor with an autograd graph of its own on ctx")
+            raise UnsupportedError(
+                f"forward of {display_name(self.function)} keeps a tensor on ctx together with the "
+                "graph that autograd recorded for it inside",
+                expected="tensors without a graph",
+                got=f"one that {value.grad_fn.name()} made",
+                remedy="keep what it is computed from (`ctx.x = x.detach().requires_grad_()`), and "
+                "compute it again in backward, under torch.enable_grad().",
+            )
         self.intermediates.append(value)
-        return Reference("intermediate", len(self.intermediates) - 1)
+        return Reference("intermediate", len(self.intermediates) - 1, leaf)
 
     def attributes(
         self, leaves: tuple[tuple[Any, ...], ...]
@@ -230,8 +241,8 @@ class _Finder:
 
     def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
         raise UnsupportedError(
-            f"{display_name(self.function)} was called under a transform and can't be split into "
-            f"forward and setup_context: its forward {what}",
+            f"{display_name(self.function)} can't be split into forward and setup_context: its "
+            f"forward {what}",
             expected="tensors on ctx as attributes, lists, tuples or dicts of tensors, or saved",
             got="a tensor whose level can't be told",
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
@@ -424,18 +435,26 @@ def _filled(
     """Put kept tensors in the place of their references; and what sees writes to objects."""
     rest = iter(kept)
     writes: list[Writes] = []
+    leaves: dict[int, torch.Tensor] = {}
 
     def fill(leaf: Any) -> Any:
-        return next(rest) if isinstance(leaf, Reference) else leaf
+        if not isinstance(leaf, Reference):
+            return leaf
+        value = next(rest)
+        if not leaf.leaf:
+            return value
+        if leaf.index not in leaves:
+            leaves[leaf.index] = value.detach().requires_grad_()
+        return leaves[leaf.index]
 
     tensors = tuple(map(fill, saved))
-    places = [[fill(leaf) for leaf in leaves] for leaves in plan.leaves.roots]
+    places = [[fill(leaf) for leaf in root] for root in plan.leaves.roots]
     made = plan.leaves.filled(map(fill, plan.inside), writes)
     attributes = {}
-    for (name, spec), own, leaves in zip(plan.specs.items(), places, made, strict=True):
+    for (name, spec), own, root in zip(plan.specs.items(), places, made, strict=True):
         values = [
             value if isinstance(leaf, Reference) else leaf
-            for value, leaf in zip(own, leaves, strict=True)
+            for value, leaf in zip(own, root, strict=True)
         ]
         attributes[name] = pytree.tree_unflatten(values, spec)
     return tensors, attributes, writes
