@@ -7,6 +7,7 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,12 +52,13 @@ class Reference:
 
     Inputs are counted with those inside of containers. A ``parameter`` was there before the call.
     An intermediate that is a ``leaf`` of a graph to come (``x.detach().requires_grad_()``) is one
-    in the rules, too.
+    in the rules, too; a ``named`` one is from before the call, and its gradient would be lost.
     """
 
     kind: str
     index: int
     leaf: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,8 @@ class _Finder:
                 "compute it again in backward, under torch.enable_grad().",
             )
         self.intermediates.append(value)
-        return Reference("intermediate", len(self.intermediates) - 1, leaf)
+        named = leaf and _is_named(self.function, value)
+        return Reference("intermediate", len(self.intermediates) - 1, leaf, named)
 
     def attributes(
         self, leaves: tuple[tuple[Any, ...], ...]
@@ -248,6 +251,15 @@ class _Finder:
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
             "ctx.save_for_backward.",
         ) from cause
+
+
+def _is_named(function: type, value: torch.Tensor) -> bool:
+    """Whether forward finds a tensor in its closure or its globals."""
+    forward = inspect.unwrap(getattr(function.forward, "__func__", function.forward))
+    if not inspect.isfunction(forward):
+        return False
+    found = inspect.getclosurevars(forward)
+    return any(value is each for each in (*found.nonlocals.values(), *found.globals.values()))
 
 
 def split(function: type, mode: str, intermediates: Intermediates) -> type:
@@ -431,10 +443,10 @@ def _references(plan: SplitPlan) -> list[Reference]:
 
 def _filled(
     plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[Writes]]:
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
     """Put kept tensors in the place of their references; and what sees writes to objects."""
     rest = iter(kept)
-    writes: list[Writes] = []
+    writes: list[Any] = []
     leaves: dict[int, torch.Tensor] = {}
 
     def fill(leaf: Any) -> Any:
@@ -445,6 +457,8 @@ def _filled(
             return value
         if leaf.index not in leaves:
             leaves[leaf.index] = value.detach().requires_grad_()
+            if leaf.named:
+                writes.append(_Gradient(leaves[leaf.index]))
         return leaves[leaf.index]
 
     tensors = tuple(map(fill, saved))
@@ -460,12 +474,24 @@ def _filled(
     return tensors, attributes, writes
 
 
-def _refuse_writes(function: type, writes: Sequence[Writes]) -> None:
+@dataclass(frozen=True)
+class _Gradient:
+    """Sees a gradient that a rule adds to the copy of a leaf."""
+
+    copy: torch.Tensor
+
+    def is_changed(self) -> bool:
+        return self.copy.grad is not None
+
+
+def _refuse_writes(function: type, writes: Sequence[Writes | _Gradient]) -> None:
     """Refuse a rule that changes an object on ctx, of which it was given a copy."""
     for write in writes:
         if write.is_changed():
+            is_leaf = isinstance(write, _Gradient)
+            what = "adds to the gradient of a tensor" if is_leaf else "changes a"
+            kind = "" if is_leaf else f" {type(write.copy).__name__}"
             raise UnsupportedError(
-                f"A rule of {display_name(function)} changes a {type(write.copy).__name__} that "
-                "forward kept on ctx.",
-                remedy="return what it computes, or count in an attribute of ctx.",
+                f"A rule of {display_name(function)} {what}{kind} that forward kept on ctx.",
+                remedy="return what it computes, count in an attribute of ctx, or pass an operand.",
             )

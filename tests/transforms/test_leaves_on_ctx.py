@@ -80,6 +80,37 @@ def test_leaves_that_backward_differentiates_by(base: type[Again], kept: str) ->
     torch.testing.assert_close(run(funcaot.compile(model, backend="eager")), run(model))
 
 
+def test_a_leaf_from_before_the_call() -> None:
+    """Its gradient would be added to a copy; what only reads it is as ever."""
+    weight = torch.full((2,), 2.0, requires_grad=True)
+
+    class Weighted(torch.autograd.Function):
+        accumulates = False
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.w, ctx.x = weight, x.detach().requires_grad_()
+            return x * weight
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            if not Weighted.accumulates:
+                return gradients[0] * ctx.w
+            with torch.enable_grad():
+                y = ctx.x * ctx.w
+            y.backward(gradients[0])
+            return ctx.x.grad
+
+    compiled = funcaot.compile(lambda x: Weighted.apply(x * 2), backend="eager")
+    x = torch.ones(2, requires_grad=True)
+    with funcaot.config.patch(check_aliases=False):  # what it keeps lies in its operand's memory
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((2,), 4.0))
+        Weighted.accumulates = True
+        with pytest.raises(UnsupportedError, match="gradient of a tensor that forward kept"):
+            compiled(x).sum().backward()
+
+
 def test_a_graph_on_ctx_is_an_error() -> None:
     """The graph of one call is nothing that a program could hand on."""
 
