@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from funcaot.errors import RuleError
 _API = frozenset(
     {
         "saved_tensors",
+        "saved_variables",
         "needs_input_grad",
         "save_for_backward",
         "save_for_forward",
@@ -92,6 +94,13 @@ class RecordingContext:
         if self.to_save is not None:
             return self.to_save
         return self.saved_for_forward or ()
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """``saved_tensors`` by the name that torch deprecates."""
+        message = "'saved_variables' is deprecated; use 'saved_tensors'"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "needs_input_grad" and self.to_save is not None:

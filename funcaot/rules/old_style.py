@@ -7,6 +7,7 @@ plan of references, which travels as one more output, so ``setup_context`` can r
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,10 +51,14 @@ class Reference:
     """A tensor that forward kept: which ``input``, ``output`` or ``intermediate`` it is.
 
     Inputs are counted with those inside of containers. A ``parameter`` was there before the call.
+    An intermediate that is a ``leaf`` of a graph to come (``x.detach().requires_grad_()``) is one
+    in the rules, too; a ``named`` one is from before the call, and its gradient would be lost.
     """
 
     kind: str
     index: int
+    leaf: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,7 @@ class _Finder:
     def reference(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
+        leaf = value.requires_grad and value.is_leaf
         places = (
             ("input", self.operands),
             ("output", self.outputs),
@@ -170,7 +176,7 @@ class _Finder:
         for kind, values in places:
             for index, other in enumerate(values):
                 if other is value:
-                    return Reference(kind, index)
+                    return Reference(kind, index, leaf and kind == "intermediate")
         if isinstance(value, torch.nn.Parameter):
             # It was there before the call: no tensor of this call's, but perhaps one of a tape.
             if not self.is_traced:
@@ -178,9 +184,17 @@ class _Finder:
             self.parameters.append(value)
             return Reference("parameter", len(self.parameters) - 1)
         if value.grad_fn is not None and torch.is_grad_enabled() is False:
-            self._refuse("keeps a tensor with an autograd graph of its own on ctx")
+            raise UnsupportedError(
+                f"forward of {display_name(self.function)} keeps a tensor on ctx together with the "
+                "graph that autograd recorded for it inside",
+                expected="tensors without a graph",
+                got=f"one that {value.grad_fn.name()} made",
+                remedy="keep what it is computed from (`ctx.x = x.detach().requires_grad_()`), and "
+                "compute it again in backward, under torch.enable_grad().",
+            )
         self.intermediates.append(value)
-        return Reference("intermediate", len(self.intermediates) - 1)
+        named = leaf and _is_named(self.function, value)
+        return Reference("intermediate", len(self.intermediates) - 1, leaf, named)
 
     def attributes(
         self, leaves: tuple[tuple[Any, ...], ...]
@@ -230,13 +244,22 @@ class _Finder:
 
     def _refuse(self, what: str, cause: Exception | None = None) -> NoReturn:
         raise UnsupportedError(
-            f"{display_name(self.function)} was called under a transform and can't be split into "
-            f"forward and setup_context: its forward {what}",
+            f"{display_name(self.function)} can't be split into forward and setup_context: its "
+            f"forward {what}",
             expected="tensors on ctx as attributes, lists, tuples or dicts of tensors, or saved",
             got="a tensor whose level can't be told",
             remedy="write forward without ctx and a setup_context; or keep the tensors with "
             "ctx.save_for_backward.",
         ) from cause
+
+
+def _is_named(function: type, value: torch.Tensor) -> bool:
+    """Whether forward finds a tensor in its closure or its globals."""
+    forward = inspect.unwrap(getattr(function.forward, "__func__", function.forward))
+    if not inspect.isfunction(forward):
+        return False
+    found = inspect.getclosurevars(forward)
+    return any(value is each for each in (*found.nonlocals.values(), *found.globals.values()))
 
 
 def split(function: type, mode: str, intermediates: Intermediates) -> type:
@@ -420,33 +443,55 @@ def _references(plan: SplitPlan) -> list[Reference]:
 
 def _filled(
     plan: SplitPlan, saved: tuple[Any, ...], kept: list[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[Writes]]:
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
     """Put kept tensors in the place of their references; and what sees writes to objects."""
     rest = iter(kept)
-    writes: list[Writes] = []
+    writes: list[Any] = []
+    leaves: dict[int, torch.Tensor] = {}
 
     def fill(leaf: Any) -> Any:
-        return next(rest) if isinstance(leaf, Reference) else leaf
+        if not isinstance(leaf, Reference):
+            return leaf
+        value = next(rest)
+        if not leaf.leaf:
+            return value
+        if leaf.index not in leaves:
+            leaves[leaf.index] = value.detach().requires_grad_()
+            if leaf.named:
+                writes.append(_Gradient(leaves[leaf.index]))
+        return leaves[leaf.index]
 
     tensors = tuple(map(fill, saved))
-    places = [[fill(leaf) for leaf in leaves] for leaves in plan.leaves.roots]
+    places = [[fill(leaf) for leaf in root] for root in plan.leaves.roots]
     made = plan.leaves.filled(map(fill, plan.inside), writes)
     attributes = {}
-    for (name, spec), own, leaves in zip(plan.specs.items(), places, made, strict=True):
+    for (name, spec), own, root in zip(plan.specs.items(), places, made, strict=True):
         values = [
             value if isinstance(leaf, Reference) else leaf
-            for value, leaf in zip(own, leaves, strict=True)
+            for value, leaf in zip(own, root, strict=True)
         ]
         attributes[name] = pytree.tree_unflatten(values, spec)
     return tensors, attributes, writes
 
 
-def _refuse_writes(function: type, writes: Sequence[Writes]) -> None:
+@dataclass(frozen=True)
+class _Gradient:
+    """Sees a gradient that a rule adds to the copy of a leaf."""
+
+    copy: torch.Tensor
+
+    def is_changed(self) -> bool:
+        return self.copy.grad is not None
+
+
+def _refuse_writes(function: type, writes: Sequence[Writes | _Gradient]) -> None:
     """Refuse a rule that changes an object on ctx, of which it was given a copy."""
     for write in writes:
         if write.is_changed():
+            is_leaf = isinstance(write, _Gradient)
+            what = "adds to the gradient of a tensor" if is_leaf else "changes a"
+            kind = "" if is_leaf else f" {type(write.copy).__name__}"
             raise UnsupportedError(
-                f"A rule of {display_name(function)} changes a {type(write.copy).__name__} that "
-                "forward kept on ctx.",
-                remedy="return what it computes, or count in an attribute of ctx.",
+                f"A rule of {display_name(function)} {what}{kind} that forward kept on ctx.",
+                remedy="return what it computes, count in an attribute of ctx, or pass an operand.",
             )

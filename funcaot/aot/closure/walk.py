@@ -36,8 +36,9 @@ from funcaot.aot.closure.look import (
     module_of,
     name_of,
 )
-from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, is_dotted, names_of
+from funcaot.aot.closure.named.code_names import PROTOCOL, ReadNames, names_of
 from funcaot.aot.closure.named.given import Given
+from funcaot.aot.closure.named.imports import in_package, is_dotted
 from funcaot.aot.closure.named.patterns import looked_for
 from funcaot.aot.closure.process import are_named, asked_for, named_settings
 from funcaot.aot.closure.ran import Ran, is_library, is_put_there, is_users
@@ -368,8 +369,7 @@ class Walk:
             self._look_into_globals(self.found.objects[identity], code)
 
     def _look_into_import(self, name: str, namespace: dict[str, Any]) -> None:
-        package = str(namespace.get("__package__") or "")
-        for full in (name, f"{package}.{name}"):
+        for full in in_package(name, str(namespace.get("__package__") or "")):
             module = sys.modules.get(full)
             if module is not None and id(module) not in self.found.objects:
                 self._start_at(module, f"{{0}}[{full!r}]", sys.modules)

@@ -19,6 +19,7 @@ import torch
 from funcaot.aot.closure.hashing.hashed import ANY, name_of_kind
 from funcaot.aot.closure.look import module_of
 from funcaot.aot.closure.named.changing import assigned_in, items_in, looked_up_in, read_in
+from funcaot.aot.closure.named.imports import imported_in, is_dotted
 from funcaot.aot.closure.named.patterns import (
     FORMATTING,
     catches,
@@ -56,7 +57,7 @@ PROTOCOL = {
 }
 _SKIPPED = {"CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "PUSH_NULL"}
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL"}
-_OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME", *_STORES}
+_OUTSIDE = {"LOAD_GLOBAL", "LOAD_NAME", *_STORES}
 
 
 Users = Mapping[types.CodeType, Mapping[str, Any]]
@@ -72,7 +73,8 @@ class Names:
         fragments: Text that names may be made of, in code that gets attributes by name.
         loaded: Names looked up among globals and builtins.
         stored: Globals that it assigns or deletes.
-        imported: Modules that it imports, or may look up by a text that it has.
+        imported: Modules that it imports, or may look up by a text that it has. As in an import
+            statement, dots at the front lead to its package and up from there.
         tried: Names that it may use where they mean nothing, and go on.
         assigned: Names of attributes, globals and closure variables that it gives new values.
         counted: Those that it adds a number to, or subtracts one from.
@@ -371,7 +373,7 @@ def names_of(code: types.CodeType) -> Names:
     found = [item for item in instructions if item.opname in _OUTSIDE]
     loaded = {str(item.argval) for item in found if item.opname.startswith("LOAD_")}
     stored = {str(item.argval) for item in found if item.opname in _STORES}
-    imported = {str(item.argval) for item in found if item.opname == "IMPORT_NAME"}
+    imported = imported_in(instructions)
     if used & _IMPORTING:
         imported |= {text for text in code.co_consts if isinstance(text, str) and is_dotted(text)}
     tried = set(used) if catches(code, instructions) else set()
@@ -422,8 +424,3 @@ def names_of(code: types.CodeType) -> Names:
         matches_places=matches_places,
         sees_all=sees_all,
     )
-
-
-def is_dotted(text: str) -> bool:
-    """Whether a text may be the name of a module."""
-    return all(map(str.isidentifier, text.split(".")))
